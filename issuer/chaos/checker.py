@@ -11,7 +11,7 @@ from itertools import chain, repeat
 from operator import attrgetter
 
 from issuer.chaos.gaps import Cost, Missing, allowance, charge
-from issuer.chaos.record import ERRORS, Call, Calls
+from issuer.chaos.record import ERRORS, CallEntry, Calls
 from issuer.chaos.watched import Strike, Watched
 
 NS = 1_000_000_000
@@ -157,7 +157,7 @@ def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[C
     return [Calls(calls.tag, "", values) for calls in callers[:1]]
 
 
-def _sorted(calls: Calls) -> Iterable[Call]:
+def _sorted(calls: Calls) -> Iterable[CallEntry]:
     """Return what was granted by its first number. Nearly always it came like that."""
     highest = 0
     for call in calls.granted():
@@ -196,7 +196,7 @@ def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
                 _example(verdict, f"{tag.name}: {call.last} was issued while max had never been above {highest[at]}")
 
 
-def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[Call]:
+def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[CallEntry]:
     """Yield what was granted while one master ruled."""
     for call in calls.granted():
         if not any(split.began <= call.ended and call.began <= split.back for split in splits):

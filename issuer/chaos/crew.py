@@ -137,7 +137,7 @@ class Worker:
         return f"{self.name}, {state}, lacks {', '.join(lacking) or 'nothing any more'}: {said}\n{stands}\n"
 
 
-class Crew:
+class Workers:
     """The workers of a run, and what was done to them."""
 
     def __init__(self, patience: float) -> None:

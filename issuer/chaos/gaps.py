@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from issuer.chaos.record import Call
+from issuer.chaos.record import CallEntry
 from issuer.chaos.watched import Strike, Watched
 
 #: The entry of gaps that lie near no strike.
@@ -102,7 +102,7 @@ class Missing:
     def __post_init__(self) -> None:
         self._highest = self.tag.base
 
-    def told(self, call: Call, worker: str) -> None:
+    def told(self, call: CallEntry, worker: str) -> None:
         """Take what was granted; `call.first` never goes back."""
         if call.first > self._highest + 1:
             self._stretches.append((self._highest + 1, call.first - 1))

@@ -72,7 +72,7 @@ def _load_again() -> None:
     """Let the driver send a `load` again whose reply was lost, as redis-py does unless told otherwise."""
     intact = gateway.load
 
-    def load(*args: Any, **options: Any) -> gateway.Call[gateway.Loaded]:
+    def load(*args: Any, **options: Any) -> gateway.RedisCall[gateway.Loaded]:
         return replace(intact(*args, **options), repeatable=True)
 
     gateway.load = load

@@ -33,7 +33,7 @@ _BACKLOG = 100
 _ORDER_TIMEOUT = 5.0
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """A fault of a request."""
 
     REFUSE = "refuse"
@@ -45,14 +45,14 @@ class Kind(Enum):
 
 
 @dataclass
-class Strike:
+class ProxyFault:
     """A fault, and how many more requests it strikes. Without a `kind` they are only counted."""
 
-    kind: Kind | None = None
+    kind: FaultKind | None = None
     match: bytes | None = None
     left: int | None = None
     seconds: float = 0.0
-    then: Strike | None = None
+    then: ProxyFault | None = None
 
     def strikes(self, request: bytes) -> bool:
         """Say whether this request is hit, and count it."""
@@ -64,11 +64,11 @@ class Strike:
 
 
 #: Strikes nothing.
-_NONE = Strike(left=0)
+_NONE = ProxyFault(left=0)
 
 
 @dataclass(eq=False)
-class Link:
+class ProxiedConnection:
     """One client connection and the connection to the upstream that belongs to it."""
 
     client: socket.socket
@@ -102,7 +102,7 @@ class FaultProxy:
         self.port = port or free_port()
         self._fault = _NONE
         self._hits = 0
-        self._links: set[Link] = set()
+        self._links: set[ProxiedConnection] = set()
         self._held: list[_Held] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
@@ -151,31 +151,31 @@ class FaultProxy:
 
     def refuse(self) -> None:
         """Cut every connection and refuse new ones, as a dead server does."""
-        self._order(self._set(Strike(Kind.REFUSE)))
+        self._order(self._set(ProxyFault(FaultKind.REFUSE)))
 
     def blackhole(self) -> None:
         """Accept and never answer, as behind a firewall; open connections fall silent too, for good."""
-        self._order(self._set(Strike(Kind.BLACKHOLE)))
+        self._order(self._set(ProxyFault(FaultKind.BLACKHOLE)))
 
     def drop_requests(self, match: bytes | None = None, times: int | None = None) -> None:
         """Cut the connection instead of delivering the request."""
-        self._order(self._set(Strike(Kind.DROP_REQUEST, match, times)))
+        self._order(self._set(ProxyFault(FaultKind.DROP_REQUEST, match, times)))
 
     def drop_replies(self, match: bytes | None = None, times: int | None = None) -> None:
         """Deliver the request; when its reply comes, swallow it and cut the connection."""
-        self._order(self._set(Strike(Kind.DROP_REPLY, match, times)))
+        self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, times)))
 
     def drop_reply_then_hold(self, match: bytes) -> None:
         """Drop the reply of the first such request, and hold all that follow: the copy of a caller that asks again."""
-        self._order(self._set(Strike(Kind.DROP_REPLY, match, 1, then=Strike(Kind.HOLD, match))))
+        self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, 1, then=ProxyFault(FaultKind.HOLD, match))))
 
     def delay_replies(self, seconds: float, match: bytes | None = None, times: int | None = None) -> None:
         """Deliver the request at once and its reply `seconds` after it came."""
-        self._order(self._set(Strike(Kind.DELAY, match, times, seconds)))
+        self._order(self._set(ProxyFault(FaultKind.DELAY, match, times, seconds)))
 
     def hold(self, match: bytes | None = None, times: int | None = None) -> None:
         """Keep requests until `release`. They are delivered even if their client has given up by then."""
-        self._order(self._set(Strike(Kind.HOLD, match, times)))
+        self._order(self._set(ProxyFault(FaultKind.HOLD, match, times)))
 
     def release(self) -> int:
         """Deliver what is held, now, and return how many requests that were."""
@@ -200,13 +200,13 @@ class FaultProxy:
     def _order(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ORDER_TIMEOUT)
 
-    async def _set(self, fault: Strike) -> None:
+    async def _set(self, fault: ProxyFault) -> None:
         self._fault = fault
         for link in list(self._links):
             # What a silent connection lost cannot be made good: its client must make another one.
-            if fault.kind is Kind.REFUSE or (link.silent and fault.kind is not Kind.BLACKHOLE):
+            if fault.kind is FaultKind.REFUSE or (link.silent and fault.kind is not FaultKind.BLACKHOLE):
                 link.abort()
-        if fault.kind is Kind.REFUSE:
+        if fault.kind is FaultKind.REFUSE:
             self._deafen()
         else:
             await self._listen()
@@ -249,19 +249,19 @@ class FaultProxy:
         except (BlockingIOError, ConnectionAbortedError):
             return  # the client has thought better of it
         client.settimeout(0)
-        link = Link(client)
+        link = ProxiedConnection(client)
         self._links.add(link)
         task = asyncio.ensure_future(self._serve(link))
         self._tasks.add(task)
         task.add_done_callback(partial(self._served, link))
 
-    def _served(self, link: Link, task: asyncio.Task[None]) -> None:
+    def _served(self, link: ProxiedConnection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._links.discard(link)
         if link.writer is None:  # cancelled before it began
             link.client.close()
 
-    async def _serve(self, link: Link) -> None:
+    async def _serve(self, link: ProxiedConnection) -> None:
         pumps: list[asyncio.Task[None]] = []
         try:
             reader, link.writer = await asyncio.open_connection(sock=link.client)
@@ -285,7 +285,9 @@ class FaultProxy:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(*self.upstream)
 
-    async def _pump_requests(self, link: Link, reader: asyncio.StreamReader, up: asyncio.StreamWriter) -> None:
+    async def _pump_requests(
+        self, link: ProxiedConnection, reader: asyncio.StreamReader, up: asyncio.StreamWriter
+    ) -> None:
         while request := await _read(reader):
             fault = self._fault
             struck = fault.strikes(request)
@@ -294,16 +296,16 @@ class FaultProxy:
                 self._fault = fault.then
             link.delay = fault.seconds if struck else 0.0
             kind = fault.kind if struck else None
-            if kind is Kind.BLACKHOLE:
+            if kind is FaultKind.BLACKHOLE:
                 link.silent = True
             if link.silent:
                 continue
-            if kind is Kind.DROP_REQUEST:
+            if kind is FaultKind.DROP_REQUEST:
                 link.abort()
                 return
-            if kind is Kind.DROP_REPLY:
+            if kind is FaultKind.DROP_REPLY:
                 link.drop_reply = True
-            if kind is Kind.HOLD:
+            if kind is FaultKind.HOLD:
                 held = _Held(request)
                 self._held.append(held)
                 try:
@@ -316,9 +318,11 @@ class FaultProxy:
         with contextlib.suppress(OSError):
             up.write_eof()
 
-    async def _pump_replies(self, link: Link, writer: asyncio.StreamWriter, up_reader: asyncio.StreamReader) -> None:
+    async def _pump_replies(
+        self, link: ProxiedConnection, writer: asyncio.StreamWriter, up_reader: asyncio.StreamReader
+    ) -> None:
         while reply := await _read(up_reader):
-            if self._fault.kind is Kind.BLACKHOLE:
+            if self._fault.kind is FaultKind.BLACKHOLE:
                 link.silent = True
             if link.silent:
                 continue
@@ -329,11 +333,17 @@ class FaultProxy:
                 await asyncio.sleep(link.delay)
             await self._answer(link, writer, reply)
 
-    async def _deliver(self, link: Link, up: asyncio.StreamWriter, request: bytes, strike: Strike) -> None:  # noqa: ARG002 - for a subclass with other strikes
+    async def _deliver(
+        self,
+        link: ProxiedConnection,  # noqa: ARG002 - for a subclass with other faults
+        up: asyncio.StreamWriter,
+        request: bytes,
+        strike: ProxyFault,  # noqa: ARG002 - the same
+    ) -> None:
         """Send what was neither dropped nor swallowed on; `strike`: what has struck it."""
         await _send(up, request)
 
-    async def _answer(self, link: Link, writer: asyncio.StreamWriter, reply: bytes) -> None:  # noqa: ARG002 - the same
+    async def _answer(self, link: ProxiedConnection, writer: asyncio.StreamWriter, reply: bytes) -> None:  # noqa: ARG002 - the same
         """Send a reply on."""
         await _send(writer, reply)
 

@@ -27,7 +27,7 @@ _CALL = struct.Struct("=4q")
 PART = 1 << 16
 
 
-class Call(NamedTuple):
+class CallEntry(NamedTuple):
     """Numbers first..last, and when the call that returned them began and ended, in ns."""
 
     first: int
@@ -47,7 +47,7 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-class Record:
+class CallFile:
     """The file of one caller. For one thread."""
 
     def __init__(self, folder: Path, tag: int, worker: str, caller: int) -> None:
@@ -99,11 +99,11 @@ class Calls:
     def __len__(self) -> int:
         return len(self._values) // 4
 
-    def __iter__(self) -> Iterator[Call]:
+    def __iter__(self) -> Iterator[CallEntry]:
         values = iter(self._values)
-        return map(Call, values, values, values, values)
+        return map(CallEntry, values, values, values, values)
 
-    def granted(self) -> Iterator[Call]:
+    def granted(self) -> Iterator[CallEntry]:
         """Yield the calls that brought numbers."""
         return (call for call in self if call.first > 0)
 
@@ -139,9 +139,9 @@ class Follower:
         """Whether a call for that tag that ended since then, in ns, has brought numbers; `whole`: and began since."""
         return any(self._served(path, since, since if whole else 0) for path in self._newest(tag))
 
-    def fresh(self, tag: int) -> list[Call]:
+    def fresh(self, tag: int) -> list[CallEntry]:
         """Return the calls for that tag that were written since the last time, those of a file in their order."""
-        found: list[Call] = []
+        found: list[CallEntry] = []
         for path in self._folder.glob(f"{tag}.{self._worker}.*"):
             if not path.stat().st_size:  # just made
                 continue
@@ -149,7 +149,7 @@ class Follower:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
                 # The time of the end is written last: if it is there, the rest is.
                 while at < len(memory) and _CALL.unpack_from(memory, at)[3]:
-                    found.append(Call(*_CALL.unpack_from(memory, at)))
+                    found.append(CallEntry(*_CALL.unpack_from(memory, at)))
                     at += _CALL.size
             self._read[path] = at
         return found
@@ -168,7 +168,7 @@ class Follower:
             places = range(0, len(memory), _CALL.size)
             written = bisect_left(places, 1, key=lambda at: not _CALL.unpack_from(memory, at)[3])
             for at in reversed(places[:written]):
-                call = Call(*_CALL.unpack_from(memory, at))
+                call = CallEntry(*_CALL.unpack_from(memory, at))
                 if call.ended < since:
                     return False
                 if call.first > 0 and call.began >= began:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 from issuer import gateway
 from issuer.api.aio import AsyncIssuer
 from issuer.chaos.guards import take_out
-from issuer.chaos.record import Record, runs
+from issuer.chaos.record import CallFile, runs
 from issuer.core.events import Event, SegmentLoaded
 from issuer.core.steps import Steps
 from issuer.core.supply import extend
@@ -140,7 +140,7 @@ def lay_traps(setup: Setup) -> None:
                 path.unlink()
                 os.kill(os.getpid(), int(number))
 
-    def trapped_load(*args: Any, **options: Any) -> gateway.Call[gateway.Loaded]:
+    def trapped_load(*args: Any, **options: Any) -> gateway.RedisCall[gateway.Loaded]:
         spring("reserve")
         return load(*args, **options)
 
@@ -169,7 +169,7 @@ class Loads:
     def __init__(self, setup: Setup) -> None:
         folder = Path(setup.folder) / LOADS
         folder.mkdir(exist_ok=True)
-        self._record = Record(folder, 0, setup.name, 0)
+        self._record = CallFile(folder, 0, setup.name, 0)
 
     def __call__(self, event: Event) -> None:
         """Take note of a segment."""
@@ -180,7 +180,7 @@ class Loads:
 # ---------------------------------------------------------------------- drawing
 
 
-class Draws(Protocol):
+class NumberSource(Protocol):
     """Numbers for threads: an issuer, or what stands for one. Raises IssuerError."""
 
     def next(self, tag: str, *, key: str | None = None) -> int:
@@ -193,11 +193,11 @@ class Draws(Protocol):
         """Draw numbers without end."""
 
 
-class Caller:
+class DrawLoop:
     """One caller: makes its calls one after the other, and writes down what they bring."""
 
     def __init__(self, setup: Setup, job: Job, number: int, worker: str = "") -> None:
-        self.record = Record(Path(setup.folder), job.at, worker or setup.name, number)
+        self.record = CallFile(Path(setup.folder), job.at, worker or setup.name, number)
         self.job = job
         self._key = job.key
 
@@ -210,7 +210,7 @@ class Caller:
         for first, last in runs(numbers):
             self.record.note(first, last, began, ended)
 
-    def call(self, ids: Draws, stream: Iterator[int]) -> bool:
+    def call(self, ids: NumberSource, stream: Iterator[int]) -> bool:
         """Make one call, or a row of them; False if it brought an error."""
         tag, wanted = self.job.tag, self.wanted()
         began = now()
@@ -273,7 +273,7 @@ class Caller:
         return True
 
 
-def _fork(setup: Setup, ids: Draws, numbers: Iterator[int]) -> None:
+def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
     """Fork a child that draws a little, of every tag, while this process goes on."""
     if os.fork():
         return
@@ -282,7 +282,7 @@ def _fork(setup: Setup, ids: Draws, numbers: Iterator[int]) -> None:
         # First what the parent holds, of leases and of segments: it is what both would go on with. The strict tag, the
         # first in its place, may have to wait for Redis.
         for job in sorted(setup.jobs, key=lambda job: (job.manner != "run", -job.at)):
-            caller = Caller(setup, job, next(numbers), name)
+            caller = DrawLoop(setup, job, next(numbers), name)
             stream = ids.stream(job.tag)
             for _ in range(FORKED_DRAWS):
                 caller.call(ids, stream)
@@ -298,7 +298,7 @@ def threads(setup: Setup, stop: threading.Event) -> None:
         draw(setup, ids, stop)
 
 
-def draw(setup: Setup, ids: Draws, stop: threading.Event) -> None:
+def draw(setup: Setup, ids: NumberSource, stop: threading.Event) -> None:
     """Draw from this in threads until told to stop."""
     numbers = count()
     forks = threading.Semaphore(0)
@@ -307,7 +307,7 @@ def draw(setup: Setup, ids: Draws, stop: threading.Event) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(STACKS, _stacks)
 
-    def drawing(caller: Caller) -> None:
+    def drawing(caller: DrawLoop) -> None:
         stream = ids.stream(caller.job.tag)
         while not stop.is_set():
             fine = caller.call(ids, stream)
@@ -318,7 +318,7 @@ def draw(setup: Setup, ids: Draws, stop: threading.Event) -> None:
             if caller.job.manner == "run" and forks.acquire(blocking=False):
                 _fork(setup, ids, numbers)
 
-    callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
+    callers = [DrawLoop(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
     running = [threading.Thread(target=drawing, args=(caller,)) for caller in callers]
     for thread in running:
         thread.start()
@@ -350,13 +350,13 @@ async def tasks(setup: Setup, stop: threading.Event) -> None:
         if setup.loads:
             ids.observe(Loads(setup))
 
-        async def draw(caller: Caller) -> None:
+        async def draw(caller: DrawLoop) -> None:
             while not stop.is_set():
                 fine = await caller.acall(ids)
                 await asyncio.sleep(setup.pace if fine else AFTER_ERROR)
 
         signal.signal(STACKS, _stacks)
-        callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
+        callers = [DrawLoop(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
         await asyncio.gather(*map(draw, callers))
 
 

@@ -17,7 +17,7 @@ from typing import Self
 
 from issuer.api.blocking import Issuer
 from issuer.chaos.checker import Verdict, check
-from issuer.chaos.crew import Crew, Worker
+from issuer.chaos.crew import Worker, Workers
 from issuer.chaos.gaps import THE_END
 from issuer.chaos.guards import scripts_without
 from issuer.chaos.proxy import FaultProxy
@@ -90,7 +90,7 @@ class World:
         self.terms = terms
         self.store = store or f"sqlite:///{folder / 'store' / 'issuer.db'}"
         (folder / "store").mkdir(exist_ok=True)
-        self.crew = Crew(terms.patience)
+        self.crew = Workers(terms.patience)
         self.strikes: list[Strike] = []
         self.tags: list[Watched] = []
         self.scripts = scripts_without(terms.without)

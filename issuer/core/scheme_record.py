@@ -18,7 +18,7 @@ SEGMENT = "segment"
 PARTS = {"shards": "shard_key", "keyed": "restart_key"}
 
 
-class Scheme(Protocol):
+class Numbering(Protocol):
     """A way of making values of counters. A counter's value never changes, whatever the scheme becomes."""
 
     def value(self, counter: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from issuer.clock import monotonic
 from issuer.core.error_mapping import store_error
 from issuer.errors import IssuerError, UnknownTag
-from issuer.gateway import Call
+from issuer.gateway import RedisCall
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
 
@@ -82,7 +82,7 @@ class Send:
     `probe`: whether it may be the one that tries a server that was silent; else it is refused while that one may be.
     """
 
-    call: Call[Any]
+    call: RedisCall[Any]
     probe: bool = True
 
 
@@ -122,7 +122,7 @@ class Visit:
     """Send this call to that server, whichever keys it holds and whether or not it can be trusted with numbers."""
 
     server: Server
-    call: Call[Any]
+    call: RedisCall[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Elsewhere:
     A list of Sightings comes back, after the time of one call to Redis at most, and half of the time that is left.
     """
 
-    call: Call[Any]
+    call: RedisCall[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ Steps = Generator[Step, Any, T]
 Calls = Generator[Callable[[], Any], Any, T]
 
 
-def send(call: Call[T], *, probe: bool = True) -> Steps[T]:
+def send(call: RedisCall[T], *, probe: bool = True) -> Steps[T]:
     """Yield a Redis call; its decoded reply is the value. `probe`: see Send."""
     reply: T = yield Send(call, probe)
     return reply
@@ -170,13 +170,13 @@ def masters() -> Steps[list[Server]]:
     return found
 
 
-def visit(server: Server, call: Call[T]) -> Steps[T]:
+def visit(server: Server, call: RedisCall[T]) -> Steps[T]:
     """Yield a call to one server; its decoded reply is the value."""
     reply: T = yield Visit(server, call)
     return reply
 
 
-def elsewhere(call: Call[T]) -> Steps[list[Sighting[T]]]:
+def elsewhere(call: RedisCall[T]) -> Steps[list[Sighting[T]]]:
     """Yield a call to every other node that may hold its key; what each said is the value."""
     seen: list[Sighting[T]] = yield Elsewhere(call)
     return seen

@@ -18,7 +18,7 @@ from typing import Final
 
 from issuer.clock import monotonic
 from issuer.core.sparing import Sparing
-from issuer.doors.rates import Bucket, Rates, nameless
+from issuer.doors.rates import Bucket, RateBuckets, nameless
 from issuer.doors.tokens import SCOPES, Entry, Scope, digest_of, parsed
 from issuer.errors import ConfigurationError, Forbidden, InvalidArgument, TooManyRequests, Unauthenticated
 from issuer.tally import Tally
@@ -181,7 +181,7 @@ class Access:
         Raises:
             ConfigurationError: The file cannot be read, or has a mistake.
         """
-        self.rates, self.tally, self._wall = Rates(clock), Tally(), wall
+        self.rates, self.tally, self._wall = RateBuckets(clock), Tally(), wall
         self._path: Path | None = Path(path)
         self._published = _Published()
         self._content = b""
@@ -196,7 +196,7 @@ class Access:
     def open(cls) -> Access:
         """Return an instance that allows every caller everything, without tokens."""
         access = cls.__new__(cls)
-        access._path, access.rates, access.tally = None, Rates(), Tally()  # noqa: SLF001 - its own
+        access._path, access.rates, access.tally = None, RateBuckets(), Tally()  # noqa: SLF001 - its own
         return access
 
     @property

@@ -7,7 +7,7 @@ from typing import Final
 
 from issuer.api.door import Door
 from issuer.clock import monotonic
-from issuer.doors.rates import Bucket, Rates
+from issuer.doors.rates import Bucket, RateBuckets
 from issuer.errors import TooManyRequests, Unavailable, UnknownTag
 from issuer.settings import seconds
 
@@ -30,7 +30,7 @@ class LookUps:
     process uses already needs no look-up.
     """
 
-    def __init__(self, door: Door, rates: Rates) -> None:
+    def __init__(self, door: Door, rates: RateBuckets) -> None:
         """`door`: to the issuer whose tags they are; `rates`: where names that are not there are counted."""
         self.door = door
         self.knows = door.knows

@@ -45,7 +45,7 @@ def nameless(owner: object) -> int:
     return descriptor
 
 
-class Rates:
+class RateBuckets:
     """The rates of names, as far as they are used up: in memory that a process shares with those forked from it.
 
     For each name it holds one moment: when its rate would have begun to fill an empty bucket. A name has a place in a
@@ -110,7 +110,7 @@ class Bucket:
 
     __slots__ = ("_place", "_rates", "most", "rate")
 
-    def __init__(self, rates: Rates, place: int, rate: float) -> None:
+    def __init__(self, rates: RateBuckets, place: int, rate: float) -> None:
         self._rates, self._place = rates, place
         self.rate, self.most = rate, max(1, floor(rate))
 

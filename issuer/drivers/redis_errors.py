@@ -10,7 +10,7 @@ import redis
 
 from issuer.care.doctor.redis import OLDEST
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
-from issuer.gateway import Call, rights
+from issuer.gateway import RedisCall, rights
 
 #: The rights that all tags with a counter need.
 _RIGHTS = ("info", "evalsha", "script|load", "time", "hmget", "hget", "hset", "hdel", "hincrby")
@@ -72,7 +72,7 @@ def settling(error: Exception) -> float:
     return SETTLING if answered else 0.0
 
 
-def meaning(error: Exception, name: str, key: str, tag: str | None, call: Call[Any] | None = None) -> IssuerError:
+def meaning(error: Exception, name: str, key: str, tag: str | None, call: RedisCall[Any] | None = None) -> IssuerError:
     """Return the public error for what redis-py raised on a call about `key`; `name` is the server's.
 
     `call`: what was sent last.
@@ -102,7 +102,7 @@ def _misconfigured(error: Exception, text: str) -> str:
     return ""
 
 
-def _answered(text: str, name: str, key: str, tag: str | None, call: Call[Any] | None) -> IssuerError:
+def _answered(text: str, name: str, key: str, tag: str | None, call: RedisCall[Any] | None) -> IssuerError:
     """Return the public error for what the server answered in place of a reply."""
     if any(word in text for word in _NO_DATABASE):
         return ConfigurationError(f"redis {name} doesn't have the database that its URL names: {text}")

@@ -17,7 +17,7 @@ from typing import Any
 
 from issuer.core.steps import Ask, Elsewhere, Masters, Send, Visit
 from issuer.errors import IssuerError
-from issuer.gateway import Call
+from issuer.gateway import RedisCall
 from issuer.gateway.keys import PART
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
@@ -95,7 +95,7 @@ def _operation(step: Ask | Send | Masters | Visit | Elsewhere) -> tuple[str, str
     return ("find masters", "") if isinstance(step, Masters) else _command(step.call)
 
 
-def _command(call: Call[Any]) -> tuple[str, str]:
+def _command(call: RedisCall[Any]) -> tuple[str, str]:
     if call.text:
         return "EVALSHA", _script(call.text)
     return call.packed.split(b"\r\n", 3)[2].decode(), ""

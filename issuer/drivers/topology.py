@@ -56,7 +56,7 @@ class Exchange:
     """
 
     address: Address
-    call: gateway.Call[Any]
+    call: gateway.RedisCall[Any]
     asking: bool = False
     readonly: bool = False
     share: int = 1
@@ -388,7 +388,7 @@ def _found(route: Topology, key: str, *, probe: bool, anew: bool) -> Talks[tuple
     return found, True
 
 
-def route_call(route: Topology, call: gateway.Call[T], *, probe: bool = True) -> Talks[T]:
+def route_call(route: Topology, call: gateway.RedisCall[T], *, probe: bool = True) -> Talks[T]:
     """Bring the call to the server that holds its key, and return the decoded reply.
 
     After MOVED and ASK nothing can have happened, so going on to the server that they name is no second sending.
@@ -431,14 +431,14 @@ def find_masters(route: Topology) -> Talks[list[Server]]:
     return [address.server for address in (yield from route.masters())]
 
 
-def visit(server: Server, call: gateway.Call[T]) -> Talks[T]:
+def visit(server: Server, call: gateway.RedisCall[T]) -> Talks[T]:
     """Bring the call to that server, supported or not, and return the decoded reply."""
     host, port = server
     reply: T = yield Exchange(Address(host or None, port), call)
     return reply
 
 
-def look_elsewhere(route: Topology, call: gateway.Call[T]) -> Talks[list[Sighting[T]]]:
+def look_elsewhere(route: Topology, call: gateway.RedisCall[T]) -> Talks[list[Sighting[T]]]:
     """Bring the call to every other node that may hold its key, and return what each answered, or why it did not."""
     found = yield from route.others(call.key)
     seen: list[Sighting[T]] = []

@@ -4,7 +4,7 @@ One typed function for each script and command; no other module sees KEYS, ARGV,
 sends or waits; the drivers do.
 """
 
-from issuer.gateway.commands import Call, pack, rights
+from issuer.gateway.commands import RedisCall, pack, rights
 from issuer.gateway.server_commands import (
     Shard,
     cluster_slots,
@@ -46,7 +46,6 @@ from issuer.gateway.tag_scripts import (
 __all__ = [
     "FIELDS",
     "NUMBERS",
-    "Call",
     "Drawn",
     "DrawnOnce",
     "Draws",
@@ -56,6 +55,7 @@ __all__ = [
     "Leased",
     "Loaded",
     "Opened",
+    "RedisCall",
     "Role",
     "Shard",
     "cluster_slots",

@@ -14,7 +14,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T_co]):
+class RedisCall(Generic[T_co]):
     """A command: its bytes, the script's text for a server that doesn't have it, and the decoder of the reply.
 
     `repeatable`: sending it a second time costs a gap at most. Everything else goes out once, whatever the reply.
@@ -35,7 +35,7 @@ _CALLED = re.compile(r"redis\.p?call\('(\w+)'")
 _CONTAINERS = ("CONFIG", "CLUSTER", "SENTINEL")
 
 
-def rights(call: Call[Any]) -> set[str]:
+def rights(call: RedisCall[Any]) -> set[str]:
     """Return what the server must let a user do for this call, as its ACL names it: "hget", "script|load"."""
     if call.text:
         return {"evalsha", "script|load", *(name.lower() for name in _CALLED.findall(call.text))}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from issuer.gateway.commands import Call, pack
+from issuer.gateway.commands import RedisCall, pack
 from issuer.gateway.keys import redis_key
 from issuer.gateway.scripts import script
 
@@ -43,7 +43,7 @@ class Released:
 
 def machine_claim(
     key: str, number: int, holder: str, token: str, ceiling: int, *, lease: float, margin: float, first: int, store: str
-) -> Call[Claimed]:
+) -> RedisCall[Claimed]:
     """`machine_claim`: lease that number for `lease` seconds.
 
     `ceiling`: ms since 1970. `first`: 1 if the tag was made just now, by this process, and its namespace is its own.
@@ -53,17 +53,19 @@ def machine_claim(
     return _call("machine_claim", key, words, _claimed)
 
 
-def machine_renew(key: str, number: int, token: str, ceiling: int, *, lease: float, margin: float) -> Call[Renewed]:
+def machine_renew(
+    key: str, number: int, token: str, ceiling: int, *, lease: float, margin: float
+) -> RedisCall[Renewed]:
     """`machine_renew`: hold it for `lease` seconds more, with that ceiling."""
     return _call("machine_renew", key, (number, token, ceiling, _ms(lease), _ms(margin)), _renewed, repeatable=True)
 
 
-def machine_release(key: str, number: int, token: str, used: int) -> Call[Released]:
+def machine_release(key: str, number: int, token: str, used: int) -> RedisCall[Released]:
     """`machine_release`: give it back; `used`: the last timestamp used, ms since 1970."""
     return _call("machine_release", key, (number, token, used), _released, repeatable=True)
 
 
-def machine_unbind(key: str, number: int) -> tuple[Call[int], ...]:
+def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
     """Take a machine number from its holder: its lease and its name go, the record of what was used of it stays.
 
     The process that holds it finds it lost at the next renewal. The process that claims it next begins above the
@@ -71,7 +73,7 @@ def machine_unbind(key: str, number: int) -> tuple[Call[int], ...]:
     this is cut off in between, it can be done again.
     """
     words = (pack("HSET", key, f"{number}:holder", ""), pack("HDEL", key, f"{number}:token", f"{number}:lapses"))
-    return tuple(Call(each, "", int, repeatable=True, key=key) for each in words)
+    return tuple(RedisCall(each, "", int, repeatable=True, key=key) for each in words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,9 @@ class Machine:
     last: int
 
 
-def machines(key: str) -> Call[Mapping[int, Machine]]:
+def machines(key: str) -> RedisCall[Mapping[int, Machine]]:
     """Read all machine numbers that were ever leased, to choose one or to look at."""
-    return Call(pack("HGETALL", key), "", _machines, repeatable=True, key=key)
+    return RedisCall(pack("HGETALL", key), "", _machines, repeatable=True, key=key)
 
 
 def machines_key(prefix: str, tag: str, namespace: str | None) -> str:
@@ -97,9 +99,11 @@ def machines_key(prefix: str, tag: str, namespace: str | None) -> str:
     return redis_key(f"{prefix}:machines", tag) if namespace is None else redis_key(f"{prefix}:namespace", namespace)
 
 
-def _call(name: str, key: str, words: tuple[str | int, ...], decode: Any, *, repeatable: bool = False) -> Call[Any]:
+def _call(
+    name: str, key: str, words: tuple[str | int, ...], decode: Any, *, repeatable: bool = False
+) -> RedisCall[Any]:
     source = script(name)
-    return Call(pack("EVALSHA", source.sha, 1, key, *words), source.text, decode, repeatable, key)
+    return RedisCall(pack("EVALSHA", source.sha, 1, key, *words), source.text, decode, repeatable, key)
 
 
 def _ms(seconds: float) -> int:

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from issuer.gateway.commands import Call, pack
+from issuer.gateway.commands import RedisCall, pack
 
 
-def server_info() -> Call[dict[str, str]]:
+def server_info() -> RedisCall[dict[str, str]]:
     """`INFO server`: what kind of server this is, and its version."""
-    return Call(pack("INFO", "server"), "", _info, repeatable=True)
+    return RedisCall(pack("INFO", "server"), "", _info, repeatable=True)
 
 
-def info() -> Call[dict[str, str]]:
+def info() -> RedisCall[dict[str, str]]:
     """`INFO`: what a server says of itself, all the usual sections."""
-    return Call(pack("INFO"), "", _info, repeatable=True)
+    return RedisCall(pack("INFO"), "", _info, repeatable=True)
 
 
-def setting(name: str) -> Call[str | None]:
+def setting(name: str) -> RedisCall[str | None]:
     """`CONFIG GET`: one setting of the server, None if it has none of that name."""
-    return Call(pack("CONFIG", "GET", name), "", _setting, repeatable=True)
+    return RedisCall(pack("CONFIG", "GET", name), "", _setting, repeatable=True)
 
 
 def _setting(reply: Any) -> str | None:
@@ -31,7 +31,7 @@ def _setting(reply: Any) -> str | None:
     return words[1].decode(errors="replace") if words else None
 
 
-def trials(key: str) -> list[tuple[Call[object], str]]:
+def trials(key: str) -> list[tuple[RedisCall[object], str]]:
     """Return the commands of the scripts, put so that they change nothing, and the error each brings if it is allowed.
 
     A server looks at rights, memory, disk and replicas before it looks at a command's arguments: if it complains of
@@ -44,21 +44,23 @@ def trials(key: str) -> list[tuple[Call[object], str]]:
         (("HINCRBY", key, "cur", "x"), "not an integer"),
         (("HSET", key, "cur", "1", "max"), "wrong number of arguments"),
     )
-    return [(Call(pack(*words), "", lambda reply: reply, repeatable=True, key=key), due) for words, due in commands]
+    return [
+        (RedisCall(pack(*words), "", lambda reply: reply, repeatable=True, key=key), due) for words, due in commands
+    ]
 
 
-def server_time(key: str = "") -> Call[int]:
+def server_time(key: str = "") -> RedisCall[int]:
     """`TIME`: the clock of the server, of the one that holds the key, in ms since 1970."""
-    return Call(pack("TIME"), "", _milliseconds, repeatable=True, key=key)
+    return RedisCall(pack("TIME"), "", _milliseconds, repeatable=True, key=key)
 
 
 def _milliseconds(reply: Any) -> int:
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
-def replication_info(key: str) -> Call[dict[str, str]]:
+def replication_info(key: str) -> RedisCall[dict[str, str]]:
     """`INFO replication` of the server that holds the key: its role, and the reign as `master_replid`."""
-    return Call(pack("INFO", "replication"), "", _info, repeatable=True, key=key)
+    return RedisCall(pack("INFO", "replication"), "", _info, repeatable=True, key=key)
 
 
 def _info(reply: Any) -> dict[str, str]:
@@ -76,18 +78,18 @@ def replicas(info: dict[str, str]) -> list[dict[str, str]]:
     return [dict(_PAIR.findall(line)) for name, line in info.items() if _REPLICA.fullmatch(name)]
 
 
-def master_of(name: str, key: str) -> Call[tuple[str, int] | None]:
+def master_of(name: str, key: str) -> RedisCall[tuple[str, int] | None]:
     """Ask a Sentinel for the master of that name: its host and port, None if it knows none. `key`: for messages."""
-    return Call(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
+    return RedisCall(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
 
 
 def _address(reply: Any) -> tuple[str, int] | None:
     return None if reply is None else (reply[0].decode(), int(reply[1]))
 
 
-def replicas_of(name: str, key: str) -> Call[list[tuple[str, int]]]:
+def replicas_of(name: str, key: str) -> RedisCall[list[tuple[str, int]]]:
     """Ask a Sentinel for the replicas of the master of that name, dead or alive. `key`: for messages."""
-    return Call(pack("SENTINEL", "REPLICAS", name), "", _addresses, repeatable=True, key=key)
+    return RedisCall(pack("SENTINEL", "REPLICAS", name), "", _addresses, repeatable=True, key=key)
 
 
 def _addresses(reply: Any) -> list[tuple[str, int]]:
@@ -105,9 +107,9 @@ class Shard:
     nodes: list[tuple[str, int]]
 
 
-def cluster_slots(key: str) -> Call[list[Shard]]:
+def cluster_slots(key: str) -> RedisCall[list[Shard]]:
     """`CLUSTER SLOTS`: which node holds which slots. `key`: for messages."""
-    return Call(pack("CLUSTER", "SLOTS"), "", _shards, repeatable=True, key=key)
+    return RedisCall(pack("CLUSTER", "SLOTS"), "", _shards, repeatable=True, key=key)
 
 
 def _shards(reply: Any) -> list[Shard]:
@@ -117,13 +119,13 @@ def _shards(reply: Any) -> list[Shard]:
     ]
 
 
-def kin(host: str, key: str) -> Call[list[tuple[str, int]]]:
+def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:
     """`CLUSTER NODES`: the replicas of the master that is asked, and the masters that own no slot, dead or alive.
 
     CLUSTER SLOTS leaves out a replica that is cut off from its master, and a master whose slots have been taken over.
     `host`: what it calls the one asked; if that is a hostname, the others are named by theirs. `key`: for messages.
     """
-    return Call(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
+    return RedisCall(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
 
 
 def _kin(host: str, reply: bytes) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from issuer.gateway.commands import Call, pack
+from issuer.gateway.commands import RedisCall, pack
 from issuer.gateway.scripts import script
 from issuer_persistence.records import HIGHEST, is_id
 
@@ -114,9 +114,9 @@ class Floored:
 
 def _call(
     name: str, key: str, args: tuple[str | int, ...], decode: Callable[[Any], T_co], *, repeatable: bool = False
-) -> Call[T_co]:
+) -> RedisCall[T_co]:
     source = script(name)
-    return Call(pack("EVALSHA", source.sha, 1, key, *args), source.text, decode, repeatable, key)
+    return RedisCall(pack("EVALSHA", source.sha, 1, key, *args), source.text, decode, repeatable, key)
 
 
 def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
@@ -124,7 +124,7 @@ def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
     return (scheme, *until) if scheme else ()
 
 
-def draw(key: str, n: int, window: float | None, scheme: str = "") -> Call[Drawn]:
+def draw(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Drawn]:
     """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds. None: never elect me.
 
     `scheme`: the id of the tag's scheme, "" for none.
@@ -132,14 +132,14 @@ def draw(key: str, n: int, window: float | None, scheme: str = "") -> Call[Drawn
     return _call("next", key, (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
 
 
-def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int) -> Call[DrawnOnce]:
+def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int) -> RedisCall[DrawnOnce]:
     """`once`: draw one number for the caller's key, kept under `kept` for `ttl` seconds; the same if it comes again.
 
     `seen`: draw none up to this one; 0: any.
     """
     source = script("once")
     words = ("EVALSHA", source.sha, 2, key, kept, _election(window), scheme, max(1, round(ttl * 1000)), seen)
-    return Call(pack(*words), source.text, _drawn_once, repeatable=True, key=key)
+    return RedisCall(pack(*words), source.text, _drawn_once, repeatable=True, key=key)
 
 
 class Draws:
@@ -161,12 +161,12 @@ class Draws:
         return b"%b$%d\r\n%b\r\n%b" % (self._head, len(digits), digits, self._tail)
 
 
-def lease(key: str, n: int, window: float | None, scheme: str = "") -> Call[Leased]:
+def lease(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Leased]:
     """`lease`: draw up to n numbers, as `draw` does, to be served from the caller's memory."""
     return _call("lease", key, (n, _election(window), *_scheme(scheme)), _leased, repeatable=True)
 
 
-def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> Call[GivenBack]:
+def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> RedisCall[GivenBack]:
     """`giveback`: the tail of a lease, used+1 .. high, comes back. `used`: the lease's low if no number was used.
 
     Forget the tail before this is sent: from then on any process may draw it.
@@ -184,7 +184,7 @@ Role = Literal["claim", "mine", "look", "resign"]
 
 def open(
     key: str, born: str, store: str, window: float, role: Role, *, scheme: str = "", until: int = HIGHEST
-) -> Call[Opened]:
+) -> RedisCall[Opened]:
     """`open`: arm the hash for this reign, tell where it stands, elect a loader.
 
     `scheme`: the id of the tag's scheme, "" for none; `until`: the end of its period if the hash is armed now, in ms of
@@ -193,7 +193,7 @@ def open(
     return _call("open", key, (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
 
 
-def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> Call[Loaded]:
+def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> RedisCall[Loaded]:
     """`load`: put (low, high] into the hash."""
     return _call("load", key, (low, high, mark, reign, born), _loaded)
 
@@ -207,7 +207,7 @@ def floor(
     *,
     scheme: str | None = None,
     until: int = HIGHEST,
-) -> Call[Floored]:
+) -> RedisCall[Floored]:
     """`floor`: never again a number up to `at`.
 
     `scheme`: the id of the tag's scheme from now on, "" for none, None to leave it; `until`: the end of its period, as
@@ -313,9 +313,9 @@ class Hash:
         return self.store is not None and is_id(self.store)
 
 
-def read_hash(key: str) -> Call[Hash]:
+def read_hash(key: str) -> RedisCall[Hash]:
     """Read the hash for people to look at: no script, nothing changed."""
-    return Call(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True, key=key)
+    return RedisCall(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True, key=key)
 
 
 def _hash(reply: Any) -> Hash:

@@ -19,11 +19,9 @@ from issuer.core import scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import InvalidArgument, LimitReached, NotDecodable, brief
 from issuer.gateway.keys import part_tag
-from issuer.numbers.layouts import BITS, Layout
-from issuer.numbers.scrambling import Piece as Scrambled
-from issuer.numbers.scrambling import Scrambling
-from issuer.numbers.stride import Piece as Strided
-from issuer.numbers.stride import Strides
+from issuer.numbers.bit_fields import BITS, BitFields
+from issuer.numbers.scrambling import KeySpan, Scrambling
+from issuer.numbers.stride import Strides, StrideSpan
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Tag
 
@@ -236,7 +234,7 @@ class Scheme:
         return None if self._text is None else Template(str(self._text))
 
     @cached_property
-    def _layout(self) -> Layout:
+    def _layout(self) -> BitFields:
         if self._shards is None:
             raise InvalidArgument(f"tag {self.tag!r} has no shards", tag=self.tag)
         return shard_layout(self._shards)
@@ -248,18 +246,18 @@ class Scheme:
 
 def strides(scheme: Mapping[str, Any]) -> Strides:
     """Return the strides of a scheme. Raises SchemeError."""
-    return Strides([Strided(int(one["from"]), int(one["first"]), int(one["stride"])) for one in scheme["stride"]])
+    return Strides([StrideSpan(int(one["from"]), int(one["first"]), int(one["stride"])) for one in scheme["stride"]])
 
 
-def scrambled(scheme: Mapping[str, Any]) -> list[Scrambled]:
+def scrambled(scheme: Mapping[str, Any]) -> list[KeySpan]:
     """Return the ranges of the scheme's scrambling, each with its key."""
     return [
-        Scrambled(int(one["from"]), str(one["key"]), str(one["fingerprint"]), int(one["limit"]))
+        KeySpan(int(one["from"]), str(one["key"]), str(one["fingerprint"]), int(one["limit"]))
         for one in scheme["scramble"]
     ]
 
 
-def shard_layout(shards: Mapping[str, Any]) -> Layout:
+def shard_layout(shards: Mapping[str, Any]) -> BitFields:
     """Return the layout of the bits for sequence, shard and application. The sequence has the rest of the 63 bits."""
     shard, app = int(shards["shard_bits"]), int(shards["app_bits"])
-    return Layout([("sequence", BITS - shard - app), ("shard", shard), ("app", app)], setting="shards")
+    return BitFields([("sequence", BITS - shard - app), ("shard", shard), ("app", app)], setting="shards")

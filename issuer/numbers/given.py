@@ -9,8 +9,8 @@ from issuer.core.periods import SEQ_MOST, Periods
 from issuer.core.scheme_record import SEGMENT, id_after, last_value
 from issuer.errors import SchemeError, brief
 from issuer.numbers import scrambling, stride
+from issuer.numbers.bit_fields import BITS
 from issuer.numbers.codec import Scheme, scrambled, shard_layout, strides
-from issuer.numbers.layouts import BITS
 from issuer.numbers.sharding import SHARDS_MOST
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Order, Tag
@@ -384,7 +384,7 @@ def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | No
     return {"start": start} if start > 1 and "cycle" not in scheme and {"stride", "scramble"} & scheme.keys() else {}
 
 
-def _same_class(one: stride.Piece, other: stride.Piece) -> bool:
+def _same_class(one: stride.StrideSpan, other: stride.StrideSpan) -> bool:
     """Whether both go on with the same numbers: every n-th, and the same of them."""
     return one.stride == other.stride and (one.first - other.first) % one.stride == 0
 
@@ -434,7 +434,7 @@ def _check_order(order: Order, given: Mapping[str, Any]) -> None:
 
 
 def _pieces(
-    said: object, before: tuple[scrambling.Piece, ...], maximum: int, limit: int, keys: Mapping[str, bytes]
+    said: object, before: tuple[scrambling.KeySpan, ...], maximum: int, limit: int, keys: Mapping[str, bytes]
 ) -> list[dict[str, Any]]:
     """Return the pieces of the scrambling after a change at `maximum`, the highest number reserved.
 
@@ -457,13 +457,13 @@ def _pieces(
                 value=start,
             )
     made = [
-        scrambling.Piece(start, name, scrambling.fingerprint(scrambling.known_key(name, keys)), limit)
+        scrambling.KeySpan(start, name, scrambling.fingerprint(scrambling.known_key(name, keys)), limit)
         for start, name in fresh
     ]
     return _kept(scrambling.Scrambling(sorted([*kept, *made], key=lambda piece: piece.start), keys))
 
 
-def _said(said: object, before: tuple[scrambling.Piece, ...], lowest: int) -> list[tuple[int, str]]:
+def _said(said: object, before: tuple[scrambling.KeySpan, ...], lowest: int) -> list[tuple[int, str]]:
     """Return the keys that were named, with the number from which on each holds."""
     if isinstance(said, str):
         same = before and before[-1].key == said
@@ -498,7 +498,7 @@ def _reaching(scheme: Mapping[str, Any], limit: int, keys: Mapping[str, bytes]) 
             "cannot be lowered, because numbers above it may have been issued already", setting="limit", value=limit
         )
     if limit > last.limit:
-        pieces.append(scrambling.Piece(last.limit + 1, last.key, last.fingerprint, limit))
+        pieces.append(scrambling.KeySpan(last.limit + 1, last.key, last.fingerprint, limit))
     return _kept(scrambling.Scrambling(pieces, keys))
 
 

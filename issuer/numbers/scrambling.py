@@ -24,7 +24,7 @@ SETTING, KEYS = "scramble", "keys"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class KeySpan:
     """The numbers from `start` to `limit`, or to where the next piece starts, are scrambled with the key of that name.
 
     `fingerprint`: of the key; another key under its name is refused. `limit`: the tag's limit when the piece was made,
@@ -74,7 +74,7 @@ class Scrambling:
 
     __slots__ = ("_domains", "_found", "_keys", "_lows", "pieces")
 
-    def __init__(self, pieces: Sequence[Piece], keys: Mapping[str, bytes], *, reading: bool = False) -> None:
+    def __init__(self, pieces: Sequence[KeySpan], keys: Mapping[str, bytes], *, reading: bool = False) -> None:
         """Check the keys. `reading`: one that is missing shows when a number of its pieces is asked for, not before."""
         self.pieces = tuple(pieces)
         _check(self.pieces)
@@ -90,7 +90,7 @@ class Scrambling:
         self._lows = [low for low, _, _ in self._domains]
         self._found: list[Permutation | None] = [None] * len(self._domains)
 
-    def _end(self, which: int, piece: Piece) -> int:
+    def _end(self, which: int, piece: KeySpan) -> int:
         following = self.pieces[which + 1].start - 1 if which + 1 < len(self.pieces) else HIGHEST
         return min(piece.limit, following)
 
@@ -148,7 +148,7 @@ def _digits(low: int, high: int) -> Iterator[tuple[int, int]]:
         low = end + 1
 
 
-def _same_key(piece: Piece, keys: Mapping[str, bytes]) -> bytes:
+def _same_key(piece: KeySpan, keys: Mapping[str, bytes]) -> bytes:
     key = known_key(piece.key, keys)
     if fingerprint(key) != piece.fingerprint:
         raise SchemeError(
@@ -160,7 +160,7 @@ def _same_key(piece: Piece, keys: Mapping[str, bytes]) -> bytes:
     return key
 
 
-def _check(pieces: Sequence[Piece]) -> None:
+def _check(pieces: Sequence[KeySpan]) -> None:
     for piece in pieces:
         if not 1 <= piece.start <= piece.limit <= HIGHEST:
             raise SchemeError(

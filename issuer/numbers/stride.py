@@ -21,7 +21,7 @@ SETTING = "stride"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StrideSpan:
     """The counters from `start` on have the values first, first + stride, first + 2 x stride, and so on."""
 
     start: int
@@ -34,7 +34,7 @@ class Strides:
 
     __slots__ = ("_firsts", "_starts", "pieces")
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[StrideSpan]) -> None:
         self.pieces = tuple(pieces)
         self._starts = [piece.start for piece in self.pieces]
         self._firsts = [piece.first for piece in self.pieces]
@@ -51,7 +51,7 @@ class Strides:
     def counter(self, value: int) -> int:
         """Return the counter that has this value. NotDecodable if none has."""
         which = bisect_right(self._firsts, value) - 1
-        piece = self.pieces[which] if which >= 0 else Piece(0, 0, 1)
+        piece = self.pieces[which] if which >= 0 else StrideSpan(0, 0, 1)
         steps, rest = divmod(value - piece.first, piece.stride)
         counter = piece.start + steps
         if which + 1 < len(self._starts) and counter >= self._starts[which + 1]:
@@ -84,7 +84,9 @@ def checked(stride: object, offset: object) -> tuple[int, int]:
     return stride, offset
 
 
-def changed(pieces: Sequence[Piece], max: int, stride: int, offset: int, *, above: object = None) -> tuple[Piece, ...]:
+def changed(
+    pieces: Sequence[StrideSpan], max: int, stride: int, offset: int, *, above: object = None
+) -> tuple[StrideSpan, ...]:
     """Return the pieces of a tag whose counters up to `max` are reserved, with this stride from now on.
 
     Its numbers go on with the lowest one of the new class (offset modulo stride) above all that it has given, and above
@@ -107,10 +109,10 @@ def changed(pieces: Sequence[Piece], max: int, stride: int, offset: int, *, abov
     first = base + 1 + (offset - base - 1) % stride
     if first > HIGHEST:
         raise SchemeError(f"no 64-bit number above {brief(base)} is left", setting=SETTING, value=stride)
-    return (*kept, Piece(max + 1, first, stride))
+    return (*kept, StrideSpan(max + 1, first, stride))
 
 
-def _check(pieces: Sequence[Piece]) -> None:
+def _check(pieces: Sequence[StrideSpan]) -> None:
     for piece in pieces:
         checked(piece.stride, 1)
         if piece.start < 1 or not piece.start <= piece.first <= HIGHEST:

@@ -8,7 +8,7 @@ from typing import Any
 
 import issuer
 from issuer import Issuer
-from issuer.numbers.scrambling import Piece, Scrambling, fingerprint
+from issuer.numbers.scrambling import KeySpan, Scrambling, fingerprint
 from issuer.numbers.template import Template
 from issuer.plugins import Plugin
 from tests.benchmarks.figures import Bound, Figure
@@ -25,7 +25,7 @@ PART = 10
 def people(effort: Effort) -> Iterator[Figure]:
     """Scrambled numbers, their texts, plugins and snowflakes."""
     calls = effort.fast // PART
-    scrambling = Scrambling([Piece(1, "k", fingerprint(KEY))], {"k": KEY})
+    scrambling = Scrambling([KeySpan(1, "k", fingerprint(KEY))], {"k": KEY})
     template = Template("BIZ{date:%y%m%d}-{seq:012d}{check}")
     long, short, shown = count(10**17), count(10**5), count(1)
     day = date(2026, 11, 21)

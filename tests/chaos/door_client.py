@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.chaos.ports import LOOPBACK
-from issuer.chaos.worker import Draws, Setup, draw, told_to_stop
+from issuer.chaos.worker import NumberSource, Setup, draw, told_to_stop
 from issuer.errors import IssuerError, Unavailable
 
 #: A server answers by its own deadline; its client waits for so many seconds longer.
@@ -119,7 +119,7 @@ def main(text: str) -> None:
     setup = DoorSetup.parsed(text)
     stop = told_to_stop()
     with closing((Http if setup.door == "http" else Resp)(setup.port, setup.timeout + LONGER)) as ids:
-        drawn_from: Draws = ids
+        drawn_from: NumberSource = ids
         draw(setup, drawn_from, stop)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from issuer.chaos.faults import Fault, entering, some, trapped
 from issuer.chaos.guards import hand_back_whatever_the_version
-from issuer.chaos.record import Record
+from issuer.chaos.record import CallFile
 from issuer.chaos.waiting import rest
 from issuer.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
@@ -140,7 +140,7 @@ def end_with_a_lease(world: World, seen: Callable[[], object]) -> None:
 @fault("F22c", "a segment handed back to the store, and again when somebody else has it")
 def handed_back_again(world: World) -> None:
     hand_back = hand_back_whatever_the_version if "version" in world.terms.without else direct.hand_back
-    record = Record(world.folder, PLAIN, f"desk{secrets.token_hex(4)}", 0)
+    record = CallFile(world.folder, PLAIN, f"desk{secrets.token_hex(4)}", 0)
     opened = open_store(world.store)
     kept = Journalled(opened, world.journal) if world.journal else opened
     with closing(kept) as store, world.fault("F22 handed back again", segments=8):
@@ -169,7 +169,7 @@ def handed_back_again(world: World) -> None:
 
 @fault("F22d", "a lease given back again when others have drawn up to its end")
 def given_back_again(world: World) -> None:
-    record = Record(world.folder, TREND, f"desk{secrets.token_hex(4)}", 0)
+    record = CallFile(world.folder, TREND, f"desk{secrets.token_hex(4)}", 0)
     with world.master.client() as client, world.fault("F22 given back again", segments=8):
 
         def script(name: str, *words: object) -> list[bytes]:

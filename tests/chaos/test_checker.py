@@ -12,7 +12,7 @@ from issuer.chaos.checker import NS, Verdict, check
 from issuer.chaos.faults import Fault
 from issuer.chaos.gaps import NO_FAULT, THE_END, Cost
 from issuer.chaos.play import play
-from issuer.chaos.record import ERRORS, PART, Follower, Record, all_calls
+from issuer.chaos.record import ERRORS, PART, CallFile, Follower, all_calls
 from issuer.chaos.report import content, rows
 from issuer.chaos.watched import Strike, Watched
 from issuer.errors import FenceError, RedisUnavailable
@@ -39,7 +39,7 @@ def verdict(
     end: Strike | None = None,
 ) -> Verdict:
     for at, (worker, calls) in enumerate(callers.items()):
-        record = Record(folder, 0, worker, at)
+        record = CallFile(folder, 0, worker, at)
         for first, last, began, ended in calls:
             record.note(first, last, int(began), int(ended))
     stops = {worker: [*stopped] for worker in callers}
@@ -170,7 +170,7 @@ def test_a_turn_counts_when_the_fault_has_struck_and_numbers_came_after_it() -> 
 
 
 def test_what_was_written_is_read_over_the_end_of_a_file(tmp_path: Path) -> None:
-    record = Record(tmp_path, 3, "w0", 0)
+    record = CallFile(tmp_path, 3, "w0", 0)
     for number in range(1, PART + 3):
         record.note(number, number, number, number)
     (calls,) = all_calls(tmp_path)
@@ -179,7 +179,7 @@ def test_what_was_written_is_read_over_the_end_of_a_file(tmp_path: Path) -> None
 
 
 def test_failed_calls_are_counted_by_their_error(tmp_path: Path) -> None:
-    record = Record(tmp_path, 0, "w0", 0)
+    record = CallFile(tmp_path, 0, "w0", 0)
     record.failed(7, RedisUnavailable("x"), 1, 2)
     record.failed(1, FenceError("x"), 3, 4)
     record.note(1, 2, 5, 6)
@@ -189,7 +189,7 @@ def test_failed_calls_are_counted_by_their_error(tmp_path: Path) -> None:
 
 
 def test_a_follower_sees_numbers_and_not_errors(tmp_path: Path) -> None:
-    record = Record(tmp_path, 0, "w0", 0)
+    record = CallFile(tmp_path, 0, "w0", 0)
     follower = Follower(tmp_path, "w0")
     assert not follower.served(0, 0)
     record.note(1, 1, 5, 6)
@@ -204,7 +204,7 @@ def test_a_follower_sees_numbers_and_not_errors(tmp_path: Path) -> None:
 def test_a_follower_returns_each_call_once(tmp_path: Path) -> None:
     follower = Follower(tmp_path, "w0")
     assert follower.fresh(0) == []
-    first, second = (Record(tmp_path, 0, "w0", caller) for caller in range(2))
+    first, second = (CallFile(tmp_path, 0, "w0", caller) for caller in range(2))
     first.note(1, 1, 5, 6)
     first.failed(1, FenceError("x"), 7, 8)
     assert follower.fresh(0) == [(1, 1, 5, 6), (-1, -ERRORS.index("FenceError"), 7, 8)]

@@ -22,7 +22,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, IssuerError, StrategyFailed, Unavailable
 from issuer.strategies import Context, Instance, Snowflake, Strategy, register, registry
-from issuer.strategies.snowflake.machines import Clock, Leased
+from issuer.strategies.snowflake.machines import Clock, LeasedMachines
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
@@ -330,7 +330,7 @@ def test_a_lease_counts_from_before_the_request_was_sent(
     moved, asked = MovedClock(Clock().ms()), []
 
     def made(context: Context) -> Strategy:
-        leased = Leased("issuer:machines:{orders}", context.instance.key, [5], clock=moved.clock, own=True)
+        leased = LeasedMachines("issuer:machines:{orders}", context.instance.key, [5], clock=moved.clock, own=True)
         return Snowflake(context, clock=moved.clock, machines=leased)
 
     monkeypatch.setitem(registry._registered, "leased", made)

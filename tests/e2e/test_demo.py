@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from issuer.chaos import play
-from issuer.chaos.crew import Crew
+from issuer.chaos.crew import Workers
 from issuer.chaos.demo.story import Gap, _Story, gaps
 from issuer.chaos.guards import GUARDS
-from issuer.chaos.record import Call, Record
+from issuer.chaos.record import CallEntry, CallFile
 from issuer.chaos.scratch import in_wheel
 from issuer.errors import IssuerError, StoreUnavailable
 from tests import programs
@@ -140,7 +140,7 @@ def _mentions(text: str) -> list[str]:
 
 def test_the_demo_tells_why_numbers_are_missing() -> None:
     drawn = ((1, 1), (2, 2), (4, 3), (101, 11), (103, 12), (301, 13))
-    calls = [Call(number, number, at - 1, at) for number, at in drawn]
+    calls = [CallEntry(number, number, at - 1, at) for number, at in drawn]
     assert gaps(reversed(calls), 10, 300) == [
         Gap(3, 3, "a reply lost when Redis was killed"),
         Gap(5, 100, "Redis killed and rolled back"),
@@ -158,7 +158,7 @@ def test_the_demo_tells_of_a_broken_promise_and_of_a_process_that_gets_no_number
     crew: Any = SimpleNamespace(workers=[SimpleNamespace(name="w0", check_alive=lambda: None)], dismiss=list)
     server: Any = None
     play = _Story(issuer, crew, tmp_path, server, server)
-    record = Record(tmp_path, 0, "w0", 0)
+    record = CallFile(tmp_path, 0, "w0", 0)
     for number, at in ((1, 1), (3, 3), (3, 5), (4, 7)):
         record.note(number, number, at, at + 1)
     play._look()
@@ -181,13 +181,13 @@ def test_the_demo_tells_of_a_broken_promise_and_of_a_process_that_gets_no_number
 def chaos(cli: Cli, scratch: Path, path_with_redis: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`issuer chaos` in this process, on a clock that moves on by a second whenever it is looked at."""
     monkeypatch.setattr(play, "time", SimpleNamespace(monotonic=count().__next__))
-    wait_served = Crew.wait_served
+    wait_served = Workers.wait_served
 
-    def patiently(crew: Crew, since: int, workers: Any = None, timeout: Any = None, only: Any = None) -> None:
+    def patiently(crew: Workers, since: int, workers: Any = None, timeout: Any = None, only: Any = None) -> None:
         """Give them more time than they have among servers that are quick."""
         wait_served(crew, since, workers, max(120.0, timeout or 0.0), only)
 
-    monkeypatch.setattr(Crew, "wait_served", patiently)
+    monkeypatch.setattr(Workers, "wait_served", patiently)
 
     def run(*arguments: str) -> Ended:
         ended = cli("chaos", *arguments, env={"PATH": path_with_redis, "ISSUER_TIMEOUT": "rubbish"})

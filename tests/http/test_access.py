@@ -9,7 +9,7 @@ import pytest
 import issuer
 from issuer.doors.access import Access
 from issuer.doors.tokens import Scope
-from issuer.doors.web.guard import Guard
+from issuer.doors.web.guard import HeaderGuard
 from issuer.doors.web.problems import Problem
 from issuer.doors.web.routes import ROUTES, Route
 from tests.http.doors import Door, through, tokens
@@ -247,11 +247,11 @@ def test_where_callers_need_a_token_every_name_is_served(tmp_path: Path) -> None
 @pytest.mark.parametrize("hosts", ["issuer.example.com", [5], [""], [None]])
 def test_hosts_are_a_list_of_names(hosts: Any) -> None:
     with pytest.raises(issuer.ConfigurationError, match="allowed_hosts is a list of names"):
-        Guard(hosts)
+        HeaderGuard(hosts)
 
 
 def test_names_that_clients_make_up_are_not_kept_for_ever() -> None:
-    guard = Guard([])
+    guard = HeaderGuard([])
     for at in range(5000):
         assert not guard.serves(f"evil{at}.example".encode())
     assert len(guard._known) <= 1000
@@ -291,4 +291,4 @@ def test_no_page_of_another_site_can_draw_or_look(headers: dict[str, str], serve
 
 def test_a_host_that_isn_t_there_belongs_to_no_origin() -> None:
     with pytest.raises(Problem):
-        Guard([]).check({b"origin": b"http://"})
+        HeaderGuard([]).check({b"origin": b"http://"})

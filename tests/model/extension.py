@@ -125,7 +125,7 @@ class ExtensionWalk(Walk):
                 self.perform(running)  # it resigns: that much of elections is left, a lost hash is armed again
                 self.put(0, scripts.open(self.nodes[0], self.guards, self.named(self.fresh()), STORE, "resign")[1])
 
-    def send(self, call: gateway.Call[Any]) -> Any:
+    def send(self, call: gateway.RedisCall[Any]) -> Any:
         client = self.tags[0].client
         connection: Any = client.connection_pool.get_connection()
         try:

@@ -16,7 +16,7 @@ from issuer.api.door import Door
 from issuer.doors import lookups
 from issuer.doors.access import Access
 from issuer.doors.lookups import LookUps
-from issuer.doors.rates import Rates
+from issuer.doors.rates import RateBuckets
 from issuer.doors.resp.server import start
 from issuer.doors.web.app import application
 from issuer_persistence.memory import MemoryStore
@@ -91,7 +91,7 @@ class Doors:
 async def doors(store: Watched, redis: str = "none", clock: Clock | None = None) -> AsyncIterator[Doors]:
     access = Access.open()
     if clock is not None:
-        access.rates = Rates(clock)
+        access.rates = RateBuckets(clock)
     # Nothing is given up while a test runs.
     patient: dict[str, Any] = dict.fromkeys(("timeout", "insist", "store_timeout", "redis_timeout"), 3600.0)
     async with AsyncExitStack() as ends:

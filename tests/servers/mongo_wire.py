@@ -27,7 +27,7 @@ NO_MAJORITY: Document = {"writeConcernError": {"code": 64, "errmsg": "waiting fo
 
 
 @dataclass(eq=False, kw_only=True)
-class _Falsify(proxy.Strike):
+class _Falsify(proxy.ProxyFault):
     """Answers with that instead of asking the server; or, `after`, adds it to the server's own answer."""
 
     answer: Document | None = None
@@ -41,7 +41,7 @@ class MongoProxy(FaultProxy):
         self.replica_set = replica_set
         #: The commands that reached the server, in order, but for those of pymongo's own watch.
         self.delivered: list[str] = []
-        self._spoilt: dict[proxy.Link, Document] = {}
+        self._spoilt: dict[proxy.ProxiedConnection, Document] = {}
         super().__init__(upstream)
 
     def mongo_url(self, database: str, options: str) -> str:
@@ -69,9 +69,11 @@ class MongoProxy(FaultProxy):
         """Carry the command out, cut the connection instead of answering, and refuse its retry."""
         answer = {"ok": 0.0, "code": code, "errmsg": message}
         then = _Falsify(match=_named(command), left=1, answer=answer)
-        self._order(self._set(proxy.Strike(proxy.Kind.DROP_REPLY, _named(command), 1, then=then)))
+        self._order(self._set(proxy.ProxyFault(proxy.FaultKind.DROP_REPLY, _named(command), 1, then=then)))
 
-    async def _deliver(self, link: proxy.Link, up: asyncio.StreamWriter, request: bytes, strike: proxy.Strike) -> None:
+    async def _deliver(
+        self, link: proxy.ProxiedConnection, up: asyncio.StreamWriter, request: bytes, strike: proxy.ProxyFault
+    ) -> None:
         if isinstance(strike, _Falsify) and strike.answer is not None:
             if not strike.after:
                 assert link.writer is not None
@@ -84,7 +86,7 @@ class MongoProxy(FaultProxy):
             self.delivered.append(name)
         await super()._deliver(link, up, request, strike)
 
-    async def _answer(self, link: proxy.Link, writer: asyncio.StreamWriter, reply: bytes) -> None:
+    async def _answer(self, link: proxy.ProxiedConnection, writer: asyncio.StreamWriter, reply: bytes) -> None:
         more = self._spoilt.pop(link, {})
         if self.replica_set is not None and b"maxBsonObjectSize" in reply and b"maxWireVersion" in reply:
             more |= self._primary()

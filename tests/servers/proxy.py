@@ -19,7 +19,7 @@ class FaultProxy(proxy.FaultProxy):
         #: Connections accepted so far.
         self.accepted = 0
         #: By link: set when the first reply to what is sent twice has come.
-        self._swallowed: dict[proxy.Link, asyncio.Event] = {}
+        self._swallowed: dict[proxy.ProxiedConnection, asyncio.Event] = {}
         super().__init__(upstream, free_port())
 
     @property
@@ -34,11 +34,13 @@ class FaultProxy(proxy.FaultProxy):
         """Deliver the request, swallow its reply, deliver it again: the client sees the second reply only."""
         self._order(self._set(_Duplicate(match=match, left=times)))
 
-    async def _serve(self, link: proxy.Link) -> None:
+    async def _serve(self, link: proxy.ProxiedConnection) -> None:
         self.accepted += 1
         await super()._serve(link)
 
-    async def _deliver(self, link: proxy.Link, up: asyncio.StreamWriter, request: bytes, strike: proxy.Strike) -> None:
+    async def _deliver(
+        self, link: proxy.ProxiedConnection, up: asyncio.StreamWriter, request: bytes, strike: proxy.ProxyFault
+    ) -> None:
         if isinstance(strike, _Duplicate):
             self._swallowed[link] = asyncio.Event()
             await super()._deliver(link, up, request, strike)
@@ -46,7 +48,7 @@ class FaultProxy(proxy.FaultProxy):
             del self._swallowed[link]
         await super()._deliver(link, up, request, strike)
 
-    async def _answer(self, link: proxy.Link, writer: asyncio.StreamWriter, reply: bytes) -> None:
+    async def _answer(self, link: proxy.ProxiedConnection, writer: asyncio.StreamWriter, reply: bytes) -> None:
         first = self._swallowed.get(link)
         if first is None or first.is_set():
             await super()._answer(link, writer, reply)
@@ -54,5 +56,5 @@ class FaultProxy(proxy.FaultProxy):
             first.set()
 
 
-class _Duplicate(proxy.Strike):
+class _Duplicate(proxy.ProxyFault):
     """Sends what it strikes twice."""

@@ -3,19 +3,19 @@
 from typing import Any
 
 from issuer import gateway
-from issuer.gateway import Call, Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened
+from issuer.gateway import Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened, RedisCall
 from issuer.gateway.scripts import script
 from issuer_persistence.records import HIGHEST
 
 KEY = "issuer:{orders}"
 REIGN = "8e1d" * 10
-DRAW: Call[Drawn] = gateway.draw(KEY, 1, 4)
-LEASE: Call[Leased] = gateway.lease(KEY, 1000, 4)
-GIVE_BACK: Call[GivenBack] = gateway.give_back(KEY, 5, 9, reign=REIGN, born="b", backs=3)
-OPEN: Call[Opened] = gateway.open(KEY, "b", "s", 4, "claim")
-LOAD: Call[Loaded] = gateway.load(KEY, 0, 9, 2, reign=REIGN, born="b")
-FLOOR: Call[Floored] = gateway.floor(KEY, 9, "b", "s", "keep")
-PEEK: Call[Hash] = gateway.read_hash(KEY)
+DRAW: RedisCall[Drawn] = gateway.draw(KEY, 1, 4)
+LEASE: RedisCall[Leased] = gateway.lease(KEY, 1000, 4)
+GIVE_BACK: RedisCall[GivenBack] = gateway.give_back(KEY, 5, 9, reign=REIGN, born="b", backs=3)
+OPEN: RedisCall[Opened] = gateway.open(KEY, "b", "s", 4, "claim")
+LOAD: RedisCall[Loaded] = gateway.load(KEY, 0, 9, 2, reign=REIGN, born="b")
+FLOOR: RedisCall[Floored] = gateway.floor(KEY, 9, "b", "s", "keep")
+PEEK: RedisCall[Hash] = gateway.read_hash(KEY)
 
 
 def resp(*words: bytes) -> bytes:
@@ -40,7 +40,7 @@ class TestPacking:
 
 
 #: What the gateway makes of replies that carry more than a status.
-REPLIES: list[tuple[Call[Any], list[bytes], object]] = [
+REPLIES: list[tuple[RedisCall[Any], list[bytes], object]] = [
     (DRAW, [b"ok", b"0", b"1"], Drawn("ok", 0, 1)),
     (DRAW, [b"ok", b"1", b"20", b"extend", b"%d" % HIGHEST], Drawn("ok", 1, 20, extend=True, max=HIGHEST)),
     (

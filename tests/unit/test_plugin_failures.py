@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from issuer.errors import LimitReached
-from issuer.numbers.scrambling import Piece, Scrambling, fingerprint
+from issuer.numbers.scrambling import KeySpan, Scrambling, fingerprint
 from issuer.plugins import Call, Chain, Scrambler, TransformFailed
 from issuer.plugins import hooks as module
 from issuer_persistence.records import HIGHEST
@@ -114,7 +114,7 @@ class Mirror:
 
 
 KEY = b"a key of 16 bytes"
-KEYED = Scrambling([Piece(1, "k", fingerprint(KEY), 9999)], {"k": KEY})
+KEYED = Scrambling([KeySpan(1, "k", fingerprint(KEY), 9999)], {"k": KEY})
 
 
 @pytest.mark.covers("3.5", "3.41")

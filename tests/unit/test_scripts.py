@@ -114,7 +114,7 @@ def test_each_lua_file_is_a_known_script_and_each_fragment_is_included() -> None
 
 
 #: By the script: a call of it with all its arguments, and what its reply is decoded to.
-CALLS: dict[str, tuple[gateway.Call[Any], type]] = {
+CALLS: dict[str, tuple[gateway.RedisCall[Any], type]] = {
     "next": (gateway.draw("k", 1, 1, "i"), gateway.Drawn),
     "lease": (gateway.lease("k", 1, 1, "i"), gateway.Leased),
     "giveback": (gateway.give_back("k", 1, 2, reign="r", born="b", backs=1), gateway.GivenBack),

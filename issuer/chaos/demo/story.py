@@ -15,9 +15,9 @@ import click
 
 from issuer.api.blocking import Issuer
 from issuer.chaos.checker import check
-from issuer.chaos.crew import Crew
+from issuer.chaos.crew import Workers
 from issuer.chaos.proxy import FaultProxy
-from issuer.chaos.record import ERRORS, Call, Follower, all_calls
+from issuer.chaos.record import ERRORS, CallEntry, Follower, all_calls
 from issuer.chaos.scratch import binary, without_settings
 from issuer.chaos.screen import Screen
 from issuer.chaos.server import RedisServer
@@ -53,14 +53,14 @@ class Gap(NamedTuple):
     cause: str
 
 
-def gaps(calls: Iterable[Call], back: float, floor: int) -> list[Gap]:
+def gaps(calls: Iterable[CallEntry], back: float, floor: int) -> list[Gap]:
     """Return every run of numbers below the highest that nobody got.
 
     `back`: when the rolled back server let its clients in, in ns; inf: it never was. `floor`: the one that `recover`
     left; 0: none.
     """
 
-    def cause(below: Call, above: Call) -> str:
+    def cause(below: CallEntry, above: CallEntry) -> str:
         if below.ended < back <= above.ended:
             return "Redis killed and rolled back"
         if below.last < floor < above.first:
@@ -71,7 +71,7 @@ def gaps(calls: Iterable[Call], back: float, floor: int) -> list[Gap]:
 
     return [
         Gap(below.last + 1, above.first - 1, cause(below, above))
-        for below, above in pairwise([Call(0, 0, 0, 0), *sorted(calls)])
+        for below, above in pairwise([CallEntry(0, 0, 0, 0), *sorted(calls)])
         if above.first > below.last + 1
     ]
 
@@ -110,13 +110,13 @@ def play() -> bool:
             )
             for at in range(PROCESSES)
         ]
-        crew = ends.enter_context(Crew(PATIENCE))
+        crew = ends.enter_context(Workers(PATIENCE))
         crew.start(*setups)
         return _Story(issuer, crew, folder, server, front).run()
 
 
 class _Story:
-    def __init__(self, issuer: Issuer, crew: Crew, folder: Path, server: RedisServer, front: FaultProxy) -> None:
+    def __init__(self, issuer: Issuer, crew: Workers, folder: Path, server: RedisServer, front: FaultProxy) -> None:
         self._issuer = issuer
         self._crew = crew
         self._folder = folder
@@ -127,7 +127,7 @@ class _Story:
         self._screen = Screen(GOAL)
         self._count = self._highest = 0
         #: The segments loaded: first and last number, and as `began` the last number issued before.
-        self._segments: list[Call] = []
+        self._segments: list[CallEntry] = []
         self._shares: list[float] = []
         #: When the clients were let in to the rolled back server, in ns, and the last number before that.
         self._back, self._before = math.inf, 0
@@ -181,7 +181,7 @@ class _Story:
         for segment in sorted(loaded, key=lambda segment: segment.ended):
             self._extended(segment)
 
-    def _extended(self, loaded: Call) -> None:
+    def _extended(self, loaded: CallEntry) -> None:
         name, cur = f"segment {loaded.first}..{loaded.last}", loaded.began
         current = next((one for one in self._segments if one.first <= cur < one.last), None)
         self._segments.append(loaded)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from issuer.clock import Deadline
 from issuer.core.events import Emit
-from issuer.core.scheme_record import Scheme
+from issuer.core.scheme_record import Numbering
 from issuer.core.steps import Flight, Steps
 from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.ownership import Identity
@@ -42,7 +42,7 @@ class Runtime:
     auto_create: bool
     lease: int
     fast_path: FastPath
-    scheme: Callable[[Tag], Scheme | None]
+    scheme: Callable[[Tag], Numbering | None]
     identity: Identity
     insist: float
     emit: Emit

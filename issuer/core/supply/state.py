@@ -7,7 +7,7 @@ from issuer.clock import monotonic
 from issuer.core.arithmetic import spent
 from issuer.core.events import LimitNear
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
-from issuer.core.scheme_record import Scheme, last_value, periods, reserved
+from issuer.core.scheme_record import Numbering, last_value, periods, reserved
 from issuer.core.steps import renewed
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer
@@ -29,7 +29,7 @@ class TagState:
         self.record: Tag | None = None
         self.learnt_at = 0.0
         #: The scheme that makes its numbers of its counter, and its id: None and "" if they are the counter.
-        self.scheme: Scheme | None = None
+        self.scheme: Numbering | None = None
         self.scheme_id = ""
         #: The highest number that this process has seen issued by Redis.
         self.seen: int = 0
@@ -52,7 +52,7 @@ class TagState:
         #: The limit, and the period, of which observers have heard that it is near.
         self._warned_of: tuple[int, int] | None = None
 
-    def know(self, record: Tag, scheme: Scheme | None) -> LimitNear | None:
+    def know(self, record: Tag, scheme: Numbering | None) -> LimitNear | None:
         """Take the record as the present one; return the news that few numbers are left, once."""
         before, self.record = self.record, record
         self.learnt_at = monotonic()

@@ -14,7 +14,7 @@ from issuer.core.requests import TAKE_MOST
 from issuer.doors.lookups import LookUps
 from issuer.doors.resp.catalogue import SPECS
 from issuer.doors.resp.replies import OK, PONG, array, bulk, error, null, number, pairs, simple, text
-from issuer.doors.resp.session import Session
+from issuer.doors.resp.session import ClientInfo
 from issuer.doors.tokens import Scope
 from issuer.errors import InvalidArgument
 
@@ -61,7 +61,7 @@ def unknown(given: bytes) -> bytes:
 # ---------------------------------------------------------------------------------------------- asked of the issuer
 
 
-async def incrby(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
+async def incrby(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return the last of n contiguous numbers that are the caller's alone."""
     tag = tag_of(arguments[0])
     caller = session.caller()
@@ -78,7 +78,7 @@ async def incrby(session: Session, look_ups: LookUps, arguments: Sequence[bytes]
     return number((await look_ups.door.contiguous(tag, int(digits)))[-1])
 
 
-async def get(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
+async def get(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return the highest number issued as far as Redis knows; null if none was, or there is no such tag."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
@@ -86,7 +86,7 @@ async def get(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -
     return null(session.protocol) if last is None else bulk(b"%d" % last)
 
 
-async def exists(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
+async def exists(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return how many of the tags are there; one that is named twice counts twice."""
     tags = [tag_of(argument) for argument in arguments]
     for tag in tags:
@@ -95,7 +95,7 @@ async def exists(session: Session, look_ups: LookUps, arguments: Sequence[bytes]
     return number(sum(known[tag] for tag in tags))
 
 
-async def type_of(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
+async def type_of(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return `string`, as a counter is in Redis, or `none`."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
@@ -103,7 +103,7 @@ async def type_of(session: Session, look_ups: LookUps, arguments: Sequence[bytes
 
 
 #: By name, in capitals. They may wait, and nothing of the same client's is done meanwhile.
-ASKING: Final[Mapping[str, Callable[[Session, LookUps, Sequence[bytes]], Awaitable[bytes]]]] = {
+ASKING: Final[Mapping[str, Callable[[ClientInfo, LookUps, Sequence[bytes]], Awaitable[bytes]]]] = {
     "INCRBY": incrby,
     "GET": get,
     "EXISTS": exists,
@@ -113,13 +113,13 @@ ASKING: Final[Mapping[str, Callable[[Session, LookUps, Sequence[bytes]], Awaitab
 # ---------------------------------------------------------------------------------------------- answered at once
 
 
-def auth(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+def auth(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
     """Take a token: the last argument; a user's name before it says nothing here."""
     session.authenticate(arguments[-1])
     return OK
 
 
-def hello(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+def hello(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
     """Choose the version of the protocol, with a token and a name if they are given: all of it or nothing."""
     protocol, name, token = session.protocol, session.name, None
     rest = list(arguments)
@@ -152,22 +152,22 @@ def hello(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
     return pairs(told, protocol)
 
 
-def ping(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+def ping(_: ClientInfo, __: About, arguments: Sequence[bytes]) -> bytes:
     """Return PONG, or the message."""
     return bulk(arguments[0]) if arguments else PONG
 
 
-def echo(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+def echo(_: ClientInfo, __: About, arguments: Sequence[bytes]) -> bytes:
     """Return the message."""
     return bulk(arguments[0])
 
 
-def select(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+def select(_: ClientInfo, __: About, arguments: Sequence[bytes]) -> bytes:
     """Choose database 0, which is the only one."""
     return OK if arguments[0] == b"0" else error("ERR DB index is out of range: 0 is the only database")
 
 
-def client(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+def client(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
     """Name this connection, or tell of it. Other clients' are nobody's business."""
     what, rest = arguments[0].upper(), arguments[1:]
     match what, len(rest):
@@ -185,7 +185,7 @@ def client(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
     return error("ERR unknown subcommand or wrong number of arguments for 'client' command")
 
 
-def _set_library(session: Session, what: bytes, name: str) -> bytes:
+def _set_library(session: ClientInfo, what: bytes, name: str) -> bytes:
     if what == b"LIB-NAME":
         session.library = name
     elif what == b"LIB-VER":
@@ -203,7 +203,7 @@ def _name(given: bytes) -> str:
     return name
 
 
-def _described(session: Session) -> str:
+def _described(session: ClientInfo) -> str:
     fields = {
         "id": session.number,
         "addr": session.address,
@@ -216,7 +216,7 @@ def _described(session: Session) -> str:
     return " ".join(f"{name}={value}" for name, value in fields.items()) + "\n"
 
 
-def command(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+def command(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
     """Tell which commands there are: all of it, COUNT, LIST, INFO or DOCS, of some or of all."""
     what, rest = arguments[0].upper() if arguments else b"INFO", arguments[1:]
     names = [name.decode(errors="replace").upper() for name in rest] or list(SPECS)
@@ -233,7 +233,7 @@ def command(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
     return error("ERR unknown subcommand or wrong number of arguments for 'command' command")
 
 
-def config(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+def config(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
     """Return the settings of a Redis that clients ask for; of others, which there aren't, nothing."""
     if arguments[0].upper() != b"GET" or len(arguments) == 1:
         return error(
@@ -244,7 +244,7 @@ def config(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
     return pairs(found, session.protocol)
 
 
-def info(_: Session, about: About, arguments: Sequence[bytes]) -> bytes:
+def info(_: ClientInfo, about: About, arguments: Sequence[bytes]) -> bytes:
     """Tell of this server, as clients read it; all sections, or those that are named."""
     sections: Mapping[str, Mapping[str, object]] = {
         "Server": {
@@ -271,62 +271,62 @@ def info(_: Session, about: About, arguments: Sequence[bytes]) -> bytes:
     return text("\r\n".join(parts))
 
 
-def multi(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+def multi(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
     """Begin a transaction, which the connection keeps."""
     return OK
 
 
-def execute(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+def execute(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
     """Refuse to run a transaction that was not begun."""
     return error("ERR EXEC without MULTI")
 
 
-def discard(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+def discard(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
     """Refuse to forget a transaction that was not begun."""
     return error("ERR DISCARD without MULTI")
 
 
-def watch(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+def watch(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
     """Refuse to watch a tag: a client that relied on it would wait in vain for EXEC to be refused."""
     return error("ERR WATCH is not supported, and not needed: each number is issued to one caller only")
 
 
-def unwatch(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+def unwatch(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
     """Do nothing, as nothing is watched."""
     return OK
 
 
-def scan(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+def scan(_: ClientInfo, __: About, arguments: Sequence[bytes]) -> bytes:
     """Return that there are no keys, and no more to come."""
     if not arguments[0].isdigit():
         return error("ERR invalid cursor")
     return array([bulk(b"0"), array([])])
 
 
-def dbsize(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+def dbsize(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
     """Return how many keys SCAN finds."""
     return number(0)
 
 
-def time_(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+def time_(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
     """Return the seconds and microseconds since 1970."""
     seconds, micros = divmod(time.time_ns() // 1000, 1_000_000)
     return array([text(str(seconds)), text(str(micros))])
 
 
-def reset(session: Session, _: About, __: Sequence[bytes]) -> bytes:
+def reset(session: ClientInfo, _: About, __: Sequence[bytes]) -> bytes:
     """Make the connection as it was when it was opened: it needs its token again."""
     session.reset()
     return simple("RESET")
 
 
-def farewell(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+def farewell(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
     """Answer QUIT; the connection is closed after that."""
     return OK
 
 
 #: By name, in capitals.
-AT_ONCE: Final[Mapping[str, Callable[[Session, About, Sequence[bytes]], bytes]]] = {
+AT_ONCE: Final[Mapping[str, Callable[[ClientInfo, About, Sequence[bytes]], bytes]]] = {
     "AUTH": auth,
     "HELLO": hello,
     "PING": ping,

@@ -21,7 +21,7 @@ from issuer.doors.resp.catalogue import OTHER, SPECS
 from issuer.doors.resp.drawing import Demand, Drawing, ending
 from issuer.doors.resp.parsing import OF_BROWSERS, Parser, Request, is_incr
 from issuer.doors.resp.replies import error, failure
-from issuer.doors.resp.session import Session
+from issuer.doors.resp.session import ClientInfo
 from issuer.doors.resp.transaction import Transaction
 from issuer.errors import IssuerError
 
@@ -129,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
         shared.opened += 1
-        self._session = Session(shared.access, shared.opened, address)
+        self._session = ClientInfo(shared.access, shared.opened, address)
         self.heard = shared.ticks
         self._served = shared.served < shared.most
         shared.connections.add(self)

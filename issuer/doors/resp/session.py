@@ -9,7 +9,7 @@ from issuer.errors import Unauthenticated
 
 
 @dataclass(slots=True)
-class Session:
+class ClientInfo:
     """A client as it has described itself. `number`: of its connection; `address`: where it comes from, host:port."""
 
     access: Access

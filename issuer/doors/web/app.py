@@ -20,7 +20,7 @@ from issuer.doors.access import Access
 from issuer.doors.lookups import LookUps
 from issuer.doors.web import calls
 from issuer.doors.web.audit import unauthenticated
-from issuer.doors.web.guard import Guard, identified
+from issuer.doors.web.guard import HeaderGuard, identified
 from issuer.doors.web.openapi import document
 from issuer.doors.web.page import POLICY, page
 from issuer.doors.web.problems import Problem, answer
@@ -84,7 +84,7 @@ class Application(Starlette):
     costs. All that is unusual about one, also what is wrong with it, is for the long way to find out.
     """
 
-    def __init__(self, service: Service, access: Access, guard: Guard) -> None:
+    def __init__(self, service: Service, access: Access, guard: HeaderGuard) -> None:
         by_path: dict[str, list[Route]] = {}
         for route in ROUTES:
             by_path.setdefault(route.path, []).append(route)
@@ -237,4 +237,4 @@ def application(
     service = Service(ids, metrics, longest, access.rates, look_ups, limits or Limits())
     described = document()
     service.document, service.page, service.policy = dumped(described), page(described).encode(), POLICY.encode()
-    return Application(service, access, Guard(allowed_hosts, any_host=not access.is_open))
+    return Application(service, access, HeaderGuard(allowed_hosts, any_host=not access.is_open))

@@ -37,7 +37,7 @@ _DIGITS_MOST: Final = 4000
 
 
 @dataclass(slots=True)
-class Call:
+class RequestCall:
     """A request, taken apart. `path`, `query`, `body`: what it says, by name. `key`: its Idempotency-Key.
 
     `as_string`: whether it wants a tag's numbers as strings. `as_text`: whether it wants the bare number. `timeout`: in

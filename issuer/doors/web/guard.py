@@ -18,7 +18,7 @@ _KEPT: Final = 1000
 _BEARER: Final = b"bearer "
 
 
-class Guard:
+class HeaderGuard:
     """Looks at the headers of each request."""
 
     def __init__(self, allowed: Sequence[str], *, any_host: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from issuer.core.issued import Issued
 from issuer.core.requests import TTL
-from issuer.doors.web.calls import Call
+from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.replies import JSON, TEXT, Reply, dumped, shown
 from issuer.doors.web.service import Service
 from issuer.errors import InvalidArgument, NotDecodable, brief
@@ -21,7 +21,7 @@ from issuer.views import view
 _PIECE: Final = 1000
 
 
-async def next_number(service: Service, call: Call) -> Reply:
+async def next_number(service: Service, call: RequestCall) -> Reply:
     """Draw one number."""
     ids, said, tag = service.ids, call.body, call.tag
     if "ttl" in said and call.key is None:
@@ -52,7 +52,7 @@ async def next_number(service: Service, call: Call) -> Reply:
     return shown({"tag": tag, "number": number}, as_string=call.as_string)
 
 
-def _issued(call: Call, issued: Issued) -> Reply:
+def _issued(call: RequestCall, issued: Issued) -> Reply:
     if call.as_text:
         return Reply(b"%d" % issued.value, TEXT)
     content = {"tag": issued.tag, "number": issued.value, "text": issued.text}
@@ -61,7 +61,7 @@ def _issued(call: Call, issued: Issued) -> Reply:
     return shown(content | present, as_string=call.as_string)
 
 
-async def take(service: Service, call: Call) -> Reply:
+async def take(service: Service, call: RequestCall) -> Reply:
     """Draw n numbers."""
     numbers = await service.ids.take(call.tag, call.body["n"], timeout=call.timeout)
     if call.as_text:
@@ -86,26 +86,26 @@ def _pieces(numbers: list[int], before: bytes, between: bytes, after: bytes) -> 
     yield after
 
 
-async def reserve(service: Service, call: Call) -> Reply:
+async def reserve(service: Service, call: RequestCall) -> Reply:
     """Reserve n contiguous numbers."""
     numbers = await service.ids.reserve(call.tag, call.body["n"], timeout=call.timeout)
     content = {"tag": call.tag, "first": numbers.start, "last": numbers.stop - 1}
     return shown(content, as_string=call.as_string)
 
 
-async def warm(service: Service, call: Call) -> Reply:
+async def warm(service: Service, call: RequestCall) -> Reply:
     """Have numbers in hand."""
     await service.ids.warm(call.tag, timeout=call.timeout)
     return Reply(status=204)
 
 
-async def peek(service: Service, call: Call) -> Reply:
+async def peek(service: Service, call: RequestCall) -> Reply:
     """Show the number that comes next."""
     keys = {name: call.query.get(name) for name in ("shard_key", "restart_key")}
     return _issued(call, await service.ids.peek(call.tag, timeout=call.timeout, **keys))
 
 
-async def decode(service: Service, call: Call) -> Reply:
+async def decode(service: Service, call: RequestCall) -> Reply:
     """Take a number or a text apart."""
     value: int | str = call.path["shown"]
     if call.query.get("number"):
@@ -115,7 +115,7 @@ async def decode(service: Service, call: Call) -> Reply:
     return shown(view(found), as_string=call.as_string)
 
 
-async def who(service: Service, call: Call) -> Reply:
+async def who(service: Service, call: RequestCall) -> Reply:
     """Show which process reserved a number."""
     ids, tag, value = service.ids, call.tag, _whole(call.tag, call.path["number"])
     decoded = await ids.decode(tag, value, timeout=call.timeout)

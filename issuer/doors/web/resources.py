@@ -11,7 +11,7 @@ from issuer.clock import monotonic
 from issuer.doors.access import Access, Caller
 from issuer.doors.web import audit, calls
 from issuer.doors.web.audit import Asked
-from issuer.doors.web.calls import Call
+from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.fields import read_body, read_query
 from issuer.doors.web.guard import identified
 from issuer.doors.web.problems import Problem, answer
@@ -69,7 +69,7 @@ class Resource:
         asked.token = caller.name
         query = calls.queried(scope)
         if not route.scope:
-            return await route.handler(self._service, Call(caller))
+            return await route.handler(self._service, RequestCall(caller))
         path: dict[str, str] = {name: calls.decoded(each) for name, each in scope["path_params"].items()}
         tag = asked.tag = _tag(path, query)
         if route.of_tag:
@@ -83,7 +83,7 @@ class Resource:
         if not route.of_tag and not route.checked:
             tag = asked.tag = str(body.get("tag", said.get("tag", "")))
             caller.need(route.scope, tag or None)
-        call = Call(
+        call = RequestCall(
             caller=caller,
             as_string="as" in said,
             as_text=route.plain and calls.wants_text(headers.get(b"accept")),

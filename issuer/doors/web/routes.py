@@ -9,7 +9,7 @@ from typing import Final, get_args
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.tokens import Scope
 from issuer.doors.web import numbers, tags, upkeep
-from issuer.doors.web.calls import Call
+from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.fields import (
     FLAG,
     LIMIT,
@@ -29,7 +29,7 @@ from issuer.doors.web.service import Service
 from issuer.numbers.given import Restart
 from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order
 
-Handler = Callable[[Service, Call], Awaitable[Reply]]
+Handler = Callable[[Service, RequestCall], Awaitable[Reply]]
 
 
 def _to(lowest: int, highest: int) -> dict[str, int]:

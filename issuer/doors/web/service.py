@@ -12,7 +12,7 @@ from issuer.api.door import Door
 from issuer.care.inspection import Readiness
 from issuer.clock import monotonic
 from issuer.doors.lookups import LookUps
-from issuer.doors.rates import Bucket, Rates
+from issuer.doors.rates import Bucket, RateBuckets
 from issuer.errors import StoreUnavailable, TooManyRequests
 from issuer.settings import KEYS_PER_SECOND, LONGEST_TTL, SERIES_PER_TAG
 
@@ -57,7 +57,7 @@ class Service:
     ids: AsyncIssuer
     metrics: Exposition | None
     longest: float
-    rates: Rates
+    rates: RateBuckets
     look_ups: LookUps
     limits: Limits = field(default_factory=Limits)
     document: bytes = b""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from issuer.doors.web.calls import Call
+from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.cursors import cursor, place
 from issuer.doors.web.fields import is_whole
 from issuer.doors.web.replies import Reply, shown
@@ -27,7 +27,7 @@ def _limit(query: Mapping[str, Any]) -> int:
     return limit
 
 
-async def tags(service: Service, call: Call) -> Reply:
+async def tags(service: Service, call: RequestCall) -> Reply:
     """Show a page of the tags that the caller may read, by name."""
     limit, beyond = _limit(call.query), None
     if "cursor" in call.query:
@@ -52,7 +52,7 @@ async def tags(service: Service, call: Call) -> Reply:
     return shown(content, as_string=call.as_string)
 
 
-async def create(service: Service, call: Call) -> Reply:
+async def create(service: Service, call: RequestCall) -> Reply:
     """Make a tag."""
     said = {name: value for name, value in call.body.items() if name not in ("tag", "timeout")}
     made = await service.ids.create(call.tag, timeout=call.timeout, **said)
@@ -62,13 +62,13 @@ async def create(service: Service, call: Call) -> Reply:
     return shown(view(made), as_string=call.as_string, status=status, headers=[place])
 
 
-async def show(service: Service, call: Call) -> Reply:
+async def show(service: Service, call: RequestCall) -> Reply:
     """Show all that is known of a tag."""
     found = await service.ids.inspect(call.tag, timeout=call.timeout)
     return shown(view(found), as_string=call.as_string)
 
 
-async def change(service: Service, call: Call) -> Reply:
+async def change(service: Service, call: RequestCall) -> Reply:
     """Change a tag."""
     said = {name: value for name, value in call.body.items() if name != "timeout"}
     service.plain.pop(call.tag, None)  # before, and after: a draw beside it may see the tag as it was
@@ -77,13 +77,13 @@ async def change(service: Service, call: Call) -> Reply:
     return shown(view(changed), as_string=call.as_string)
 
 
-async def delete(service: Service, call: Call) -> Reply:
+async def delete(service: Service, call: RequestCall) -> Reply:
     """Retire a tag."""
     await service.ids.delete(call.tag, timeout=call.timeout)
     return Reply(status=204)
 
 
-async def segments(service: Service, call: Call) -> Reply:
+async def segments(service: Service, call: RequestCall) -> Reply:
     """Show a page of a tag's ledger."""
     beyond = place(call.query["cursor"]) if "cursor" in call.query else None
     if beyond is not None and not _is_position(beyond):

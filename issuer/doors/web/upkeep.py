@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from issuer.advice import http
-from issuer.doors.web.calls import Call
+from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.problems import Problem
 from issuer.doors.web.replies import Reply, shown
 from issuer.doors.web.service import Service
@@ -11,26 +11,26 @@ from issuer.threads import in_thread
 from issuer.views import view
 
 
-async def verify(service: Service, call: Call) -> Reply:
+async def verify(service: Service, call: RequestCall) -> Reply:
     """Compare ledger, store and Redis."""
     found = await service.ids.verify(call.tag or None, timeout=call.timeout)
     return shown({"discrepancies": list(map(view, found))}, as_string=call.as_string)
 
 
-async def doctor(service: Service, call: Call) -> Reply:
+async def doctor(service: Service, call: RequestCall) -> Reply:
     """Examine everything."""
     found = await service.ids.doctor(most=call.query.get("most"), timeout=call.timeout)
     findings = [view(each) | {"remedy": each.told(http)} for each in found]
     return shown({"findings": findings}, as_string=call.as_string)
 
 
-async def halt(service: Service, call: Call) -> Reply:
+async def halt(service: Service, call: RequestCall) -> Reply:
     """Stop a tag's reservations."""
     await service.ids.halt(call.tag, timeout=call.timeout)
     return Reply(status=204)
 
 
-async def recover(service: Service, call: Call) -> Reply:
+async def recover(service: Service, call: RequestCall) -> Reply:
     """Recover a tag, or show what that would do."""
     dry_run = call.body.get("dry_run", True)
     at_least = call.body.get("at_least", 0)
@@ -38,13 +38,13 @@ async def recover(service: Service, call: Call) -> Reply:
     return shown({"dry_run": dry_run, "recoveries": list(map(view, done))}, as_string=call.as_string)
 
 
-async def alive(service: Service, call: Call) -> Reply:
+async def alive(service: Service, call: RequestCall) -> Reply:
     """Say that the loop runs."""
     del service
     return shown({"status": "ok"}, as_string=call.as_string)
 
 
-async def readyz(service: Service, call: Call) -> Reply:
+async def readyz(service: Service, call: RequestCall) -> Reply:
     """Say whether this process serves, and what is known of Redis, the store and halted tags.
 
     Only a stop makes it not ready: numbers in hand are served while a server is away, and other tags while one is
@@ -61,7 +61,7 @@ async def readyz(service: Service, call: Call) -> Reply:
     return shown(content, as_string=call.as_string)
 
 
-async def metrics(service: Service, call: Call) -> Reply:
+async def metrics(service: Service, call: RequestCall) -> Reply:
     """Show the metrics that the server counts."""
     del call
     if service.metrics is None:
@@ -70,13 +70,13 @@ async def metrics(service: Service, call: Call) -> Reply:
     return Reply(body, media.encode())
 
 
-async def document(service: Service, call: Call) -> Reply:
+async def document(service: Service, call: RequestCall) -> Reply:
     """Show the document of the API."""
     del call
     return Reply(service.document)
 
 
-async def page(service: Service, call: Call) -> Reply:
+async def page(service: Service, call: RequestCall) -> Reply:
     """Show the same to people."""
     del call
     policy = [(b"content-security-policy", service.policy), (b"referrer-policy", b"no-referrer")]

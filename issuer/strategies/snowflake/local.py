@@ -10,7 +10,7 @@ from issuer.core.steps import Steps
 from issuer.errors import ConfigurationError, Unavailable
 from issuer.strategies.snowflake.files import LockLost, Properties, whole
 from issuer.strategies.snowflake.layout import Layout
-from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock, Leased, Machines, Tenure, blocking
+from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock, LeasedMachines, Machines, Tenure, blocking
 
 log = logging.getLogger("issuer.strategies")
 
@@ -21,7 +21,7 @@ AHEAD = 3000
 WRITE_AFTER = 1.0
 
 
-class Fixed(Machines):
+class FixedMachine(Machines):
     """A number that an operator has given to this process; a file remembers the last timestamp, and keeps twins out.
 
     Twins on this host, that is: if another host has the same number, it goes unseen.
@@ -82,7 +82,7 @@ class Fixed(Machines):
         self._file.forget()
 
 
-class Copied(Leased):
+class Copied(LeasedMachines):
     """Leased in Redis, with a copy in a file, by which a restarted process goes on with its number.
 
     With Redis away the copy counts only as long as the lease can't have passed to another process: in the same boot of

@@ -107,7 +107,7 @@ class Machines(ABC):
         """In a forked child: forget what is the parent's."""
 
 
-class Leased(Machines):
+class LeasedMachines(Machines):
     """Leased in Redis: one hash per namespace, see lua/machine_claim.lua."""
 
     def __init__(

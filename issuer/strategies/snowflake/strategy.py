@@ -31,8 +31,8 @@ from issuer.strategies.options import Scalar, check_names, number, text, whole
 from issuer.strategies.snowflake import layout as layout_
 from issuer.strategies.snowflake import stored
 from issuer.strategies.snowflake.layout import Layout
-from issuer.strategies.snowflake.local import AHEAD, Copied, Fixed
-from issuer.strategies.snowflake.machines import LEASE, Clock, Leased, Machines, Tenure, ordinal
+from issuer.strategies.snowflake.local import AHEAD, Copied, FixedMachine
+from issuer.strategies.snowflake.machines import LEASE, Clock, LeasedMachines, Machines, Tenure, ordinal
 from issuer.strategies.snowflake.ticks import OVER, Ticks
 from issuer.times import lasting
 
@@ -131,7 +131,7 @@ class Snowflake(Strategy):
         name = _file_name(f"{context.prefix}:{namespace}")
         if kind in ("fixed", "ordinal"):
             machine = self._given(kind)
-            return Fixed(machine, folder / f"issuer-{name}-{machine}.properties", clock=self._clock)
+            return FixedMachine(machine, folder / f"issuer-{name}-{machine}.properties", clock=self._clock)
         numbers = self.layout.machines(self._rack())
         if kind == "store":
             return stored.Stored(
@@ -146,7 +146,7 @@ class Snowflake(Strategy):
             )
         key, own = machines_key(context.prefix, context.tag, shared), shared is None
         if kind == "redis":
-            return Leased(key, instance.key, numbers, clock=self._clock, lease=lease, own=own)
+            return LeasedMachines(key, instance.key, numbers, clock=self._clock, lease=lease, own=own)
         if not instance.directory:
             raise ConfigurationError(
                 "machine 'file' needs a directory that outlives the process: set the instance's `directory` "

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers.permutation import Permutation
-from issuer.numbers.scrambling import Piece, Scrambling, fingerprint
+from issuer.numbers.scrambling import KeySpan, Scrambling, fingerprint
 from issuer_persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
@@ -86,8 +86,8 @@ def test_what_is_no_range_or_no_key_or_lies_outside_is_refused() -> None:
 KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210", "k3": bytes(range(32))}
 
 
-def piece(start: int, key: str = "k1", limit: int = HIGHEST) -> Piece:
-    return Piece(start, key, fingerprint(KEYS[key]), limit)
+def piece(start: int, key: str = "k1", limit: int = HIGHEST) -> KeySpan:
+    return KeySpan(start, key, fingerprint(KEYS[key]), limit)
 
 
 class TestDigits:

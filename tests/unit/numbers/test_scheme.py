@@ -13,7 +13,7 @@ from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import FormatOverflow, InvalidArgument, LimitReached, NotDecodable, SchemeError
 from issuer.numbers.codec import Scheme
 from issuer.numbers.given import changed, made
-from issuer.numbers.stride import Piece, Strides
+from issuer.numbers.stride import Strides, StrideSpan
 from issuer.numbers.stride import changed as followed
 from issuer_persistence.records import HIGHEST, Order, Tag
 from tests.unit.refusals import refused
@@ -224,7 +224,7 @@ class TestSeries:
     def test_whatever_strides_follow_each_other_each_keeps_its_class_and_what_was_given_decodes_and_nothing_else(
         self, changes: list[tuple[int, tuple[int, int]]], limit: int
     ) -> None:
-        pieces: tuple[Piece, ...] = ()
+        pieces: tuple[StrideSpan, ...] = ()
         counter, values = 0, list[int]()
         for n, (stride, offset) in changes:
             pieces = followed(pieces, counter, stride, offset)
@@ -286,7 +286,10 @@ class TestWidening:
 
 
 def test_pieces_that_would_repeat_are_refused() -> None:
-    alone = [[Piece(0, 1, 2)], [Piece(10, 9, 2)], [Piece(1, HIGHEST + 1, 2)]]
-    after_one = [[Piece(1, 1, 2), second] for second in (Piece(1, 100, 2), Piece(11, 19, 3), Piece(0, 100, 1))]
+    alone = [[StrideSpan(0, 1, 2)], [StrideSpan(10, 9, 2)], [StrideSpan(1, HIGHEST + 1, 2)]]
+    after_one = [
+        [StrideSpan(1, 1, 2), second]
+        for second in (StrideSpan(1, 100, 2), StrideSpan(11, 19, 3), StrideSpan(0, 100, 1))
+    ]
     for pieces in (*alone, *after_one):
         assert refused(SchemeError, "", Strides, pieces).setting == "stride"

@@ -1,4 +1,4 @@
-"""Layouts: several small numbers packed into the bits of one, high to low, as sequence, shard and application."""
+"""Bit fields: several small numbers packed into the bits of one, such as sequence, shard and application."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from issuer_persistence.records import is_number
 BITS = 63
 
 
-class Layout:
+class BitFields:
     """Named fields of a number of bits each, from the highest to the lowest; at most 63 bits in all.
 
-    Layout([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError.
+    BitFields([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError.
     """
 
     __slots__ = ("_fields", "bits", "widths")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from issuer.core.arithmetic import spent
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers import limits
-from issuer.numbers.layouts import Layout
+from issuer.numbers.bit_fields import BitFields
 from issuer.numbers.sharding import shard_of
 from issuer_persistence.records import HIGHEST
 from tests.unit.refusals import refused
@@ -20,7 +20,7 @@ class TestLayout:
     @pytest.mark.covers("4.7")
     @given(WIDTHS, st.data())
     def test_compose_and_decompose_are_inverse(self, widths: list[int], data: st.DataObject) -> None:
-        layout = Layout([(f"field{n}", width) for n, width in enumerate(widths)])
+        layout = BitFields([(f"field{n}", width) for n, width in enumerate(widths)])
         parts = {name: data.draw(st.integers(0, 2**width - 1)) for name, width in layout.widths}
         packed = layout.compose(**parts)
         assert layout.decompose(packed) == parts
@@ -29,7 +29,7 @@ class TestLayout:
 
     @pytest.mark.covers("4.7")
     def test_each_field_refuses_what_does_not_fit(self) -> None:
-        layout = Layout(SHARDED)
+        layout = BitFields(SHARDED)
         fine = {"sequence": 1, "shard": 1, "app": 1}
         for field, most in (("sequence", 2**49 - 1), ("shard", 63), ("app", 255)):
             assert layout.most(field) == most
@@ -38,12 +38,12 @@ class TestLayout:
                 assert error.value == wrong
         refused(InvalidArgument, "no field other", layout.compose, **fine, other=1)
         for number in (-1, 2**14, True, "1"):
-            refused(NotDecodable, "", Layout([("shard", 6), ("app", 8)]).decompose, number)
+            refused(NotDecodable, "", BitFields([("shard", 6), ("app", 8)]).decompose, number)
 
     def test_widths_that_do_not_add_up_are_refused(self) -> None:
         one = [[("a", width)] for width in (-1, 64, True, "6")]
         for widths in ([], *one, [("a", 1), ("a", 2)], [("a", 32), ("b", 32)]):
-            assert refused(SchemeError, "", Layout, widths, setting="shards").setting == "shards"
+            assert refused(SchemeError, "", BitFields, widths, setting="shards").setting == "shards"
 
 
 #: crc32 as published (123456789 is its check value), and shards of 64.
