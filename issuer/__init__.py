@@ -30,19 +30,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         stacklevel=2,
     )
 
-from issuer.care.discrepancies import (
-    AboveMax,
-    BelowJournal,
-    DamagedEntry,
-    DamagedHash,
-    Discrepancy,
-    OtherStore,
-    OutsideLedger,
-    Overlap,
-    RedisAboveMax,
-    RedisUnseen,
-    TwoHashes,
-)
+from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.finding import Finding
 from issuer.care.inspection import Inspection, Readiness, RedisState, StoreState, Waste
 from issuer.care.verification import Provenance
@@ -94,15 +82,11 @@ if TYPE_CHECKING:
 
 # Without `next`, which would shadow the builtin in `from issuer import *`.
 __all__ = [
-    "AboveMax",
     "AsyncIssuer",
-    "BelowJournal",
     "CalledWithin",
     "ClockBehind",
     "ConfigurationError",
     "CorruptState",
-    "DamagedEntry",
-    "DamagedHash",
     "Decoded",
     "Discrepancy",
     "FenceError",
@@ -123,16 +107,11 @@ __all__ = [
     "MachineNumbers",
     "NoMachineNumber",
     "NotDecodable",
-    "OtherStore",
-    "OutsideLedger",
-    "Overlap",
     "Provenance",
     "Readiness",
     "Recovery",
-    "RedisAboveMax",
     "RedisState",
     "RedisUnavailable",
-    "RedisUnseen",
     "Refused",
     "SchemeError",
     "Store",
@@ -146,7 +125,6 @@ __all__ = [
     "TagExists",
     "TooManyRequests",
     "TransformFailed",
-    "TwoHashes",
     "Unauthenticated",
     "Unavailable",
     "UnknownTag",

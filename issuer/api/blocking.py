@@ -572,8 +572,8 @@ class Issuer:
 
         If the list is empty, no two segments overlap, and no number higher than the store's `max` is reserved or loaded
         into Redis. The check is safe while numbers are drawn. It reads the whole ledger, in pieces of 2000 entries. If
-        Redis cannot be reached, only the ledger and the store are compared, and the list contains a RedisUnseen. At
-        most 100 discrepancies are returned for each tag.
+        Redis cannot be reached, only the ledger and the store are compared, and the list contains a discrepancy of the
+        kind "Redis not looked at". At most 100 discrepancies are returned for each tag.
 
         Args:
             tag: Name of the tag. Its parts are checked too. None means all tags.

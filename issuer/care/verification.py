@@ -16,20 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from issuer import gateway
-from issuer.care.discrepancies import (
-    AboveMax,
-    BelowJournal,
-    DamagedEntry,
-    DamagedHash,
-    Discrepancy,
-    OtherStore,
-    OutsideLedger,
-    Overlap,
-    RedisAboveMax,
-    RedisUnseen,
-    Turns,
-    TwoHashes,
-)
+from issuer.care.discrepancies import Discrepancy, Kind, Turns, described
 from issuer.core.record import read_record
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, send, sleep
@@ -122,6 +109,16 @@ class Audit:
             return False
         return True
 
+    def _report(
+        self,
+        kind: Kind,
+        problem: str,
+        *entries: LedgerEntry,
+        numbers: tuple[int, int] | None = None,
+        **values: str | int,
+    ) -> None:
+        self.findings.append(Discrepancy(self._tag, kind, problem, numbers, entries, values))
+
     def _read_max(self) -> Steps[bool]:
         """Read the record; return whether the tag is strict."""
         record = yield from read_record(self._tag)
@@ -132,7 +129,13 @@ class Audit:
         for entry in segments if self._turns is not None else ():
             both = self._turns.found(entry) if self._turns is not None else None
             if both is not None:
-                self.findings.append(TwoHashes(self._tag, *both))
+                loads = "; ".join(map(described, both))
+                problem = (
+                    f"the tag is strict, but its segments are loaded into two hashes in Redis in turns: {loads}. "
+                    "Numbers are unique, but not in order: configure the same Redis, database and prefix for all "
+                    "services"
+                )
+                self._report("two hashes in Redis", problem, *both)
                 self._turns = None
 
     def _check_journal(self) -> Steps[None]:
@@ -145,7 +148,11 @@ class Audit:
             yield from sleep(SECOND_LOOK)
             yield from self._read_max()
         if taken > self._max:
-            self.findings.append(BelowJournal(self._tag, self._max, taken))
+            problem = (
+                f"the store's max is {self._max}, but its journal records numbers up to {taken} as reserved: the store "
+                "has lost changes"
+            )
+            self._report("below the journal", problem, numbers=(self._max + 1, taken), max=self._max, taken=taken)
 
     # ------------------------------------------------------------------ Redis
 
@@ -155,26 +162,26 @@ class Audit:
             yield from steps
         except RedisUnavailable as error:
             self._key = None
-            self.findings.append(RedisUnseen(self._tag, key, str(error)))
+            self._report("Redis not looked at", f"Redis key {key} could not be read: {error}", key=key, why=str(error))
 
     def _check_hash(self, key: str) -> Steps[None]:
         try:
             hash = yield from send(gateway.read_hash(key))
         except CorruptState as error:  # the key is no hash
-            self.findings.append(DamagedHash(self._tag, key, error.args[0]))
+            self._report("damaged hash", f"Redis key {key}: {error.args[0]}", key=key)
             return
         problem = damage(hash)
         if problem is not None:
-            self.findings.append(DamagedHash(self._tag, key, problem))
+            self._report("damaged hash", f"Redis key {key}: {problem}", key=key)
             return
         store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
         if hash.store is not None and hash.store != store_id:
-            if not hash.names_store:
-                self.findings.append(
-                    DamagedHash(self._tag, key, f"field store is not the id of a store: {hash.store!r}")
-                )
-                return
-            self.findings.append(OtherStore(self._tag, key, hash.store, store_id))
+            if hash.names_store:
+                problem = f"Redis key {key} belongs to store {hash.store}, this one is {store_id}"
+                self._report("another store's hash", problem, key=key, store=hash.store, expected=store_id)
+            else:
+                problem = f"Redis key {key}: field store is not the id of a store: {hash.store!r}"
+                self._report("damaged hash", problem, key=key)
             return
         self._hash = hash
         info = yield from send(gateway.replication_info(key))
@@ -185,17 +192,13 @@ class Audit:
                 if low is not None and high is not None and low < high:
                     self._buffers.append(_Buffer(number, low, high, high))
         yield from self._read_max()
-        above = self._above_max(key, hash)
-        if above and (yield from self._unmoved(key)):
-            self.findings += above
-
-    def _above_max(self, key: str, hash: gateway.Hash) -> list[Discrepancy]:
         fields = {"cur": hash.cur, "max": hash.max, "next_max": hash.next_max}
-        return [
-            RedisAboveMax(self._tag, key, name, value, self._max)
-            for name, value in fields.items()
-            if value is not None and value > self._max
-        ]
+        above = {name: value for name, value in fields.items() if value is not None and value > self._max}
+        if above and (yield from self._unmoved(key)):
+            for name, value in above.items():
+                problem = f"Redis key {key}: {name} is {value}, above the store's max {self._max}"
+                values: dict[str, str | int] = {"key": key, "field": name, "value": value, "max": self._max}
+                self._report("Redis above store max", problem, numbers=(self._max + 1, value), **values)
 
     def _unmoved(self, key: str) -> Steps[bool]:
         """Whether the hash has been neither floored nor armed since it was read."""
@@ -220,7 +223,13 @@ class Audit:
         missing = [buffer for buffer in self._buffers if buffer.missing]
         # A buffer may have been drained, its entry shortened, between the two reads.
         if missing and (yield from self._unmoved(key)):
-            self.findings += [OutsideLedger(self._tag, key, each.number, each.low, each.high) for each in missing]
+            for each in missing:
+                numbers = each.low + 1, each.high
+                problem = (
+                    f"Redis key {key}: buffer {each.number} holds {numbers[0]}..{numbers[1]}, but the ledger does not "
+                    "have reservations of all of them"
+                )
+                self._report("not in the ledger", problem, numbers=numbers, key=key, buffer=each.number)
 
     def _certain(self, time: int) -> bool:
         """Whether what was reserved after that time, and since the tag was made, must be in the ledger still."""
@@ -229,7 +238,8 @@ class Audit:
     # ------------------------------------------------------------------ the ledger
 
     def _note(self, damaged: Iterable[Corrupt]) -> None:
-        self.findings += [DamagedEntry(self._tag, error.problem) for error in damaged]
+        for error in damaged:
+            self._report("damaged entry", f"the ledger: {error.problem}")
 
     def _check_against_max(self, segments: Iterable[LedgerEntry]) -> Steps[None]:
         above = [entry for entry in segments if entry.high > self._max]
@@ -238,7 +248,14 @@ class Audit:
             above = [entry for entry in above if entry.high > self._max]
         if above:
             now = yield from self._again(above[:MOST])
-            self.findings += [AboveMax(self._tag, entry, self._max) for entry in now.values() if entry.high > self._max]
+            for entry in now.values():
+                if entry.high > self._max:
+                    numbers = max(entry.low, self._max) + 1, entry.high
+                    problem = (
+                        f"{numbers[0]}..{numbers[1]} are reserved, but the store's max is {self._max}: "
+                        f"{described(entry)}"
+                    )
+                    self._report("above store max", problem, entry, numbers=numbers, max=self._max)
 
     def _check_overlaps(self, segments: Iterable[LedgerEntry]) -> Steps[None]:
         pairs = []
@@ -255,8 +272,10 @@ class Audit:
         for pair in pairs:
             if all(entry.id in now for entry in pair):
                 one, other = sorted((now[entry.id] for entry in pair), key=lambda entry: (entry.time, entry.low))
-                if max(one.low, other.low) < min(one.high, other.high):
-                    self.findings.append(Overlap(self._tag, one, other))
+                first, last = max(one.low, other.low) + 1, min(one.high, other.high)
+                if first <= last:
+                    problem = f"{first}..{last} were reserved twice: {described(one)}; {described(other)}"
+                    self._report("overlap", problem, one, other, numbers=(first, last))
 
     def _again(self, entries: Iterable[LedgerEntry]) -> Steps[dict[str, LedgerEntry]]:
         """Read them once more; return those that are still there, by id."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 
 from issuer.api.blocking import Issuer
-from issuer.care.discrepancies import Discrepancy, RedisUnseen
+from issuer.care.discrepancies import Discrepancy
 from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import FAILED, OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
@@ -26,6 +26,9 @@ INDENTED = 2
 
 #: From this many tags on there is a progress bar.
 MANY = 20
+
+#: The kind of a finding that is no fault: Redis was away.
+UNSEEN = "Redis not looked at"
 
 #: A tag, what was found of it, and the error that kept it from being looked at.
 _Verdict = tuple[str, list[Discrepancy], IssuerError | None]
@@ -65,8 +68,8 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     names = [record.tag for record in issuer.tags()] if tag is None else [tag]
     verdicts = list(_each(issuer, names, named=tag is not None))
     findings = [finding for _, found, _ in verdicts for finding in found]
-    wrong = [finding for finding in findings if not isinstance(finding, RedisUnseen)]
-    unseen = [finding.tag for finding in findings if isinstance(finding, RedisUnseen)]
+    wrong = [finding for finding in findings if finding.kind != UNSEEN]
+    unseen = [finding.tag for finding in findings if finding.kind == UNSEEN]
     failed = [error for _, _, error in verdicts if error is not None]
     if as_json:
         show_json([view(finding) for finding in findings])
@@ -85,7 +88,7 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
 def _sum_up(verdicts: list[_Verdict], tag: str | None) -> None:
     """Say of how many tags all was looked at and well; `tag`: the only one that was asked for."""
     sound = [name for name, found, error in verdicts if not found and error is None]
-    agree = [name for name, found, _ in verdicts if found and all(isinstance(each, RedisUnseen) for each in found)]
+    agree = [name for name, found, _ in verdicts if found and all(each.kind == UNSEEN for each in found)]
     failed = [name for name, _, error in verdicts if error is not None]
     if tag is not None and sound:
         say(f"{plain(tag)}: no problem found")
@@ -116,10 +119,10 @@ def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict
                     away.add(type(error))
                 yield name, [], error
             else:
-                unseen = next((each for each in findings if isinstance(each, RedisUnseen)), None)
+                unseen = next((each for each in findings if each.kind == UNSEEN), None)
                 if unseen is not None and RedisUnavailable not in away:
                     away.add(RedisUnavailable)
-                    complain(f"Redis was not checked: {unseen.why}")
+                    complain(f"Redis was not checked: {unseen.values['why']}")
                 yield name, findings, None
 
 

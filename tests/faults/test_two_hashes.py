@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from issuer import Issuer, TwoHashes
+from issuer import Issuer
 from issuer.care.discrepancies import AGAIN, Turns
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import LedgerEntry
@@ -38,7 +38,7 @@ def test_a_strict_tag_whose_segments_go_to_two_places_in_turns_is_told_with_who_
         assert len(set(numbers)) == len(numbers)
         assert numbers != sorted(numbers)
         for each in (ids, others):
-            (finding,) = [found for found in each.verify() if isinstance(found, TwoHashes)]
+            (finding,) = [found for found in each.verify() if found.kind == "two hashes in Redis"]
             assert finding.tag == "strict"
             assert len({entry.born for entry in finding.entries}) == 2
             assert "the same Redis, database and prefix" in str(finding)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from issuer.care.discrepancies import told
+from issuer.care.discrepancies import described
 from issuer.care.doctor.facts import Facts, TagFacts
 from issuer.care.doctor.finding import Check, Finding
 from issuer.core import arithmetic, parts, scheme_record
@@ -207,8 +207,9 @@ def in_turns(facts: Facts) -> Iterator[Finding]:
     """Whether a strict tag's segments go to two hashes in Redis."""
     for tag in facts.tags:
         if tag.hashes is not None and tag.record.order == "strict":
+            loads = "; ".join(map(described, tag.hashes))
             yield Check("tag-two-hashes", f"tag {tag.record.tag}", tag.record.tag).weak(
-                f"the tag is strict, but its segments are loaded into two hashes: {'; '.join(map(told, tag.hashes))}",
+                f"the tag is strict, but its segments are loaded into two hashes: {loads}",
                 "Services draw from two Redis servers, databases or prefixes, or from two masters after a network "
                 "split. The numbers are unique, but a later call can get a lower number.",
                 "Set the same Redis, database and prefix for all services. `issuer config` shows those settings.",
