@@ -2,13 +2,14 @@
 
 These rules hold for every method of every store:
 
-- A call that exceeds `timeout` raises `Unavailable`, but can still take effect later. Numbers may be used only if the
+- A call that exceeds `timeout` raises `Unconfirmed`, but can still take effect later. Numbers may be used only if the
   call that reserved them returned.
-- An argument out of its range raises ValueError before anything is requested. `TagSettings` and `TagChanges` check
-  their values when they are created.
+- An argument out of its range raises ValueError before anything is requested. `reserve` and `hand_back` check theirs
+  here, and call `reserve_checked` and `hand_back_checked` of the store. `TagSettings` and `TagChanges` check their
+  values when they are created.
 - Methods can be called by several threads at once, and by several processes on the same store.
 - A store raises only the errors of `issuer_persistence.errors`. The error of its driver is chained.
-- A call that raises an error other than `Unavailable` has changed nothing.
+- A call that raises an error other than `Unconfirmed` has changed nothing.
 - Every change of a record writes a new random `version` and the current time as `timestamp`.
 - Numbers are exact integers in 0..2^63-1. A store checks this range when it reads numbers.
 - The record of a tag is never removed. In the record of a deleted tag, `deleted` is True. Such a record is called a
@@ -21,18 +22,27 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from issuer_persistence.errors import Misconfigured, Unavailable
-from issuer_persistence.records import StoreFacts, Upgrade
+from issuer_persistence.errors import Misconfigured, Unconfirmed
+from issuer_persistence.records import StoreFacts, Upgrade, check_argument, shortened
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from issuer_persistence.records import LedgerEntry, LedgerPage, Position, Reservation, Tag, TagChanges, TagSettings
+    from issuer_persistence.records import (
+        LedgerEntry,
+        LedgerPage,
+        Position,
+        Purpose,
+        Reservation,
+        Tag,
+        TagChanges,
+        TagSettings,
+    )
 
 
-class Deadline:
-    """Moment at which a call stops waiting and raises Unavailable.
+class CallDeadline:
+    """Moment at which a call stops waiting and raises Unconfirmed.
 
     Args:
         timeout: Time from now in seconds.
@@ -46,11 +56,11 @@ class Deadline:
         """Return the seconds left, above 0.
 
         Raises:
-            Unavailable: The deadline has passed.
+            Unconfirmed: The deadline has passed.
         """
         left = self._end - time.monotonic()
         if left <= 0:
-            raise Unavailable(f"not done within {self._timeout:g} s")
+            raise Unconfirmed(f"not done within {self._timeout:g} s")
         return left
 
 
@@ -101,7 +111,7 @@ class Store(ABC):
         Args:
             timeout: Longest duration of the call in seconds, above 0.
         """
-        deadline = Deadline(timeout)
+        deadline = CallDeadline(timeout)
         found = self.store_id(timeout=deadline.left())
         if not found:
             self.upgrade(timeout=deadline.left())
@@ -148,31 +158,26 @@ class Store(ABC):
             timeout: Longest duration of the call in seconds, above 0.
         """
 
-    @abstractmethod
     def reserve(
         self,
         tag: str,
         n: int | None,
         *,
+        purpose: Purpose,
         at_least: int = 0,
         exact: bool = False,
-        reason: str,
-        application: str = "",
-        born: str = "",
         timeout: float,
     ) -> Reservation:
         """Reserve the next n numbers: raise `max` by n and write a ledger entry, in one atomic step.
 
         Args:
             tag: Name of the tag.
-            n: How many numbers to reserve. None means the tag's current `step` x `ahead`.
-            at_least: Highest number that the caller knows to be reserved. If `max` is lower, raise MaxBehind.
+            n: How many numbers to reserve, 1..2^63-1. None means the tag's current `step` x `ahead`.
+            purpose: Purpose of the reservation, for the ledger entry.
+            at_least: Highest number that the caller knows to be reserved, 0..2^63-1. If `max` is lower, raise
+                MaxBehind.
             exact: If True, raise LimitHit if fewer than n numbers are left. If False, reserve the numbers that are
                 left.
-            reason: Purpose of the reservation, for the ledger.
-            application: Label of the service, for the ledger. The first 100 characters are kept.
-            born: Id of the tag's state in Redis into which the segment will be loaded. "" if it will not be loaded
-                into Redis.
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
@@ -185,8 +190,26 @@ class Store(ABC):
             MaxBehind: `max` is lower than `at_least`.
             Corrupt: The record is damaged.
         """
+        if n is not None:
+            check_argument("n", n, 1)
+        check_argument("at_least", at_least)
+        return self.reserve_checked(tag, n, purpose=purpose, at_least=at_least, exact=exact, timeout=timeout)
 
     @abstractmethod
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
+    ) -> Reservation:
+        """Reserve numbers. `reserve` calls this method with checked arguments, and describes what it does.
+
+        Args:
+            tag: Name of the tag.
+            n: How many numbers to reserve, 1..2^63-1. None means the tag's current `step` x `ahead`.
+            purpose: Purpose of the reservation, for the ledger entry.
+            at_least: Highest number that the caller knows to be reserved, 0..2^63-1.
+            exact: If True, raise LimitHit if fewer than n numbers are left.
+            timeout: Longest duration of the call in seconds, above 0.
+        """
+
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
         """Return unused numbers to the store: those after `used`, up to the end of the last reservation.
 
@@ -206,7 +229,24 @@ class Store(ABC):
             the meantime.
 
         Raises:
-            Unavailable: The store did not answer in time. Do not use the numbers, because they may have been returned.
+            Unconfirmed: The store did not answer in time. Do not use the numbers, because they may have been returned.
+            ValueError: The reservations are not contiguous, or `used` is higher than the end of the first one.
+        """
+        rest, highs = shortened(held, used)
+        return self.hand_back_checked(held, highs, rest, timeout=timeout)
+
+    @abstractmethod
+    def hand_back_checked(
+        self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
+    ) -> bool:
+        """Return numbers to the store. `hand_back` calls this method after it has checked the arguments.
+
+        Args:
+            held: The reservations. `max` may be lowered only if `max` and `version` of the record are those of the
+                last one.
+            highs: New `high` of each ledger entry, by id. An entry's `high` is only lowered, never raised.
+            rest: New `max`.
+            timeout: Longest duration of the call in seconds, above 0.
         """
 
     @abstractmethod

@@ -12,11 +12,11 @@ class StoreError(Exception):
     """Base class of all errors of stores."""
 
 
-class Unavailable(StoreError):
-    """The store did not answer in time, or its answer is not reliable. The request may have taken effect."""
+class Unconfirmed(StoreError):
+    """The store did not confirm the call in time, or its answer is not reliable. The call may have taken effect."""
 
 
-class Full(Unavailable):
+class Full(Unconfirmed):
     """The disk is full.
 
     Attributes:

@@ -29,8 +29,8 @@ from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
 from issuer_persistence import locks
-from issuer_persistence.contract import Deadline
-from issuer_persistence.errors import NO_SPACE, Corrupt, Damaged, Full, Misconfigured, StoreError, Unavailable
+from issuer_persistence.contract import CallDeadline
+from issuer_persistence.errors import NO_SPACE, Corrupt, Damaged, Full, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.records import SETTINGS, Tag, is_number, now_ms
 from issuer_persistence.scheme_json import SCHEME_MOST
 
@@ -237,8 +237,8 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
                 except Damaged as damaged:
                     # Or a torn line was cut off, and another one put in its place, between two reads of ours.
                     try:
-                        locks.lock(file.fileno(), Deadline(_READ_LOCK))
-                    except (OSError, Unavailable):
+                        locks.lock(file.fileno(), CallDeadline(_READ_LOCK))
+                    except (OSError, Unconfirmed):
                         raise damaged from None
                     file.seek(0)
                     journals.take(file, os.fspath(path))
@@ -271,7 +271,7 @@ class Journal:
 
         False: there is no journal yet, so `begin` one. It is called before the store is asked: what fails here costs no
         number. `timeout`: for the lock, in seconds. Raises Misconfigured if the file can't be written to, is no journal
-        or another store's, Damaged if it is to be rotated and a line of it isn't as it was written, and Unavailable.
+        or another store's, Damaged if it is to be rotated and a line of it isn't as it was written, and Unconfirmed.
         """
         with self._errors():
             try:
@@ -286,7 +286,7 @@ class Journal:
             finally:
                 locks.close(descriptor)
             if due or self._has_failed:
-                self._set_right(store_id, Deadline(timeout))
+                self._set_right(store_id, CallDeadline(timeout))
             return head is not None
 
     def begin(self, store_id: str, tags: Iterable[Mapping[str, object]], *, timeout: float) -> None:
@@ -295,7 +295,7 @@ class Journal:
         Raises what `prepare` raises.
         """
         with self._errors():
-            descriptor = self._locked(Deadline(timeout))
+            descriptor = self._locked(CallDeadline(timeout))
             try:
                 self._mend(descriptor)
                 if self._head(descriptor, store_id) is None:
@@ -321,12 +321,12 @@ class Journal:
     def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> bool:
         """Append a line; it is on the disk when this returns True. False: there is no journal any more, `begin` one.
 
-        `timeout`: for the lock, in seconds; fsync has none. Raises Unavailable, and Misconfigured as `prepare` does.
+        `timeout`: for the lock, in seconds; fsync has none. Raises Unconfirmed, and Misconfigured as `prepare` does.
         The line may have been written all the same.
         """
         try:
             with self._errors():
-                descriptor = self._locked(Deadline(timeout))
+                descriptor = self._locked(CallDeadline(timeout))
                 try:
                     self._mend(descriptor)
                     if self._head(descriptor, store_id) is None:
@@ -348,12 +348,12 @@ class Journal:
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise Full(self.path) from error
-            raise Unavailable(f"journal {self.path}: {error}") from error
+            raise Unconfirmed(f"journal {self.path}: {error}") from error
 
     def _open(self, flags: int, suffix: str = "") -> int:
         return locks.open_file(f"{self.path}{suffix}", flags | os.O_APPEND)
 
-    def _locked(self, deadline: Deadline) -> int:
+    def _locked(self, deadline: CallDeadline) -> int:
         return locks.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, deadline)
 
     def _head(self, descriptor: int, store_id: str) -> dict[str, Any] | None:
@@ -391,7 +391,7 @@ class Journal:
         # Without what was carried over: with many tags that alone may be larger than a file should be.
         return head is not None and os.fstat(descriptor).st_size - head["carried"] >= self._rotate_at
 
-    def _set_right(self, store_id: str, deadline: Deadline) -> None:
+    def _set_right(self, store_id: str, deadline: CallDeadline) -> None:
         """Under the lock: try whether there is room again, and rotate if it is still time to."""
         descriptor = self._locked(deadline)
         try:

@@ -6,22 +6,20 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from issuer_persistence.contract import Deadline, Store
-from issuer_persistence.errors import Full, MaxBehind, StoreError, Unavailable
+from issuer_persistence.contract import CallDeadline, Store
+from issuer_persistence.errors import Full, MaxBehind, StoreError, Unconfirmed
 from issuer_persistence.journal import ROTATE_AT, Journal, about
 from issuer_persistence.records import (
     LedgerEntry,
     LedgerPage,
     Position,
+    Purpose,
     Reservation,
     StoreFacts,
     Tag,
     TagChanges,
     TagSettings,
     Upgrade,
-    check_reserving,
-    label,
-    shortened,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ _SECOND_LOOK = 0.2
 class Journalled(Store):
     """The store given, of which every reservation, hand back and change of a tag is appended to the journal at `path`.
 
-    A reservation whose line could not be written is Unavailable: no caller gets its numbers. `close` closes the store.
+    A reservation whose line could not be written is Unconfirmed: no caller gets its numbers. `close` closes the store.
     A journal that can't be written to at all, or is another store's, is Misconfigured before the store is asked.
     """
 
@@ -59,7 +57,7 @@ class Journalled(Store):
 
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """See `Store.create`."""
-        deadline = Deadline(timeout)
+        deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         self._compare(tag, store_id, deadline, above=settings.above)
         made = self._store.create(tag, settings, timeout=deadline.left())
@@ -73,61 +71,43 @@ class Journalled(Store):
         """See `Store.tags`."""
         return self._store.tags(timeout=timeout)
 
-    def reserve(
-        self,
-        tag: str,
-        n: int | None,
-        *,
-        at_least: int = 0,
-        exact: bool = False,
-        reason: str,
-        application: str = "",
-        born: str = "",
-        timeout: float,
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve`. It returns when the segment is in the journal, on the disk."""
-        check_reserving(n, at_least)
-        deadline = Deadline(timeout)
+        """See `Store.reserve_checked`. It returns when the segment is in the journal, on the disk."""
+        deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         self._compare(tag, store_id, deadline)
-        got = self._store.reserve(
-            tag,
-            n,
-            at_least=at_least,
-            exact=exact,
-            reason=reason,
-            application=application,
-            born=born,
-            timeout=deadline.left(),
-        )
-        line = about(got.tag, "reserve", low=got.low, high=got.high, id=got.entry, application=label(application))
+        got = self._store.reserve(tag, n, purpose=purpose, at_least=at_least, exact=exact, timeout=deadline.left())
+        line = about(got.tag, "reserve", low=got.low, high=got.high, id=got.entry, application=purpose.application)
         self._append(store_id, line, deadline)
         return got
 
-    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        """See `Store.hand_back`. Journalled last: a line that is missing leaves the journal's numbers too high."""
-        rest, highs = shortened(held, used)
-        deadline = Deadline(timeout)
+    def hand_back_checked(
+        self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
+    ) -> bool:
+        """See `Store.hand_back_checked`. The line is written last: without it, the journal's numbers are too high."""
+        deadline = CallDeadline(timeout)
         store_id = self._store.store_id(timeout=deadline.left())
-        taken_back = self._store.hand_back(held, used, timeout=deadline.left())
+        taken_back = self._store.hand_back(held, rest, timeout=deadline.left())
         if taken_back:
             line = about(held[-1].tag, "hand back", segments=dict.fromkeys(highs, rest))
             try:
                 self._append(store_id, line, deadline)
-            except Unavailable as error:
+            except Unconfirmed as error:
                 log.warning("%s", error)
         return taken_back
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """See `Store.configure`."""
-        deadline = Deadline(timeout)
+        deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         changed = self._store.configure(tag, changes, timeout=deadline.left())
         return self._changed(store_id, changed, changes.raise_to or 0, deadline)
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
         """See `Store.delete`."""
-        deadline = Deadline(timeout)
+        deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         tombstone = self._store.delete(tag, timeout=deadline.left())
         return self._changed(store_id, tombstone, tombstone.max, deadline)
@@ -138,7 +118,7 @@ class Journalled(Store):
 
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
         """See `Store.recover`."""
-        deadline = Deadline(timeout)
+        deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         recovered = self._store.recover(tag, at_least=at_least, timeout=deadline.left())
         return self._changed(store_id, recovered, at_least, deadline)
@@ -177,7 +157,7 @@ class Journalled(Store):
         """See `Store.close`."""
         self._store.close()
 
-    def _compare(self, tag: str, store_id: str, deadline: Deadline, *, above: int = 0) -> None:
+    def _compare(self, tag: str, store_id: str, deadline: CallDeadline, *, above: int = 0) -> None:
         """Before this process's first reservation of a tag: MaxBehind if the store has lost what the journal knows.
 
         So is a tag that the store has lost altogether, before it is made again otherwise than `above` all that.
@@ -202,25 +182,25 @@ class Journalled(Store):
         """See `Store.witnessed`."""
         return self._journal.tops(self._store.store_id(timeout=timeout))
 
-    def _checked(self, deadline: Deadline) -> str:
+    def _checked(self, deadline: CallDeadline) -> str:
         """Return the store's id, once the journal is seen to be this store's and fit for another line."""
         store_id = self._store.made_id(timeout=deadline.left())  # the journal begins with it
         if not self._journal.prepare(store_id, timeout=deadline.left()):
             self._begin(store_id, deadline)
         return store_id
 
-    def _begin(self, store_id: str, deadline: Deadline) -> None:
+    def _begin(self, store_id: str, deadline: CallDeadline) -> None:
         """Begin the journal with what the store holds by now: else it would not know a tag that isn't used."""
         records = self._store.tags(timeout=deadline.left())
         lines = [_floored(record, record.max) for record in records]
         self._journal.begin(store_id, lines, timeout=deadline.left())
 
-    def _changed(self, store_id: str, record: Tag, floor: int, deadline: Deadline) -> Tag:
+    def _changed(self, store_id: str, record: Tag, floor: int, deadline: CallDeadline) -> Tag:
         self._append(store_id, _floored(record, floor), deadline)
         return record
 
-    def _append(self, store_id: str, line: dict[str, object], deadline: Deadline) -> None:
-        """Append the line; any failure is Unavailable, since the store has been changed already."""
+    def _append(self, store_id: str, line: dict[str, object], deadline: CallDeadline) -> None:
+        """Append the line; any failure is Unconfirmed, since the store has been changed already."""
         try:
             while not self._journal.append(store_id, line, timeout=deadline.left()):
                 self._begin(store_id, deadline)
@@ -228,7 +208,7 @@ class Journalled(Store):
             lost = f"a {line['kind']} of tag {line['tag']!r} is not journalled"
             if isinstance(error, Full):
                 raise Full(error.path, lost) from error
-            raise Unavailable(f"{error}; {lost}") from error
+            raise Unconfirmed(f"{error}; {lost}") from error
 
 
 def _floored(record: Tag, floor: int) -> dict[str, object]:

@@ -19,7 +19,7 @@ from issuer_persistence import forks
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from issuer_persistence.contract import Deadline
+    from issuer_persistence.contract import CallDeadline
 
 #: Seconds between two attempts: a thousandth of the wait so far, within these. A process that locks again and again
 #: leaves others 0.2 ms between two transactions of 8 ms: who tried every 5 ms waited for up to 3.6 s.
@@ -35,7 +35,7 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> in
     return descriptor
 
 
-def locked(path: Path, flags: int, deadline: Deadline, mode: int = 0o666) -> int:
+def locked(path: Path, flags: int, deadline: CallDeadline, mode: int = 0o666) -> int:
     """Open the file at the path, and take its lock. See `lock` for what it raises."""
     forks.notice()
     while True:
@@ -51,8 +51,8 @@ def locked(path: Path, flags: int, deadline: Deadline, mode: int = 0o666) -> int
         close(descriptor)
 
 
-def lock(descriptor: int, deadline: Deadline) -> None:
-    """Take the exclusive lock. Unavailable if another descriptor holds it until the deadline; OSError."""
+def lock(descriptor: int, deadline: CallDeadline) -> None:
+    """Take the exclusive lock. Unconfirmed if another descriptor holds it until the deadline; OSError."""
     began = time.monotonic()
     while True:
         try:

@@ -9,21 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from issuer_persistence.contract import Store
-from issuer_persistence.errors import Misconfigured, TagMissing, Unavailable
+from issuer_persistence.errors import Misconfigured, TagMissing, Unconfirmed
 from issuer_persistence.records import (
     LedgerEntry,
     LedgerPage,
     Position,
+    Purpose,
     Reservation,
     StoreFacts,
     Tag,
     TagChanges,
     TagSettings,
     check_argument,
-    check_reserving,
     fresh_version,
-    label,
-    shortened,
 )
 from issuer_persistence.urls import mask
 
@@ -77,7 +75,7 @@ class MemoryStore(Store):
                 "again: create it after the fork, or use a store that processes can share"
             )
         if timeout <= 0 or not self._lock.acquire(timeout=timeout):
-            raise Unavailable(f"the store was busy for {timeout:g} s")
+            raise Unconfirmed(f"the store was busy for {timeout:g} s")
         try:
             yield
         finally:
@@ -119,32 +117,21 @@ class MemoryStore(Store):
         with self._locked(timeout):
             return sorted((each for each in self._tags.values() if not each.deleted), key=lambda each: each.tag)
 
-    def reserve(
-        self,
-        tag: str,
-        n: int | None,
-        *,
-        at_least: int = 0,
-        exact: bool = False,
-        reason: str,
-        application: str = "",
-        born: str = "",
-        timeout: float,
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve`."""
-        check_reserving(n, at_least)
+        """See `Store.reserve_checked`."""
         with self._locked(timeout):
             before = self._live(tag)
             after = self._put(before.reserved(n, at_least=at_least, exact=exact))
-            entry = LedgerEntry(
-                tag=tag, low=before.max, high=after.max, reason=reason, application=label(application), born=born
-            )
+            entry = purpose.entry(tag, before.max, after.max)
             self._ledger[entry.id] = entry
             return Reservation(after, before.max, after.max, entry.id)
 
-    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        """See `Store.hand_back`."""
-        rest, highs = shortened(held, used)
+    def hand_back_checked(
+        self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
+    ) -> bool:
+        """See `Store.hand_back_checked`."""
         last = held[-1]
         with self._locked(timeout):
             for entry, high in highs.items():

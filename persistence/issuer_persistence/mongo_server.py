@@ -11,7 +11,7 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.errors import ConfigurationError, InvalidName, OperationFailure, ServerSelectionTimeoutError
 from pymongo.monitoring import CommandListener
 
-from issuer_persistence.errors import Misconfigured, StoreError, Unavailable
+from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.records import StoreFacts
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
 def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     """Return the store's error for what pymongo, bson or dnspython raised.
 
-    `in_doubt`: something may have changed by then, so any error is Unavailable.
+    `in_doubt`: something may have changed by then, so any error is Unconfirmed.
     """
     wrong = isinstance(error, ConfigurationError | InvalidName)
     # Without pymongo's own settings and its view of the topology, which fill a screen.
@@ -111,8 +111,8 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     if isinstance(error, ServerSelectionTimeoutError):
         wrong = _unknown_hosts(error)
     if wrong and in_doubt:
-        return Unavailable(f"{url}: {text}; the request may have taken effect")
-    return (Misconfigured if wrong else Unavailable)(f"{url}: {text}")
+        return Unconfirmed(f"{url}: {text}; the request may have taken effect")
+    return (Misconfigured if wrong else Unconfirmed)(f"{url}: {text}")
 
 
 def _refuses(code: object, text: str) -> bool:

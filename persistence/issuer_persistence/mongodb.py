@@ -24,13 +24,14 @@ from pymongo.errors import DuplicateKeyError
 from pymongo.synchronous import client_session
 
 from issuer_persistence import mongoledger, mongometa, mongotags
-from issuer_persistence.contract import Deadline, Store
-from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
+from issuer_persistence.contract import CallDeadline, Store
+from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.mongo_server import Attempts, facts, translated
 from issuer_persistence.records import (
     LedgerEntry,
     LedgerPage,
     Position,
+    Purpose,
     Reservation,
     StoreFacts,
     Tag,
@@ -38,11 +39,8 @@ from issuer_persistence.records import (
     TagSettings,
     Upgrade,
     check_argument,
-    check_reserving,
     fresh_version,
-    label,
     now_ms,
-    shortened,
 )
 from issuer_persistence.urls import mask
 
@@ -100,14 +98,14 @@ def _unbound() -> Iterator[None]:
         bound.reset(token)
 
 
-class _Replaced(Unavailable):
+class _Replaced(Unconfirmed):
     """The `meta` document isn't the one that was read."""
 
 
 class _Session:
     """The collections, with the guarantees that they need, and the deadline of one call."""
 
-    def __init__(self, deadline: Deadline) -> None:
+    def __init__(self, deadline: CallDeadline) -> None:
         self._deadline = deadline
         self._longest = 0.001
         #: A write of this call has taken effect; the last one that was sent has not come back yet.
@@ -157,7 +155,7 @@ class _Session:
             return mongotags.record(after)
         except Corrupt as error:
             # It has changed, which Corrupt would deny.
-            raise Unavailable(str(error)) from error
+            raise Unconfirmed(str(error)) from error
 
     def announce(self, scheme: Mapping[str, Any]) -> None:
         """Before a tag is given that scheme: see that no program that knows of none opens this database any more."""
@@ -270,20 +268,10 @@ class MongoStore(Store):
             found = [mongotags.record(each) for each in session.tags.find({"deleted": {"$ne": True}})]
         return sorted(found, key=lambda each: each.tag)
 
-    def reserve(
-        self,
-        tag: str,
-        n: int | None,
-        *,
-        at_least: int = 0,
-        exact: bool = False,
-        reason: str,
-        application: str = "",
-        born: str = "",
-        timeout: float,
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve`. Unavailable also if only the ledger entry could not be written: that is a gap."""
-        check_reserving(n, at_least)
+        """See `Store.reserve_checked`. If only the ledger entry could not be written, it raises Unconfirmed: a gap."""
         with self._session(timeout) as session:
             if self._doubtful:
                 session.confirm()
@@ -291,9 +279,7 @@ class MongoStore(Store):
             after, size = self._advance(session, tag, n, at_least=at_least, exact=exact)
             self._hints[tag] = after
             # By what was sent, never by a step read again: that may have changed since.
-            entry = LedgerEntry(
-                tag=tag, low=after.max - size, high=after.max, reason=reason, application=label(application), born=born
-            )
+            entry = purpose.entry(tag, after.max - size, after.max)
             session.segments.insert_one(mongoledger.document(entry))
         return Reservation(after, entry.low, entry.high, entry.id)
 
@@ -305,7 +291,7 @@ class MongoStore(Store):
                 size = hint.segment if n is None else n
                 try:
                     after = self._increment(session, hint, size, at_least=at_least, step_matters=n is None)
-                except Unavailable:
+                except Unconfirmed:
                     # Perhaps for a scheme that is none, which the filter can't tell: read it before the next attempt,
                     # so that it costs one segment and no more.
                     self._hints.pop(tag, None)
@@ -338,9 +324,10 @@ class MongoStore(Store):
             condition |= {"step": Int64(hint.step), "ahead": {"$in": [None, 1]} if hint.ahead == 1 else hint.ahead}
         return session.change(hint.tag, condition, {"$inc": {"max": Int64(size)}})
 
-    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        """See `Store.hand_back`."""
-        rest, highs = shortened(held, used)
+    def hand_back_checked(
+        self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
+    ) -> bool:
+        """See `Store.hand_back_checked`."""
         last = held[-1]
         with self._session(timeout) as session:
             with session.write():
@@ -480,14 +467,14 @@ class MongoStore(Store):
 
     @contextmanager
     def _session(self, timeout: float, *, writes: bool = True) -> Iterator[_Session]:
-        deadline = Deadline(timeout)
+        deadline = CallDeadline(timeout)
         session = _Session(deadline)
         self._attempts.begin()
         try:
             with _unbound(), pymongo.timeout(deadline.left()):
                 self._enter(session, self._connected(), writes=writes)
                 yield session
-        except Unavailable as error:
+        except Unconfirmed as error:
             self._doubtful = True
             if isinstance(error, _Replaced):
                 self._collections = None  # the next call looks at what is there
@@ -497,7 +484,7 @@ class MongoStore(Store):
         except Exception as error:
             # Not only PyMongoError: bson and dnspython have roots of their own, and the lot means the same here.
             meaning = translated(error, self.url, in_doubt=session.wrote or self._unanswered(session))
-            self._doubtful = self._doubtful or isinstance(meaning, Unavailable)
+            self._doubtful = self._doubtful or isinstance(meaning, Unconfirmed)
             raise meaning from error
 
     def _unanswered(self, session: _Session) -> bool:

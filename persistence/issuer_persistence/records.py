@@ -237,26 +237,6 @@ class TagChanges:
         return {name: value for name, value in said.items() if value is not None}
 
 
-def label(application: str) -> str:
-    """Return the label as stores and journals keep it: its first 100 characters, without invalid ones."""
-    return application[:APPLICATION_MOST].encode(errors="replace").decode()
-
-
-def check_reserving(n: int | None, at_least: int) -> None:
-    """Check the arguments of a reservation.
-
-    Args:
-        n: None or 1..2^63-1.
-        at_least: 0..2^63-1.
-
-    Raises:
-        ValueError: An argument is out of its range.
-    """
-    if n is not None:
-        check_argument("n", n, 1)
-    check_argument("at_least", at_least)
-
-
 def _number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, highest: int = HIGHEST) -> int:
     value = fields.get(name)
     if not is_number(value, lowest, highest):
@@ -564,7 +544,34 @@ class LedgerEntry:
         return self.low < number <= self.high
 
 
-#: Where an entry stands in the order of the ledger: its high, low and id.
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """Purpose of a reservation. The ledger entry of the reservation has these values.
+
+    Attributes:
+        reason: One word, such as "load".
+        application: Label of the service. The first 100 characters are kept, and invalid characters are replaced.
+        born: Id of the tag's state in Redis into which the segment will be loaded. "" if it will not be loaded into
+            Redis.
+    """
+
+    reason: str
+    application: str = ""
+    born: str = ""
+
+    def __post_init__(self) -> None:
+        """Shorten the label."""
+        label = self.application[:APPLICATION_MOST].encode(errors="replace").decode()
+        object.__setattr__(self, "application", label)
+
+    def entry(self, tag: str, low: int, high: int) -> LedgerEntry:
+        """Return the ledger entry for a reservation of the numbers low + 1 .. high."""
+        return LedgerEntry(
+            tag=tag, low=low, high=high, reason=self.reason, application=self.application, born=self.born
+        )
+
+
+#: Position of an entry in the order of the ledger: its high, low and id.
 Position = tuple[Any, Any, Any]
 
 

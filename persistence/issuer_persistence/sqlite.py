@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from issuer_persistence import forks, scheme_json
-from issuer_persistence.contract import Deadline, Store
-from issuer_persistence.errors import MaxBehind, Misconfigured, TagMissing, Unavailable
+from issuer_persistence.contract import CallDeadline, Store
+from issuer_persistence.errors import MaxBehind, Misconfigured, TagMissing, Unconfirmed
 from issuer_persistence.records import (
     LedgerEntry,
     LedgerPage,
     Position,
+    Purpose,
     Reservation,
     StoreFacts,
     Tag,
@@ -33,16 +34,13 @@ from issuer_persistence.records import (
     TagSettings,
     Upgrade,
     check_argument,
-    check_reserving,
-    label,
-    shortened,
 )
 from issuer_persistence.sqlite_file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite_schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
 from issuer_persistence.urls import file_path, has_parameters, mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 log = logging.getLogger("issuer")
 
@@ -165,20 +163,10 @@ class SQLiteStore(Store):
             rows = connection.execute(_GET_TAGS).fetchall()
         return sorted((each for each in map(_record, rows) if not each.deleted), key=lambda each: each.tag)
 
-    def reserve(
-        self,
-        tag: str,
-        n: int | None,
-        *,
-        at_least: int = 0,
-        exact: bool = False,
-        reason: str,
-        application: str = "",
-        born: str = "",
-        timeout: float,
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve`."""
-        check_reserving(n, at_least)
+        """See `Store.reserve_checked`."""
         with self._transaction(timeout) as connection:
             before = self._live(connection, tag)
             self._put_back(connection, tag)
@@ -187,16 +175,15 @@ class SQLiteStore(Store):
                 # The record went back and the ledger did not: a reservation now would overlap with one of before.
                 raise MaxBehind(tag, before.max, taken, certain=True)
             after = self._write(connection, before.reserved(n, at_least=at_least, exact=exact))
-            entry = LedgerEntry(
-                tag=tag, low=before.max, high=after.max, reason=reason, application=label(application), born=born
-            )
+            entry = purpose.entry(tag, before.max, after.max)
             self._enter(connection, entry)
         self._newest[tag] = entry
         return Reservation(after, before.max, after.max, entry.id)
 
-    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        """See `Store.hand_back`."""
-        rest, highs = shortened(held, used)
+    def hand_back_checked(
+        self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
+    ) -> bool:
+        """See `Store.hand_back_checked`."""
         last = held[-1]
         self._newest.pop(last.tag.tag, None)
         with self._transaction(timeout) as connection:
@@ -358,12 +345,12 @@ class SQLiteStore(Store):
                 raise Misconfigured(f"{self._path}: {self._refusal}")
 
     @contextmanager
-    def _turn(self, timeout: float) -> Iterator[Deadline]:
+    def _turn(self, timeout: float) -> Iterator[CallDeadline]:
         """Let one thread at a time use the file."""
         forks.notice()
-        deadline, lock = Deadline(timeout), self._lock
+        deadline, lock = CallDeadline(timeout), self._lock
         if not lock.acquire(timeout=deadline.left()):
-            raise Unavailable(f"{self._path}: another thread held the connection for {timeout:g} s")
+            raise Unconfirmed(f"{self._path}: another thread held the connection for {timeout:g} s")
         self._due = time.monotonic() + timeout
         try:
             if self._refusal:

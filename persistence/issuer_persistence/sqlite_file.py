@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from issuer_persistence import locks
-from issuer_persistence.errors import NO_SPACE, Full, Misconfigured, Unavailable
+from issuer_persistence.errors import NO_SPACE, Full, Misconfigured, Unconfirmed
 from issuer_persistence.records import fresh_version
 from issuer_persistence.sqlite_schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from issuer_persistence.contract import Deadline
+    from issuer_persistence.contract import CallDeadline
 
 log = logging.getLogger("issuer")
 
@@ -75,7 +75,7 @@ class SQLiteFile:
         self._warned = False
 
     @contextmanager
-    def transaction(self, deadline: Deadline, *, writes: bool) -> Iterator[sqlite3.Connection]:
+    def transaction(self, deadline: CallDeadline, *, writes: bool) -> Iterator[sqlite3.Connection]:
         """Commit if the block ends normally; roll back if it raises.
 
         `writes` False: nothing is changed, and no file is made. A file that isn't there reads as an empty store, one of
@@ -102,7 +102,7 @@ class SQLiteFile:
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
-    def look(self, deadline: Deadline) -> tuple[int, bool]:
+    def look(self, deadline: CallDeadline) -> tuple[int, bool]:
         """Return the schema, 0 of an empty store, and whether a program that doesn't take our lock has the file open.
 
         True also if a program was killed while it wrote: the next write puts that right.
@@ -130,14 +130,14 @@ class SQLiteFile:
     # The lock.
 
     @contextmanager
-    def _alone(self, deadline: Deadline, *, writes: bool) -> Iterator[None]:
+    def _alone(self, deadline: CallDeadline, *, writes: bool) -> Iterator[None]:
         """Keep out all other processes, and other stores of this one, while the block lasts."""
         descriptor = self._locked(deadline, writes=writes)
         try:
             yield
             if descriptor is not None and not locks.is_at(descriptor, self.lock):
                 # Another process may have worked beside this one, under the lock of a new file.
-                raise Unavailable(
+                raise Unconfirmed(
                     f"{self.lock} was removed or replaced while it was locked, so the call may or may not have taken "
                     "effect"
                 )
@@ -145,7 +145,7 @@ class SQLiteFile:
             if descriptor is not None:
                 locks.close(descriptor)
 
-    def _locked(self, deadline: Deadline, *, writes: bool) -> int | None:
+    def _locked(self, deadline: CallDeadline, *, writes: bool) -> int | None:
         """Take the lock; None: there is none, and who only reads makes none."""
         if writes:
             self._make_directory()
@@ -162,8 +162,8 @@ class SQLiteFile:
                 descriptor = locks.locked(self.lock, os.O_RDONLY, deadline)  # to lock it, reading is enough
         except OSError as error:
             raise self._not_locked(error) from error
-        except Unavailable as error:
-            raise Unavailable(f"{self._path} is locked: another process holds {self.lock}: {error}") from error
+        except Unconfirmed as error:
+            raise Unconfirmed(f"{self._path} is locked: another process holds {self.lock}: {error}") from error
         if writes and database is not None:
             _share(descriptor, database)
         return descriptor
@@ -187,7 +187,7 @@ class SQLiteFile:
     # The database, under the lock.
 
     @contextmanager
-    def _written(self, deadline: Deadline) -> Iterator[sqlite3.Connection]:
+    def _written(self, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
         """Open the file to write, make it if it isn't there, bring its schema up to date, and begin."""
         self._check_names()
         with closing(self._opened("mode=rwc", deadline)) as connection:
@@ -204,7 +204,7 @@ class SQLiteFile:
             yield connection
 
     @contextmanager
-    def _read(self, deadline: Deadline) -> Iterator[sqlite3.Connection]:
+    def _read(self, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
         """Open the file to read, and begin. See `transaction`."""
         self._check_names()
         if self._known is None and not os.path.lexists(self._path):
@@ -222,7 +222,7 @@ class SQLiteFile:
                 yield connection
 
     @contextmanager
-    def _opened_to_read(self, options: str, deadline: Deadline) -> Iterator[sqlite3.Connection]:
+    def _opened_to_read(self, options: str, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
         with closing(self._opened(options, deadline)) as connection:
             connection.execute("BEGIN")
             version = self._version(connection)
@@ -238,7 +238,7 @@ class SQLiteFile:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Unavailable if a program that doesn't take our lock may have written while the file was read."""
+        """Unconfirmed if a program that doesn't take our lock may have written while the file was read."""
         try:
             yield
         except Exception as error:
@@ -248,12 +248,12 @@ class SQLiteFile:
         if self.has_log:
             raise self._disturbed()
 
-    def _disturbed(self) -> Unavailable:
-        return Unavailable(
+    def _disturbed(self) -> Unconfirmed:
+        return Unconfirmed(
             f"{self._path}: meanwhile it was opened by a program that does not take the lock {self.lock}"
         )
 
-    def _opened(self, options: str, deadline: Deadline) -> sqlite3.Connection:
+    def _opened(self, options: str, deadline: CallDeadline) -> sqlite3.Connection:
         address = f"{Path(self._real).as_uri()}?{options}"
         # No statements are kept: what still refers to them would keep the file open once it is closed, as the frames of
         # an error do that a finalizer got in the middle of `connect` (seen: the log stayed, and was taken for another
@@ -335,7 +335,7 @@ class SQLiteFile:
             return Full(self._path)
         if code == sqlite3.SQLITE_CANTOPEN and not self._may_be_a_file():
             return Misconfigured(f"{self._path}: cannot be opened or created ({error})")
-        return Unavailable(f"{self._path}: {error}")
+        return Unconfirmed(f"{self._path}: {error}")
 
     def _has_no_space(self) -> bool:
         try:

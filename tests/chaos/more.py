@@ -19,7 +19,7 @@ from issuer.core.supply import direct
 from issuer.drivers.blocking.runner import Runner
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import Reservation
+from issuer_persistence.records import Purpose, Reservation
 from tests.chaos.copies import copied
 from tests.servers.disks import filled, is_small
 from tests.servers.proxy import FaultProxy
@@ -150,7 +150,7 @@ def handed_back_again(world: World) -> None:
             store._compared.add("plain")
 
         def reserved() -> Reservation:
-            return store.reserve("plain", world.terms.step, reason="direct", timeout=2)
+            return store.reserve("plain", world.terms.step, purpose=Purpose("direct"), timeout=2)
 
         def taken_by_another() -> tuple[Reservation, Reservation] | None:
             ours = reserved()

@@ -14,7 +14,7 @@ from bson.int64 import Int64
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.mongodb import MongoStore
-from issuer_persistence.records import HIGHEST, LedgerEntry, TagSettings
+from issuer_persistence.records import HIGHEST, LedgerEntry, Purpose, TagSettings
 from issuer_persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def create(store: Store, tag: str = "orders", **settings: Any) -> Tag:
 def reserve(
     store: Store, n: int | None = None, *, tag: str = "orders", at_least: int = 0, exact: bool = False
 ) -> Reservation:
-    return store.reserve(tag, n, at_least=at_least, exact=exact, reason="test", timeout=TIMEOUT)
+    return store.reserve(tag, n, at_least=at_least, exact=exact, purpose=Purpose("test"), timeout=TIMEOUT)
 
 
 def get(store: Store, tag: str = "orders") -> Tag:

@@ -6,9 +6,10 @@ a line on its standard input before it begins.
 
 import sys
 
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.opening import open_store
+from issuer_persistence.records import Purpose
 
 
 def main(url: str, tag: str, count: str, size: str, journal: str = "") -> None:
@@ -21,8 +22,8 @@ def main(url: str, tag: str, count: str, size: str, journal: str = "") -> None:
     left = int(count) or sys.maxsize
     while left:
         try:
-            got = store.reserve(tag, None if size == "-" else int(size), reason="loader", timeout=60)
-        except Unavailable:
+            got = store.reserve(tag, None if size == "-" else int(size), purpose=Purpose("loader"), timeout=60)
+        except Unconfirmed:
             if count == "0":
                 raise
             continue

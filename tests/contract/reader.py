@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from issuer_persistence.records import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 
 
@@ -38,7 +39,7 @@ def main(path: Path, kind: str, seconds: float) -> None:
         store = SQLiteStore(path)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            got = store.reserve("orders", 1, reason=kind, timeout=10)
+            got = store.reserve("orders", 1, purpose=Purpose(kind), timeout=10)
             print(got.low, got.high)
     finally:
         over.set()

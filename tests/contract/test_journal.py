@@ -19,12 +19,12 @@ import pytest
 
 from issuer_persistence import journal as journal_
 from issuer_persistence import locks
-from issuer_persistence.contract import Deadline
-from issuer_persistence.errors import Damaged, MaxBehind, Misconfigured, Unavailable
+from issuer_persistence.contract import CallDeadline
+from issuer_persistence.errors import Damaged, MaxBehind, Misconfigured, Unconfirmed
 from issuer_persistence.journal import Journal, Journals, about, decoded, encoded, read
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import TagChanges
+from issuer_persistence.records import Purpose, TagChanges
 from issuer_persistence.scheme_json import SCHEME_MOST
 from issuer_persistence.sqlite import SQLiteStore
 from tests.contract.benches import SCHEME, TIMEOUT, check_contiguous, create, get, reserve
@@ -250,10 +250,10 @@ def test_a_newer_format_or_a_path_where_nothing_can_be_written_costs_no_number(t
 def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, path: Path) -> None:
     fill(store)
     before = path.read_bytes()
-    holder = Journal(path)._locked(Deadline(TIMEOUT))
+    holder = Journal(path)._locked(CallDeadline(TIMEOUT))
     for _ in range(3):
-        with pytest.raises(Unavailable, match=r"not journalled|not done within"):
-            store.reserve("orders", None, reason="test", timeout=0.05)
+        with pytest.raises(Unconfirmed, match=r"not journalled|not done within"):
+            store.reserve("orders", None, purpose=Purpose("test"), timeout=0.05)
     assert path.read_bytes() == before
     locks.close(holder)
     # However often it is tried, it costs one segment; none, if the time was over before it was reserved.
@@ -263,7 +263,7 @@ def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, p
 def test_who_waited_while_it_was_rotated_appends_to_the_new_file(store: Journalled, path: Path) -> None:
     fill(store)
     rotating = Journal(path)
-    full = rotating._locked(Deadline(TIMEOUT))
+    full = rotating._locked(CallDeadline(TIMEOUT))
     waiting = threading.Thread(target=lambda: reserve(store))
     waiting.start()
     until(lambda: len(locks._descriptors) > 1, timeout=TIMEOUT)
@@ -303,7 +303,7 @@ def test_many_tags_are_carried_over_once_not_at_every_line(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_doesnt_keep_the_lock_of_a_parent_that_died(store: Journalled, path: Path) -> None:
     fill(store)
-    descriptor = Journal(path)._locked(Deadline(TIMEOUT))
+    descriptor = Journal(path)._locked(CallDeadline(TIMEOUT))
     never, never_written = os.pipe()
     if (child := os.fork()) == 0:
         try:
@@ -345,7 +345,7 @@ def test_a_disk_that_fails_costs_one_segment_however_often_it_is_tried(
     with monkeypatch.context() as broken:
         broken.setattr(*((os, "fsync", _failing) if disk == "broken" else (os, "write", full)))
         for _ in range(5):
-            with pytest.raises(Unavailable, match=r"Input/output error|No space left"):
+            with pytest.raises(Unconfirmed, match=r"Input/output error|No space left"):
                 reserve(store)
         assert get(memory).max == 30
         assert path.read_bytes() == before

@@ -14,7 +14,7 @@ import pymongo
 import pytest
 from pymongo.uri_parser import parse_uri
 
-from issuer_persistence.errors import Misconfigured, Unavailable
+from issuer_persistence.errors import Misconfigured, Unconfirmed
 from issuer_persistence.mongo_server import service
 from issuer_persistence.mongodb import MongoStore
 from tests.contract.benches import PATIENT, TIMEOUT, MongoBench, create, get, reserve, spans
@@ -55,7 +55,7 @@ def test_without_a_majority_an_outage_costs_a_segment_and_not_one_an_attempt(
     assert spans([reserve(store)]) == [(0, 10)]
     wire.spoil()
     for tag in ("orders", "users") * 5:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unconfirmed):
             reserve(store, tag=tag)
     assert [get(mongo_bench.store, tag).max for tag in ("orders", "users")] == [20, 0]
     # A process that begins meanwhile can read.
@@ -75,7 +75,7 @@ def test_a_ledger_that_may_not_be_written_to_costs_a_segment_and_not_one_an_atte
     store = far()
     reserve(store)
     wire.refuse_collection("issuer_segments", 13, "not authorized on issuer_segments")
-    with pytest.raises(Unavailable, match="not authorized"):
+    with pytest.raises(Unconfirmed, match="not authorized"):
         reserve(store)
     for _ in range(5):
         with pytest.raises(Misconfigured, match="not authorized"):
@@ -91,11 +91,11 @@ def test_a_store_that_was_replaced_meanwhile_is_looked_at_again(
     reserve(store)
     until(lambda: not building(), TIMEOUT, "no index is made, which would be struck instead")
     wire.spoil(times=1)
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unconfirmed):
         reserve(store)
     other = "0123456789abcdef01234567"
     mongo_bench.database["issuer_meta"].update_one({"_id": "store"}, {"$set": {"id": other}})
-    with pytest.raises(Unavailable, match="a backup was restored"):
+    with pytest.raises(Unconfirmed, match="a backup was restored"):
         reserve(store)
     assert store.store_id(timeout=TIMEOUT) == other
     assert reserve(store).low >= 20
@@ -110,7 +110,7 @@ def test_a_refusal_says_misconfigured_only_if_nothing_can_have_changed(
     create(mongo_bench.store, step=10)
     client: pymongo.MongoClient[dict[str, Any]]
     with pymongo.MongoClient(wire.mongo_url(mongo_bench.database.name, PATIENT)) as client:
-        for store, clean in ((far(), Misconfigured), (MongoStore(client.get_default_database()), Unavailable)):
+        for store, clean in ((far(), Misconfigured), (MongoStore(client.get_default_database()), Unconfirmed)):
             reserve(store)
             before = get(mongo_bench.store).max
             # Refused at once: nothing has changed. Of another's client it can't be known what it had sent before.
@@ -121,10 +121,10 @@ def test_a_refusal_says_misconfigured_only_if_nothing_can_have_changed(
             reserve(store)
             # Its entry in the ledger is refused, or what pymongo sends again by itself: the range is spent.
             wire.fail("insert", code, message)
-            with pytest.raises(Unavailable, match=message):
+            with pytest.raises(Unconfirmed, match=message):
                 reserve(store)
             wire.lose_then_fail("findAndModify", code, message)
-            with pytest.raises(Unavailable, match=message):
+            with pytest.raises(Unconfirmed, match=message):
                 reserve(store)
             wire.pass_through()
             assert get(mongo_bench.store).max == before + 30
@@ -146,7 +146,7 @@ def test_a_server_without_retryable_writes_is_told_as_what_it_is(
     with pytest.raises(Misconfigured, match="add retryWrites=false"):
         reserve(far())
     wire.fail("findAndModify", 2, "some other bad value")
-    with pytest.raises(Unavailable, match="some other bad value"):
+    with pytest.raises(Unconfirmed, match="some other bad value"):
         reserve(far())
     assert get(mongo_bench.store).max == 0
 

@@ -22,11 +22,11 @@ from issuer_persistence.errors import (
     LimitTooLow,
     Misconfigured,
     TagPresent,
-    Unavailable,
+    Unconfirmed,
     VersionMoved,
 )
 from issuer_persistence.mongodb import SCHEMA, MongoStore, _Session
-from issuer_persistence.records import LEASE_MOST, TagChanges, now_ms
+from issuer_persistence.records import LEASE_MOST, Purpose, TagChanges, now_ms
 from tests.contract.benches import (
     PATIENT,
     SCHEME,
@@ -136,7 +136,7 @@ def test_a_delete_that_comes_late_buries_no_tag_that_was_made_again(
     mongo_bench.tamper("orders", created=Int64(5))  # long ago
 
     def given_up(_: _Session) -> None:
-        raise Unavailable("the caller's time is over")
+        raise Unconfirmed("the caller's time is over")
 
     def made_again() -> None:
         other.delete("orders", timeout=TIMEOUT)
@@ -144,7 +144,7 @@ def test_a_delete_that_comes_late_buries_no_tag_that_was_made_again(
         monkeypatch.setattr(_Session, "pause", given_up)
 
     overtake(made_again)
-    with pytest.raises(Unavailable, match="time is over"):
+    with pytest.raises(Unconfirmed, match="time is over"):
         store.delete("orders", timeout=TIMEOUT)
     assert not get(other).deleted
 
@@ -231,8 +231,8 @@ def test_a_server_that_is_dead_or_falls_silent_costs_no_more_than_the_timeout(
     for url in ("", f"mongodb://127.0.0.1:{free_port()}", f"mongodb://127.0.0.1:{proxy.port}"):
         store = MongoStore.open(f"{url}/x?{PATIENT}") if url else far  # without a connection, or with one
         started = time.monotonic()
-        with pytest.raises(Unavailable):
-            store.reserve("orders", None, reason="test", timeout=0.2)
+        with pytest.raises(Unconfirmed):
+            store.reserve("orders", None, purpose=Purpose("test"), timeout=0.2)
         assert time.monotonic() - started < 20
         if url:
             store.close()
@@ -252,7 +252,7 @@ def test_what_is_lost_or_sent_twice_on_the_way_is_a_gap_and_never_a_repeat(
         (proxy.drop_requests, b"insert"),  # without its ledger entry it is not usable
     ):
         lose(match=lost, times=1)
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(Unconfirmed) as caught:
             reserve(far)
         assert caught.value.__cause__ is not None
         proxy.pass_through()
@@ -270,7 +270,7 @@ def test_errors_of_the_driver_are_unavailable(mongo_bench: MongoBench, monkeypat
         OverflowError("MongoDB can only handle up to 8-byte ints"),
     ):
         monkeypatch.setattr(Collection, "find_one_and_update", Mock(side_effect=error))
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(Unconfirmed) as caught:
             mongo_bench.store.configure("orders", TagChanges(step=5), timeout=TIMEOUT)
         assert caught.value.__cause__ is error
 
@@ -280,13 +280,14 @@ import os, sys
 import pymongo
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.mongodb import MongoStore
+from issuer_persistence.records import Purpose
 own, given = MongoStore.open(sys.argv[1]), pymongo.MongoClient(sys.argv[1])
 lent = MongoStore(given.get_default_database())
 lent.get("orders", timeout=60)
 
 def show():
     for _ in range(3):
-        got = own.reserve("orders", None, reason="fork", timeout=60)
+        got = own.reserve("orders", None, purpose=Purpose("fork"), timeout=60)
         os.write(1, f'{got.low} {got.high}{os.linesep}'.encode())  # in one piece, whoever else writes
 
 def child():

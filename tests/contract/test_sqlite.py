@@ -20,7 +20,8 @@ import pytest
 
 import issuer
 import issuer_persistence.sqlite
-from issuer_persistence.errors import MaxBehind, Misconfigured, Unavailable
+from issuer_persistence.errors import MaxBehind, Misconfigured, Unconfirmed
+from issuer_persistence.records import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 from issuer_persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
@@ -88,8 +89,8 @@ def test_a_locked_file_costs_no_more_than_the_timeout_and_changes_nothing(sqlite
 
     def locked() -> bool:
         started = time.monotonic()
-        with pytest.raises(Unavailable) as caught:
-            sqlite_bench.store.reserve("orders", None, reason="test", timeout=0.05)
+        with pytest.raises(Unconfirmed) as caught:
+            sqlite_bench.store.reserve("orders", None, purpose=Purpose("test"), timeout=0.05)
         assert time.monotonic() - started < 20
         return "locked" in str(caught.value)
 
@@ -128,7 +129,7 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
     made = create(sqlite_bench.store)
     with monkeypatch.context() as broken:
         broken.setattr(issuer_persistence.sqlite, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unconfirmed):
             reserve(sqlite_bench.store)
     assert get(sqlite_bench.store) == made
     assert reserve(sqlite_bench.store).low == 0
@@ -136,17 +137,18 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
 
 _FORKS = """
 import os, sys
+from issuer_persistence.records import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 store = SQLiteStore(sys.argv[1])
-print(*(lambda got: (got.low, got.high))(store.reserve("orders", 1, reason="parent", timeout=60)), flush=True)
+print(*(lambda got: (got.low, got.high))(store.reserve("orders", 1, purpose=Purpose("parent"), timeout=60)), flush=True)
 asks, told = os.pipe()
 ready, go = os.pipe()
 if (child := os.fork()) == 0:
-    got = store.reserve("orders", 1, reason="child", timeout=60)
+    got = store.reserve("orders", 1, purpose=Purpose("child"), timeout=60)
     os.write(told, b"open")
     os.read(ready, 1)  # until the parent has closed
     for _ in range(3):
-        got = store.reserve("orders", 1, reason="child", timeout=60)
+        got = store.reserve("orders", 1, purpose=Purpose("child"), timeout=60)
         print(got.low, got.high, flush=True)
     os._exit(0)
 os.read(asks, 4)
@@ -174,7 +176,7 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     store.before_fork()
 
     def waiting() -> bool:
-        with pytest.raises(Unavailable) as caught:
+        with pytest.raises(Unconfirmed) as caught:
             store.get("orders", timeout=0.01)
         return "held the connection" in str(caught.value)
 
@@ -201,7 +203,7 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     forked = pytest.raises(Misconfigured, match="forked in the middle")
     with forked, ExitStack() as ends, pytest.MonkeyPatch.context() as patient:
         # Again, if its time is over before it has begun.
-        connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unavailable,))
+        connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unconfirmed,))
         patient.setattr(issuer_persistence.sqlite, "FORK_PATIENCE", 60.0)
         began = time.monotonic()
         store.before_fork()
@@ -228,7 +230,7 @@ def test_a_child_that_is_forked_within_a_call_commits_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(store, "_write", forking)
         try:
-            got = store.reserve("orders", None, reason="fork", timeout=0.5)
+            got = store.reserve("orders", None, purpose=Purpose("fork"), timeout=0.5)
         except Misconfigured as error:
             os._exit(3 if "forked in the middle of a call" in str(error) else 4)
         finally:
@@ -245,7 +247,7 @@ def test_close_waits_no_longer_than_a_second_for_a_call_that_is_overdue(
     store = sqlite_bench.make()
     create(store)
     with ExitStack() as ends:
-        connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unavailable,))
+        connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unconfirmed,))
         ending = threading.Thread(target=store.close, daemon=True)
         ending.start()
         ending.join(60)
@@ -310,12 +312,13 @@ print(SQLiteStore({str(inner)!r}).get("orders", timeout=30))
 #: Reserves once, within a second, and prints the segment, or nothing if the store was locked.
 _IMPATIENT = """
 import sys
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.records import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 try:
-    got = SQLiteStore(sys.argv[1]).reserve("orders", None, reason="impatient", timeout=1)
+    got = SQLiteStore(sys.argv[1]).reserve("orders", None, purpose=Purpose("impatient"), timeout=1)
     print(got.low, got.high)
-except Unavailable as error:
+except Unconfirmed as error:
     assert "locked" in str(error) or "not done" in str(error), error
 """
 
@@ -343,11 +346,12 @@ def test_who_reads_its_own_files_within_a_transaction_shares_no_number(
 #: Reserves twice, each time when it is told to.
 _TWICE = """
 import sys
+from issuer_persistence.records import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 store = SQLiteStore(sys.argv[1])
 for _ in range(2):
     sys.stdin.readline()
-    got = store.reserve("orders", None, reason="twice", timeout=60)
+    got = store.reserve("orders", None, purpose=Purpose("twice"), timeout=60)
     print(got.low, got.high, flush=True)
 """
 
@@ -400,7 +404,10 @@ def test_a_copy_of_the_directory_between_two_reservations_holds_all_of_it(sqlite
     issued.update((elsewhere(sqlite_bench), reserve(sqlite_bench.store).high, elsewhere(sqlite_bench)))
     assert issued == {10, 20, 30, 40}
     assert (
-        SQLiteStore(copied / sqlite_bench.path.name).reserve("orders", None, reason="copy", timeout=TIMEOUT).low == 10
+        SQLiteStore(copied / sqlite_bench.path.name)
+        .reserve("orders", None, purpose=Purpose("copy"), timeout=TIMEOUT)
+        .low
+        == 10
     )
 
 
@@ -450,7 +457,7 @@ def test_a_lock_that_is_removed_within_the_transaction_costs_a_gap(
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "_write", late)
-        with pytest.raises(Unavailable, match="removed or replaced while it was locked"):
+        with pytest.raises(Unconfirmed, match="removed or replaced while it was locked"):
             reserve(store)
     assert reserve(store).low in (0, 10)
 
@@ -562,7 +569,7 @@ def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "_read", late)
-        with pytest.raises(Unavailable, match="does not take the lock"):
+        with pytest.raises(Unconfirmed, match="does not take the lock"):
             get(store)
     assert get(store).max == 50
     assert store.examine(timeout=TIMEOUT).open_elsewhere

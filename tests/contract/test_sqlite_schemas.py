@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from issuer_persistence import sqlite_schema
-from issuer_persistence.errors import Corrupt, Unavailable
-from issuer_persistence.records import TagChanges
+from issuer_persistence.errors import Corrupt, Unconfirmed
+from issuer_persistence.records import Purpose, TagChanges
 from issuer_persistence.sqlite import SQLiteStore
 from issuer_persistence.sqlite_file import SQLiteFile
 from issuer_persistence.sqlite_schema import SCHEMA
@@ -179,7 +179,7 @@ def test_a_fault_on_the_way_leaves_the_older_file(
     steps = sqlite_schema.STEPS
     with monkeypatch.context() as broken:
         broken.setattr("issuer_persistence.sqlite_file.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
-        with pytest.raises(Unavailable, match="nowhere"):
+        with pytest.raises(Unconfirmed, match="nowhere"):
             reserve(store)
     assert (schema(old), old.execute(_EVERYTHING).fetchall()) == (1, before)
     assert get(store).max == 30
@@ -243,7 +243,7 @@ def test_entries_that_a_program_of_schema_4_writes_meanwhile_say_nothing_of_a_se
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection]
 ) -> None:
     fourth = older(4)
-    store.reserve("orders", None, reason="test", application="billing", born="b", timeout=TIMEOUT)
+    store.reserve("orders", None, purpose=Purpose("test", "billing", "b"), timeout=TIMEOUT)
     columns = "(id, tag, low, high, reason, time, host, pid)"
     fourth.execute(f"INSERT INTO segments {columns} VALUES ('y', 'orders', 40, 50, 'load', 6, 'host', 1)")  # noqa: S608
     found = store.ledger("orders", newest=3, timeout=TIMEOUT)

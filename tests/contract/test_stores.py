@@ -21,11 +21,20 @@ from issuer_persistence.errors import (
     StoreError,
     TagMissing,
     TagPresent,
-    Unavailable,
+    Unconfirmed,
 )
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, LedgerEntry, StoreFacts, TagChanges, now_ms
+from issuer_persistence.records import (
+    AHEAD_MOST,
+    HIGHEST,
+    LEASE_MOST,
+    LedgerEntry,
+    Purpose,
+    StoreFacts,
+    TagChanges,
+    now_ms,
+)
 from tests.contract.benches import SCHEME, TIMEOUT, MemoryBench, SQLiteBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
@@ -464,7 +473,7 @@ def test_in_memory_a_busy_store_costs_no_more_than_the_timeout_and_a_forked_one_
     store = MemoryStore()
     create(store)
     with store._locked(TIMEOUT):
-        with pytest.raises(Unavailable, match="busy"):
+        with pytest.raises(Unconfirmed, match="busy"):
             store.get("orders", timeout=0.01)
         store._process = 0  # as a child finds it, whether it was told of the fork or not
         with pytest.raises(Misconfigured, match="forked child"):
@@ -555,7 +564,7 @@ def test_entries_are_found_by_their_id_as_they_stand_now(store: Store) -> None:
 def test_an_entry_says_which_service_reserved_it_as_far_as_a_journal_has_room_for(store: Store) -> None:
     create(store, step=10)
     for label in ("billing", "", "\ud800" + "x" * 500):
-        store.reserve("orders", None, reason="test", application=label, born=f"b-{len(label)}", timeout=TIMEOUT)
+        store.reserve("orders", None, purpose=Purpose("test", label, f"b-{len(label)}"), timeout=TIMEOUT)
     found = store.ledger("orders", newest=3, timeout=TIMEOUT)
     assert [each.application for each in found] == ["?" + "x" * 99, "", "billing"]
     assert [each.born for each in found] == ["b-501", "b-0", "b-7"]

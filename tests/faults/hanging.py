@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 
 _HANGS = {"reserve", "get", "hand_back", "store_id", "create", "tags", "ledger", "prune", "halt", "recover"}
@@ -44,7 +44,7 @@ class HangingStore(MemoryStore):
             if taken:
                 threading.Event().wait(taken)
             if taken == timeout or not self._answers.wait(timeout - taken):
-                raise Unavailable(f"no answer within {timeout:g} s")
+                raise Unconfirmed(f"no answer within {timeout:g} s")
             return found(*args, timeout=timeout, **options)
 
         return call

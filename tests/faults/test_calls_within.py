@@ -15,7 +15,7 @@ import pytest
 
 import issuer
 import issuer.metrics
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.servers.redis import RedisServer
@@ -108,7 +108,7 @@ class Away(MemoryStore):
 
     def reserve(self, *arguments: object, **options: object) -> object:  # type: ignore[override]  # passed on
         if self.away:
-            raise Unavailable("away")
+            raise Unconfirmed("away")
         return super().reserve(*arguments, **options)  # type: ignore[arg-type]
 
 

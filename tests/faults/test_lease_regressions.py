@@ -17,7 +17,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Steps, sleep
 from issuer.core.supply import supply
 from issuer.drivers.blocking.connections import NOWHERE
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore, Snapshot
 from tests.colours import COLOURS, connect_awaited, run
 from tests.servers.fake import FencedFakeServer
@@ -112,7 +112,7 @@ def test_a_tag_whose_record_cannot_be_read_again_is_drawn_from_without_leases(
 
 
 def _away(*_args: object, **_rest: object) -> None:
-    raise Unavailable("switched off")
+    raise Unconfirmed("switched off")
 
 
 def test_a_hash_put_back_within_one_reign_is_told_and_nothing_below_is_issued(

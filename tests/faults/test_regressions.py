@@ -17,7 +17,7 @@ from issuer.clock import Deadline
 from issuer.core.recovery import floor
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Reservation
 from tests.audit import assert_increasing, repeats
@@ -86,7 +86,7 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
             return taken
 
         def reserve(self, *args: Any, **options: Any) -> Reservation:
-            if options.get("reason") == "reserve" and when.startswith("asked"):
+            if options["purpose"].reason == "reserve" and when.startswith("asked"):
                 self._meanwhile()
             return super().reserve(*args, **options)
 
@@ -201,7 +201,7 @@ def test_a_store_that_gives_nothing_is_not_asked_at_every_draw(limited: bool) ->
         def reserve(self, *args: Any, **options: Any) -> Reservation:
             self.asked += 1
             if self.asked > 1 and not limited:
-                raise Unavailable("down")
+                raise Unconfirmed("down")
             return super().reserve(*args, **options)
 
     store = Counted()
@@ -252,7 +252,7 @@ def test_a_field_of_five_thousand_digits_is_corrupt(make: Make, fake_redis: redi
 def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away(make: Make) -> None:
     class Away(MemoryStore):
         def get(self, *_args: object, **_options: object) -> None:
-            raise Unavailable("away")
+            raise Unconfirmed("away")
 
     ids = make(store=Away(), timeout=0)
     for number in range(20):

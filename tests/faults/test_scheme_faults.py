@@ -12,9 +12,9 @@ from issuer.clock import Deadline
 from issuer.core import recovery
 from issuer.numbers.codec import Scheme
 from issuer.strategies.contract import Instance
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import HIGHEST, Tag, TagChanges, TagSettings
+from issuer_persistence.records import HIGHEST, Purpose, Tag, TagChanges, TagSettings
 from tests.audit import repeats
 from tests.colours import Connect, run
 from tests.schemes import KEYS, Make
@@ -66,7 +66,7 @@ class Overtaken(MemoryStore):
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         if self.busy:
             self.busy = False
-            self.got = self.reserve(tag, 10, reason="other", timeout=5)
+            self.got = self.reserve(tag, 10, purpose=Purpose("other"), timeout=5)
         return super().configure(tag, changes, timeout=timeout)
 
 
@@ -220,7 +220,7 @@ def test_shards_whose_making_was_cut_off_are_made_by_the_next_try(make: Make, st
     def cut(tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         left[0] -= 1
         if left[0] < 0:
-            raise Unavailable("cut off")
+            raise Unconfirmed("cut off")
         return real(tag, settings, timeout=timeout)
 
     store.create = cut  # type: ignore[method-assign]

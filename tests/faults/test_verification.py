@@ -14,7 +14,7 @@ import issuer
 from issuer import Issuer
 from issuer.care import verification
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import LEDGER_KEPT, LedgerPage, Tag, TagSettings, now_ms
+from issuer_persistence.records import LEDGER_KEPT, LedgerPage, Purpose, Tag, TagSettings, now_ms
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench
 from tests.contract.conftest import mongo_bench_at
 
@@ -286,7 +286,7 @@ def tamper(store: Staged, **fields: Any) -> None:
 
 
 def reserved(store: Staged, n: int) -> Any:
-    return store.reserve(TAG, n, reason="test", timeout=10)
+    return store.reserve(TAG, n, purpose=Purpose("test"), timeout=10)
 
 
 def handed_back(store: Staged, held: Any) -> bool:

@@ -12,7 +12,7 @@ from issuer.doors.web.calls import BODY_MOST
 from issuer.doors.web.problems import STATUSES, answer, status_of
 from issuer.errors import IssuerError
 from issuer.views import view
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from tests.http.doors import Answer, Door, through
 from tests.unit.test_views import ERRORS
@@ -140,7 +140,7 @@ def test_a_store_that_is_away_is_a_503_on_both_ways(monkeypatch: pytest.MonkeyPa
         await door.good("POST", NEXT)
 
         def away(*_: object, **__: object) -> None:
-            raise Unavailable(f"mongodb is away, {SECRET[:7]}")
+            raise Unconfirmed(f"mongodb is away, {SECRET[:7]}")
 
         monkeypatch.setattr(MemoryStore, "reserve", away)
         for body in (None, {"timeout": 0.1}):

@@ -16,7 +16,7 @@ import issuer
 from issuer import Issuer, gateway
 from issuer.core import arithmetic
 from issuer.drivers.store_pool import StorePool
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Reservation
 from tests.audit import repeats
@@ -45,9 +45,9 @@ class SlowStore(MemoryStore):
         self.asked += 1
         if self.failures:
             self.failures -= 1
-            raise Unavailable("the store is down")
+            raise Unconfirmed("the store is down")
         if not self.gate.wait(rest["timeout"]):
-            raise Unavailable("timed out")
+            raise Unconfirmed("timed out")
         self.reserved.append(super().reserve(tag, n, **rest))
         return self.reserved[-1]
 

@@ -104,7 +104,7 @@ def test_readiness_names_halted_tags_and_a_store_that_is_away(make: Make, monkey
     assert ids.ready()
 
     def away(*_: object, **__: object) -> list[issuer.Tag]:
-        raise issuer_persistence.errors.Unavailable("gone")
+        raise issuer_persistence.errors.Unconfirmed("gone")
 
     monkeypatch.setattr(MemoryStore, "tags", away)
     found = ids.ready()

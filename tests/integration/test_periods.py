@@ -15,6 +15,7 @@ from issuer.errors import InvalidArgument, LimitReached, SchemeError
 from issuer.operations import numbers as issuing
 from issuer_persistence import records
 from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Purpose
 from tests.audit import repeats
 from tests.colours import BOTH
 from tests.integration.days import DAILY, DAY, EVE, Make, Set, shown
@@ -314,7 +315,7 @@ def test_a_reservation_that_comes_in_between_brings_none_beyond_the_limit(
     reserve = store.reserve
 
     def after_another(tag: str, *said: Any, **more: Any) -> Any:
-        reserve(tag, 3, at_least=0, reason="another", timeout=10)
+        reserve(tag, 3, at_least=0, purpose=Purpose("another"), timeout=10)
         return reserve(tag, *said, **more)
 
     monkeypatch.setattr(store, "reserve", after_another)

@@ -10,7 +10,7 @@ import issuer
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.memory import MemoryStore, Snapshot
-from issuer_persistence.records import Tag, TagChanges, TagSettings, now_ms
+from issuer_persistence.records import Purpose, Tag, TagChanges, TagSettings, now_ms
 from tests.colours import Connect
 from tests.integration.days import Make
 from tests.lua.hashes import GARBAGE
@@ -48,7 +48,7 @@ class World:
     def give(self, segments: int) -> None:
         """Give all values of so many segments."""
         for _ in range(segments):
-            got = self.store.reserve("a", None, reason="test", timeout=TIMEOUT)
+            got = self.store.reserve("a", None, purpose=Purpose("test"), timeout=TIMEOUT)
             self.values += [value(got.tag, counter) for counter in range(got.low + 1, got.high + 1)]
 
     def copied(self) -> Snapshot:

@@ -13,7 +13,7 @@ from issuer.care import verification
 from issuer_persistence.contract import Store
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import LedgerPage, Reservation, TagSettings
+from issuer_persistence.records import LedgerPage, Purpose, Reservation, TagSettings
 from tests.colours import BOTH, Connect
 from tests.contract.benches import TIMEOUT
 from tests.drawers import Drawers
@@ -73,7 +73,7 @@ def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
     store.create("a", TagSettings(step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
 
     def reserve(n: int) -> Reservation:
-        return store.reserve("a", n, reason="test", timeout=TIMEOUT)
+        return store.reserve("a", n, purpose=Purpose("test"), timeout=TIMEOUT)
 
     first = reserve(100)
     for _ in range(5):
@@ -97,7 +97,7 @@ def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
 @COLOUR_AND_STORE
 def test_with_redis_away_who_and_verify_ask_the_store_alone(connect: Connect, store: Store) -> None:
     store.create("a", TagSettings(step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
-    store.reserve("a", 10, reason="test", timeout=TIMEOUT)
+    store.reserve("a", 10, purpose=Purpose("test"), timeout=TIMEOUT)
     with connect(redis="redis://127.0.0.1:1", store=store, scheduler=None) as ids:
         found = ids.who("a", 5)
         assert (found.in_redis, [entry.high for entry in found.entries]) == (None, [10])
@@ -177,12 +177,12 @@ def test_waste_is_what_no_entry_holds(connect: Connect, store: Store) -> None:
     store.create("a", TagSettings(above=50, step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
     with connect(redis="none", store=store, scheduler=None) as ids:
         assert ids.inspect("a").waste is None
-        one = store.reserve("a", 100, reason="test", timeout=TIMEOUT)
+        one = store.reserve("a", 100, purpose=Purpose("test"), timeout=TIMEOUT)
         before = ids.inspect("a")
         assert before.waste is not None
         assert (before.waste.numbers, before.waste.of) == (0, 100)
         assert before.last_extension == before.waste.since
-        two = store.reserve("a", 100, reason="test", timeout=TIMEOUT)
+        two = store.reserve("a", 100, purpose=Purpose("test"), timeout=TIMEOUT)
         assert not store.hand_back([one], 90, timeout=TIMEOUT)
         assert store.hand_back([two], 200, timeout=TIMEOUT)
         ids.configure("a", above=1000)

@@ -5,7 +5,7 @@ from typing import Any
 
 from issuer_persistence.errors import Halted, LimitHit, LimitTooLow, MaxBehind, VersionMoved
 from issuer_persistence.memory import MemoryStore, Snapshot
-from issuer_persistence.records import Reservation, TagChanges, TagSettings
+from issuer_persistence.records import Purpose, Reservation, TagChanges, TagSettings
 from tests.model import store
 from tests.model.guards import INTACT
 from tests.model.scripts import Scheme
@@ -85,7 +85,9 @@ class StoreWalk:
         at_least = self.pick(self.opened)[0] if self.opened else 0
         held: Reservation | None = None
         try:
-            held = self.store.reserve(TAG, n, at_least=at_least, exact=n is not None, reason="load", timeout=1)
+            held = self.store.reserve(
+                TAG, n, at_least=at_least, exact=n is not None, purpose=Purpose("load"), timeout=1
+            )
             outcome = "ok"
         except MaxBehind:
             outcome = "behind"

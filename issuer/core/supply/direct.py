@@ -10,7 +10,7 @@ from issuer.core.steps import Steps, ask
 from issuer.errors import StoreBehind, StoreUnavailable
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import MaxBehind
-from issuer_persistence.records import Reservation
+from issuer_persistence.records import Purpose, Reservation
 
 #: How often a reservation is asked for, when the store looks behind and isn't. A primary that was deposed, and doesn't
 #: know it yet, answers from the past.
@@ -53,7 +53,7 @@ def reserve(
                     reason,
                     emit,
                     lambda store, timeout: store.reserve(
-                        tag, n, at_least=seen, exact=exact, reason=reason, application=application, timeout=timeout
+                        tag, n, purpose=Purpose(reason, application), at_least=seen, exact=exact, timeout=timeout
                     ),
                 )
             )

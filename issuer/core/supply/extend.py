@@ -24,7 +24,7 @@ from issuer.core.steps import Steps, ask, send
 from issuer.core.supply import direct
 from issuer.errors import ConfigurationError, IssuerError, StoreBehind
 from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
-from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
+from issuer_persistence.records import HIGHEST, Purpose, Tag, TagChanges, fresh_version
 
 #: How often a load that came too late is followed by another reservation. Each one costs a gap of a segment. A period
 #: that begins takes one, too.
@@ -214,7 +214,7 @@ def _reserve_and_load(
         "load",
         emit,
         lambda store, timeout: store.reserve(
-            tag, n, at_least=at_least, reason="load", application=application, born=opened.born, timeout=timeout
+            tag, n, purpose=Purpose("load", application, opened.born), at_least=at_least, timeout=timeout
         ),
     )
     low, high = reserved.low, min(reserved.high, last)
