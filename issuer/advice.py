@@ -1,13 +1,16 @@
 """Advice: what to do about an error or a finding, in the words of the edge that shows it.
 
-In a text `{do:...}` is what the reader types. It is written as in Python: a method of an Issuer, then its arguments
-after the tag; before the method stand arguments of `connect`; and there may be arguments alone. In place of `do` there
-may be a name for another tag, and `{name}` is that tag.
+A Python program gets `ids.recover('orders')`, a shell `issuer recover orders`, a client of HTTP a request. One form for
+all would be wrong: `issuer recover orders` in a shell uses the store of the shell's settings, which may be another one
+than the program's.
+
+In a text, `{do:...}` stands for a call: a method of an Issuer, then its arguments after the tag, as in Python.
+Arguments of `connect` stand before the method. Arguments may also stand alone. A name in place of `do` stands for
+another tag, and `{name}` is that tag.
 """
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from json import dumps
@@ -16,7 +19,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote as escaped
 
-#: By the code of an error; after a point, what single errors of that code advise in place of it.
+#: By the code of an error. With a point: what single errors of that code advise instead.
 ADVICE: Final[Mapping[str, str]] = {
     "configuration.strict_without_redis": "use {do:order='trend'}",
     "configuration.other_journals": (
@@ -61,57 +64,46 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-#: Words of an edge: of arguments, each written as in Python or its name alone; or of a call of `connect`'s arguments, a
-#: method, the tag and arguments.
+#: How an edge writes a call: its arguments, each as in Python or its name alone, the method, the tag, and arguments of
+#: `connect`. The verbs and the arguments are the same words at every edge.
 Words = Callable[..., str]
+
+#: By method, the request of HTTP.
+_REQUESTS: Final = {
+    "create": "POST /v1/tags",
+    "configure": "PATCH /v1/tags/{}",
+    "delete": "DELETE /v1/tags/{}",
+    "recover": "POST /v1/tags/{}/recover",
+}
 
 
 def python(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return what a program of Python says."""
+    """Return the call, or its arguments, as a Python program has it."""
     issuer = f"connect({', '.join(connected)})" if connected else "ids"
     return f"{issuer}.{method}({', '.join([repr(tag), *given])})" if method else ", ".join(given)
 
 
 def command_line(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return what is typed in a shell."""
-    command = [{"configure": "set"}.get(method, method), quote(tag)] if method else []
-    line = " ".join([*map(_option, connected), *command, *map(_option, given)])
+    """Return the command, or its options, as a shell has it."""
+    line = " ".join([*map(_option, connected), *([method, quote(tag)] if method else []), *map(_option, given)])
     return f"`issuer {line}`" if method else line
 
 
-#: By method, the call of HTTP, below /v1/tags.
-_CALLS: Final = {
-    "create": ("POST", ""),
-    "configure": ("PATCH", "/{}"),
-    "delete": ("DELETE", "/{}"),
-    "recover": ("POST", "/{}/recover"),
-}
-
-
 def http(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return what a client of HTTP sends. What only the server's machine can do is what is typed there."""
+    """Return the request, or members of its body. If a file or `connect` is needed, return the server's command."""
     if connected or any(each.startswith("from_journal") for each in given):
         return command_line(given, method, tag, connected)
     if not method:
         return ", ".join(map(_member, given))
-    verb, path = _CALLS[method]
-    named = [] if path else [f"tag={tag!r}"]
-    if method == "recover":
-        named.append("dry_run=False")
-    body = ", ".join(map(_member, (*named, *given)))
-    return f"{verb} /v1/tags{path.format(escaped(tag, safe=''))}" + (f" {{{body}}}" if body else "")
+    named = {"create": [f'"tag": {dumps(tag, ensure_ascii=False)}'], "recover": ['"dry_run": false']}.get(method, [])
+    body = ", ".join([*named, *map(_member, given)])
+    return _REQUESTS[method].format(escaped(tag, safe="")) + (f" {{{body}}}" if body else "")
 
 
 def _member(argument: str) -> str:
-    """Return an argument as JSON has it; a name alone as it is."""
     name, equals, value = argument.partition("=")
-    if not equals:
-        return name
-    try:
-        shown = dumps(literal_eval(value), ensure_ascii=False)
-    except (ValueError, SyntaxError):  # N, which the reader fills in
-        shown = value
-    return f'"{name}": {shown}'
+    shown = {"True": "true", "False": "false"}.get(value, value.replace("'", '"'))
+    return f'"{name}": {shown}' if equals else name
 
 
 def _option(argument: str) -> str:
@@ -124,7 +116,7 @@ def _option(argument: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Do:
-    """A call, or arguments, that the reader types: it is formatted in an edge's words."""
+    """A call, or arguments, in the words of an edge: `{do:recover at_least=N}`."""
 
     words: Words
     tag: str
@@ -138,6 +130,6 @@ class _Do:
 
 
 def filled(text: str, words: Words, tag: str | None, others: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return an advice in these words. `tag`: the one concerned; `others`: the other tags that it names."""
+    """Return an advice in the words of an edge. `tag`: the tag concerned; `others`: the other tags that it names."""
     named = {name: _Do(words, other) for name, other in others.items()}
     return text.format(do=_Do(words, tag or "TAG"), **named)

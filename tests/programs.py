@@ -36,6 +36,7 @@ _context.set_forkserver_preload(
     [
         *("tests.programs", *_LIBRARIES),
         *(f"issuer.{name}" for name in _OURS),
+        *(f"issuer.cli.commands.{path.stem}" for path in (REPOSITORY / "issuer/cli/commands").glob("[a-z]*.py")),
         *(f"issuer_persistence.{name}" for name in _STORES),
     ]
 )

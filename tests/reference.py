@@ -14,6 +14,13 @@ from issuer.settings import DEFINITIONS, REDIS_VARIABLE, STORE_VARIABLES, Defini
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
+#: The commands by name, in the order of the help.
+COMMANDS = {
+    name: command
+    for name in main.list_commands(click.Context(main))
+    if (command := main.get_command(click.Context(main), name)) is not None
+}
+
 #: What to do if a page isn't what it would be.
 REMEDY = "run `.venv/bin/python -m tests.reference`"
 
@@ -82,7 +89,7 @@ def _purpose(name: str) -> str:
 
 
 def _commands() -> str:
-    named = [("issuer", main), *((f"issuer {name}", command) for name, command in main.commands.items())]
+    named = [("issuer", main), *((f"issuer {name}", command) for name, command in COMMANDS.items())]
     return "".join(f"\n### {path}\n\n```text\n{_help(path, command)}\n```\n" for path, command in named)
 
 

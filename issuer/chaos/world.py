@@ -44,7 +44,7 @@ SAMPLED_EVERY = 0.05
 #: Python that runs a command line in a number of processes at once: what each would load first has been loaded for all.
 _AT_ONCE = """
 import multiprocessing, sys
-import issuer.cli.recovery, issuer.wiring
+import issuer.cli.commands.recover, issuer.wiring
 from issuer.cli import main
 process = multiprocessing.get_context("fork").Process
 children = [process(target=main, args=(sys.argv[2:],)) for _ in range(int(sys.argv[1]))]

@@ -1,27 +1,22 @@
-"""Completion of tags in the shell, and the script that switches it on."""
+"""Completion of tags in the shell."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
 from issuer.cli.session import Session, is_missing
-from issuer.terminal import show
 from issuer.wiring import connect
 
 #: Longest that a Tab waits for the store, in seconds.
 PATIENCE = 1.0
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-SHELLS = ("bash", "zsh", "fish")
 
 
 class TagName(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
@@ -52,26 +47,3 @@ def _tags(session: Session) -> list[str]:
 def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
     """Return the TAG argument of commands about a tag that is there."""
     return click.argument("tag", type=TagName(), required=required)
-
-
-@click.command(
-    short_help="Print the script that enables Tab completion.",
-    epilog="""\b
-    Examples:
-      issuer completion bash >> ~/.bashrc
-      issuer completion zsh >> ~/.zshrc
-      issuer completion fish > ~/.config/fish/completions/issuer.fish
-    """,
-)
-@click.argument("shell", metavar="[bash|zsh|fish]", type=click.Choice(SHELLS), required=False)
-@click.pass_context
-def completion(context: click.Context, shell: str | None) -> None:
-    """Print a script for your shell. With it, the Tab key completes commands, options and tags.
-
-    SHELL is bash, zsh or fish. Default: the shell that $SHELL names.
-    """
-    name = shell or Path(os.environ.get("SHELL", "")).name
-    kind = get_completion_class(name) if name in SHELLS else None
-    if kind is None:
-        raise click.UsageError(f"give the name of a shell: {', '.join(SHELLS)}", ctx=context)
-    show(kind(context.find_root().command, {}, "issuer", "_ISSUER_COMPLETE").source())

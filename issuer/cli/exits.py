@@ -134,11 +134,6 @@ class Warnings(logging.Handler):
 class Edge(click.Group):
     """A group whose `main` ends the program with one of the codes above, and never shows users a traceback."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they were added: what one needs first comes first."""
-        del ctx
-        return list(self.commands)
-
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]  # the rest as it is
         """Run the command line and exit; with standalone_mode=False, return or raise instead.
 

@@ -1,4 +1,4 @@
-"""The options that say how a tag's numbers are made, the same for `create` and `set`, and how they are shown."""
+"""The options that say how a tag's numbers are made, the same for `create` and `configure`, and how they are shown."""
 
 from __future__ import annotations
 

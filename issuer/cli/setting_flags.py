@@ -1,4 +1,4 @@
-"""The options that set a tag, one for each of its settings, for `create` and `set`; the scheme's have their own."""
+"""The options of `create` and `configure` for the settings of a tag, one for each; scheme_flags has the others."""
 
 from __future__ import annotations
 

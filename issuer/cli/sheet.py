@@ -1,4 +1,4 @@
-"""The sheet that `issuer show` prints of one tag."""
+"""The sheet that `issuer inspect` prints of one tag, and the line of `create` and `configure`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import click
 from issuer.care.inspection import Inspection, RedisState, Waste
 from issuer.cli.scheme_flags import described
 from issuer.core.periods import SEQ_MOST
-from issuer.core.scheme_record import counted
-from issuer.terminal import ago, folded, moment, numbered, plain
+from issuer.core.scheme_record import counted, last_value
+from issuer.strategies.snowflake.aside import MachineNumbers
+from issuer.terminal import Column, ago, folded, moment, numbered, plain, screen_width, stamp_utc, table
 from issuer.times import lasting
 from issuer.views import counts
-from issuer_persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST, Tag
 
 #: The column in which values begin.
 INDENT = 13
@@ -135,3 +136,32 @@ def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:
         return
     for at, line in enumerate(folded(plain(value), None if room is None else max(room - INDENT, INDENT))):
         yield f"{'' if at else name:{INDENT}}{line}"
+
+
+def stands(now: Tag) -> str:
+    """Say how far it has come, and how far it can go."""
+    if not counts(now.scheme):
+        return now.order
+    last = last_value(now.scheme, now.limit)
+    ends = "" if last == HIGHEST or "cycle" in now.scheme else f", limit {last}"
+    return f"max {counted(now.max, now.scheme)}, step {now.step}{ends}"
+
+
+def settings_of(tag: Tag) -> str:
+    """Return the tag's other settings, to stand after its order or its limit."""
+    ahead = "" if tag.ahead == 1 or not counts(tag.scheme) else f", ahead {tag.ahead}"
+    lease = "" if tag.lease is None or not counts(tag.scheme) else f", lease {tag.lease}"
+    return ahead + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
+
+
+def machine_table(found: MachineNumbers) -> str:
+    """Return the machine numbers that a snowflake tag has used, a row each."""
+    columns = [Column("MACHINE", "right"), Column("HOLDER", flexible=True), Column("LEASE"), Column("USED UP TO")]
+    columns.append(Column("AHEAD"))
+    lease = {True: "held", False: "free", None: ""}
+    rows = [
+        (each.machine, each.holder, lease[each.held], stamp_utc(each.last),
+         lasting(each.ahead / 1000) if each.ahead else "")
+        for each in found.used
+    ]  # fmt: skip
+    return table(columns, rows, screen_width())

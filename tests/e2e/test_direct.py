@@ -44,10 +44,10 @@ def test_a_tag_is_made_changed_deleted_and_made_again_and_each_says_what_it_is(d
         ("create orders --exist-ok --step 60 --start 100 --ahead 7", "orders exists already: max 99, step 50, ahead 6"),
         ("create users --exist-ok --step 50", "made users: first number 1, step 50, trend"),
         ("create users --exist-ok --step 50", "users exists already: max 0, step 50"),
-        ("set orders --lease 500", "changed orders: max 99, step 50, ahead 6, lease 500"),
-        ("set orders --ahead 1 --lease 0", "changed orders: max 99, step 50, lease 0"),
-        ("set orders --limit 900 --above 130 --yes", "changed orders: max 130, step 50, limit 900, lease 0"),
-        ("set orders --description new --step 5", "changed orders: max 130, step 5, limit 900, lease 0"),
+        ("configure orders --lease 500", "changed orders: max 99, step 50, ahead 6, lease 500"),
+        ("configure orders --ahead 1 --lease 0", "changed orders: max 99, step 50, lease 0"),
+        ("configure orders --limit 900 --above 130 --yes", "changed orders: max 130, step 50, limit 900, lease 0"),
+        ("configure orders --description new --step 5", "changed orders: max 130, step 5, limit 900, lease 0"),
         ("create bills --above 123456", "made bills: first number 123457, step 1000, trend"),
     ):
         ended = direct(*line.split())
@@ -59,22 +59,22 @@ def test_a_tag_is_made_changed_deleted_and_made_again_and_each_says_what_it_is(d
     deleted = direct("delete", "orders", "--yes")
     assert (deleted.code, deleted.out, deleted.err) == (0, "", "deleted orders\n")
     assert direct("next", "orders").code == 3
-    assert direct("show", "orders").code == 3
-    assert direct("show", "users", "--deleted").code == 2
-    refused = direct("show", "orders", "--deleted")
+    assert direct("inspect", "orders").code == 3
+    assert direct("inspect", "users", "--deleted").code == 2
+    refused = direct("inspect", "orders", "--deleted")
     assert (refused.code, "orders was deleted just now" in refused.err) == (0, True)
     assert {"step         5", "order        trend, limit 900"} <= {*refused.out.splitlines()}
-    seen = direct("show", "orders", "--deleted", "--json").json()
+    seen = direct("inspect", "orders", "--deleted", "--json").json()
     assert (seen["limit"], seen["store"]["step"], seen["description"]) == (900, 5, "new")
     again = direct("create", "orders", "--limit", "900").err
-    assert "had other settings: lease 0, step 5, description new; use `issuer set`" in again
+    assert "had other settings: lease 0, step 5, description new; use `issuer configure`" in again
     assert direct("next", "orders").out == "132\n"
 
 
 def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> None:
     direct("create", "orders", "--step", "10", "--limit", "500", "--description", "d", "--lease", "7", "--ahead", "6")
     direct("next", "orders", "-n", "61")
-    content = direct("show", "orders", "--json").json()
+    content = direct("inspect", "orders", "--json").json()
     assert list(content) == [
         *("tag", "store", "redis", "order", "limit", "lease", "description", "remaining", "rate", "runway"),
         *("last_extension", "waste"),
@@ -84,7 +84,7 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
     assert all(type(content["store"][name]) is int for name in ("max", "step", "ahead", "timestamp", "created"))
     assert (content["redis"], content["remaining"], content["runway"]) == (None, None, None)
     assert (content["tag"], content["order"], content["limit"], content["lease"]) == ("orders", "trend", 500, 7)
-    sheet = direct("show", "orders").out
+    sheet = direct("inspect", "orders").out
     for said in (
         "direct (no Redis)",
         "limit 500",
@@ -93,7 +93,7 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
     ):
         assert said in sheet
     direct("create", "users")
-    assert "lease        the setting of each process\n" in direct("show", "users").out
+    assert "lease        the setting of each process\n" in direct("inspect", "users").out
     listed = direct("tags").out.splitlines()
     assert listed[0].split() == ["TAG", "MAX", "STEP", "ORDER", "CHANGED", "DESCRIPTION"]
     assert [line.split()[:4] for line in listed[1:]] == [
@@ -136,12 +136,12 @@ def test_a_tag_with_blanks_of_before_is_named_and_can_be_got_rid_of(direct: Cli,
     direct("next", "orders")
     for table in ("tags", "segments"):
         altered(home, f"UPDATE {table} SET tag = ' orders'")  # noqa: S608 - no input
-    for refused in (["next", " orders"], ["create", " orders"], ["set", " orders", "--step", "5"]):
+    for refused in (["next", " orders"], ["create", " orders"], ["configure", " orders", "--step", "5"]):
         ended = direct(*refused)
         assert (ended.code, "must not begin or end with blanks" in ended.err) == (2, True)
     listed = direct("tags")
     assert ("' orders'" in listed.out, "issuer doctor" in listed.err) == (True, True)
-    for look in (["show", " orders"], ["verify", " orders"], ["recover", " orders", "--yes"]):
+    for look in (["inspect", " orders"], ["verify", " orders"], ["recover", " orders", "--yes"]):
         assert direct(*look).code == 0
     (found,) = [each for each in direct("doctor", "--json").json() if each["check"] == "tag-blanks"]
     for command in re.findall("`(.*?)`", found["remedy"]):
@@ -169,7 +169,7 @@ def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(
     assert (home / "ids.db-wal" in kept) is beside
     before = {each: each.read_bytes() for each in kept}
     for command in (
-        "tags", "show orders", "peek orders", "verify", "who orders 1", "decode orders 1",
+        "tags", "inspect orders", "peek orders", "verify", "who orders 1", "decode orders 1",
         "recover orders --dry-run --yes", "recover --all --dry-run --yes", "config",
     ):  # fmt: skip
         ended = direct(*command.split(), "--json") if command != "config" else direct(command)

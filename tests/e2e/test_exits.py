@@ -61,14 +61,14 @@ REFUSED = {
         ("create new --option a", "error: "),
         ("create new --description 'a\x1b[2Jb\nc'", "control characters"),
         ("--redis http://x next orders", "redis+sentinel:// or redis+cluster://"),
-        ("set orders", "nothing to change"),
-        ("set orders --lease 1000001", "lease must be 0..1000000"),
-        ("set orders --ahead 1001", "ahead"),
-        ("set orders --scramble-strict", "error: --scramble-strict: requires scramble\n"),
+        ("configure orders", "nothing to change"),
+        ("configure orders --lease 1000001", "lease must be 0..1000000"),
+        ("configure orders --ahead 1001", "ahead"),
+        ("configure orders --scramble-strict", "error: --scramble-strict: requires scramble\n"),
         # What a tag has for good.
-        ("set orders --restart daily", "error: restart: cannot be changed"),
-        ("set orders --keyed", "error: keyed: cannot be changed"),
-        ("set orders --strategy snowflake", "error: strategy: cannot be changed"),
+        ("configure orders --restart daily", "error: restart: cannot be changed"),
+        ("configure orders --keyed", "error: keyed: cannot be changed"),
+        ("configure orders --strategy snowflake", "error: strategy: cannot be changed"),
         ("keeper", "no Redis is configured"),
         ("delete orders", "--yes"),
         ("recover orders", "stdin is not a terminal"),
@@ -91,7 +91,7 @@ REFUSED = {
         ("next unknown", "create it with `issuer create unknown`\n"),
         ("next -- --json", "error: unknown tag '--json'"),
         *((f"{command} unknown{rest}", "unknown tag 'unknown' in sqlite:///{home}/ids.db; ") for command, rest in (
-            ("show", ""), ("set", " --step 5"), ("delete", " --yes"), ("decode", " 5"), ("recover", " --yes"),
+            ("inspect", ""), ("configure", " --step 5"), ("delete", " --yes"), ("decode", " 5"), ("recover", " --yes"),
             ("halt", " --yes"), ("verify", ""), ("who", " 1"), ("peek", ""),
         )),
     ],
@@ -154,7 +154,7 @@ def test_beside_json_stderr_is_one_object_with_the_warnings_in_it(orders: Cli) -
     told = json.loads(ended.err)
     assert (told["error"], told["code"], told["tag"]) == ("LimitReached", "limit_reached", "orders")
     assert (told["limit"], told["value"]) == (10, 10)
-    assert told["message"].endswith("; raise the limit with `issuer set orders --limit N`")
+    assert told["message"].endswith("; raise the limit with `issuer configure orders --limit N`")
     assert ["% of its numbers are used" in warning for warning in told["warnings"]] == [True]
     for line in ("next", "next orders -n 0", "next orders --colour", "--timeout soon next orders", "sing"):
         ended = orders(*line.split(), "--json")
@@ -166,7 +166,7 @@ def test_beside_json_stderr_is_one_object_with_the_warnings_in_it(orders: Cli) -
 
 def test_a_record_that_no_issuer_writes_is_a_problem(orders: Cli, home: Path) -> None:
     altered(home, """UPDATE tags SET "order" = 'sideways'""")
-    for command in (["next", "orders"], ["show", "orders"], ["tags"]):
+    for command in (["next", "orders"], ["inspect", "orders"], ["tags"]):
         ended = orders(*command)
         assert (ended.code, ended.out) == (4, "")
         assert "order must be one of" in ended.err
@@ -193,7 +193,7 @@ def test_what_is_away_says_when_to_try_again_as_text_and_as_json_and_show_tells_
     # A machine that stands still may not come as far as Redis in 0.2 s, or past the moment of the next trial.
     until(lambda: re.fullmatch(r"error: .*; try again in 0\.\d+ s\n", said()), message="it says when to try again")
     until(told, message="it says so as JSON")
-    shown = direct(*away, "show", "orders", "--json")
+    shown = direct(*away, "inspect", "orders", "--json")
     assert (shown.code, shown.json()["redis"], shown.json()["store"]["max"]) == (5, None, 0)
     assert "redis://127.0.0.1" in shown.json()["redis_error"]
 

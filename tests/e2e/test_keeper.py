@@ -39,7 +39,7 @@ def test_a_client_that_only_draws_is_extended_until_a_signal_stops_the_keeper(
     with_redis: Cli, start: Start, servers: dict[str, str], redis_client: redis.Redis
 ) -> None:
     def state() -> dict[str, Any]:
-        return dict(with_redis("show", "orders", "--json").json()["redis"])
+        return dict(with_redis("inspect", "orders", "--json").json()["redis"])
 
     with_redis("create", "orders", "--step", "100")
     keeper = start("keeper", env=servers)

@@ -20,6 +20,7 @@ from issuer.numbers.template import Template
 from issuer.settings import DEFINITIONS
 from tests import programs
 from tests.e2e.conftest import PROGRAM
+from tests.reference import COMMANDS
 from tests.server.conftest import Serve, serve
 from tests.servers.absent import PACKAGES, needed
 
@@ -123,9 +124,9 @@ def test_the_commands_and_options_in_a_pages_words_exist_and_its_links_lead_some
     text = " ".join(re.sub(r"^```.*?^```$", "", PAGES[page], flags=re.MULTILINE | re.DOTALL).split())
     for code in re.findall(r"`issuer ([^`]*)`", text):
         known, words = {"-h", *(option for each in main.params for option in each.opts)}, shlex.split(code)
-        name = next((word for word in words if word in main.commands), None)
+        name = next((word for word in words if word in COMMANDS), None)
         assert name or words[0] in known, code
-        for each in main.commands[name].params if name else ():
+        for each in COMMANDS[name].params if name else ():
             known.update(each.opts, each.secondary_opts)
         assert {word for word in words if word.startswith("-")} <= known, code
     assert "pip install segment" not in PAGES[page].replace('"', ""), "the package is on no index"

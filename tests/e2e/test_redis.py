@@ -16,25 +16,25 @@ def test_show_tells_nothing_or_both_buffers_and_a_raised_start_holds_at_once(
     with_redis: Cli, redis_url: str, store: str
 ) -> None:
     assert with_redis("create", "orders", "--step", "100").err == "made orders: first number 1, step 100, strict\n"
-    content = with_redis("show", "orders", "--json").json()
+    content = with_redis("inspect", "orders", "--json").json()
     fields = ["cur", "max", "mark", "next_cur", "next_max", "fence", "born"]
     assert list(content["redis"].items()) == [(field, None) for field in fields]
-    assert "nothing drawn yet" in with_redis("show", "orders").out
+    assert "nothing drawn yet" in with_redis("inspect", "orders").out
     with_redis("next", "orders", "-n", "19")
     assert with_redis("next", "orders").out == "20\n"  # the mark
     with issuer.connect(redis=redis_url, store=store, scheduler=None) as program:
         program.warm("orders")
-    content = with_redis("show", "orders", "--json").json()
+    content = with_redis("inspect", "orders", "--json").json()
     state = content["redis"]
     assert [state[name] for name in fields[:5]] == [20, 100, 20, 100, 200]
     assert len(state["fence"]) == REPLID
     assert (content["remaining"], content["store"]["max"], "redis_error" in content) == (180, 200, False)
-    shown = with_redis("show", "orders").out
+    shown = with_redis("inspect", "orders").out
     for said in ("21..100, 80 left", "101..200, 100 left", "lease        none: the tag is strict\n"):
         assert said in shown
-    assert with_redis("set", "orders", "--start", "5000", "--yes").code == 0
+    assert with_redis("configure", "orders", "--start", "5000", "--yes").code == 0
     assert with_redis("next", "orders").out == "5000\n"
-    with_redis("set", "orders", "--above", "10", "--yes")
+    with_redis("configure", "orders", "--above", "10", "--yes")
     assert with_redis("next", "orders").out == "5001\n"
 
 
@@ -55,7 +55,13 @@ def test_a_mistyped_store_is_given_no_number_of_the_right_one(
     with_redis("next", "orders", "-n", "5")
     hash = redis_client.hgetall("issuer:{orders}")
     mistyped = "--store", empty_store(home / "idz.db")
-    for command in ("next orders", "next orders --key k", "peek orders", "create orders", "set orders --above 9 --yes"):
+    for command in (
+        "next orders",
+        "next orders --key k",
+        "peek orders",
+        "create orders",
+        "configure orders --above 9 --yes",
+    ):
         ended = with_redis(*mistyped, *command.split())
         assert (ended.code, ended.out) == (2, "")
         assert "another store" in ended.err
@@ -79,10 +85,10 @@ def test_garbage_in_redis_is_a_problem_that_recover_repairs(with_redis: Cli, red
     with_redis("next", "orders")
     for field, garbage in (("cur", "1.5"), ("store", "garbage")):
         redis_client.hset("issuer:{orders}", field, garbage)
-        for command in ("next orders", "set orders --above 50 --yes"):
+        for command in ("next orders", "configure orders --above 50 --yes"):
             ended = with_redis(*command.split())
             assert (ended.code, ended.out, "issuer recover orders" in ended.err) == (4, "", True)
-        assert with_redis("show", "orders").code == (4 if field == "cur" else 0)
+        assert with_redis("inspect", "orders").code == (4 if field == "cur" else 0)
         assert ("not the id of a store" in with_redis("verify", "orders").out) == (field == "store")
         assert with_redis("recover", "orders", "--at-least", "5000", "--yes").code == 0
     assert with_redis("next", "orders").out == "5001\n"
@@ -92,7 +98,7 @@ def test_garbage_in_redis_is_a_problem_that_recover_repairs(with_redis: Cli, red
 def test_recover_skips_what_the_buffers_hold(with_redis: Cli) -> None:
     with_redis("create", "orders", "--step", "100")
     with_redis("next", "orders", "-n", "120")
-    seen = with_redis("show", "orders", "--json").json()
+    seen = with_redis("inspect", "orders", "--json").json()
     top = seen["store"]["max"]
     for gap in (seen["remaining"], 0):
         (each,) = with_redis("recover", "orders", "--yes", "--json").json()

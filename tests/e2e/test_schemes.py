@@ -19,26 +19,26 @@ def test_a_format_is_set_shown_drawn_peeked_decoded_changed_and_taken_away(direc
     made = direct("create", "inv", "--start", "98", "--format", "INV-{seq:03d}")
     assert made.err == "made inv: first number 98, step 1000, trend, format INV-{seq:03d}\n"
     assert direct("peek", "inv").out == "INV-098\n"
-    assert direct("next", "inv", "--format", "-n", "2").out == "INV-098\nINV-099\n"
-    assert shown(direct("show", "inv"))["format"] == "INV-{seq:03d}"
-    assert direct("show", "inv", "--json").json()["scheme"] == {"format": "INV-{seq:03d}"}
+    assert direct("next", "inv", "--text", "-n", "2").out == "INV-098\nINV-099\n"
+    assert shown(direct("inspect", "inv"))["format"] == "INV-{seq:03d}"
+    assert direct("inspect", "inv", "--json").json()["scheme"] == {"format": "INV-{seq:03d}"}
     by_text = direct("decode", "inv", "INV-098", "--json").json()
     assert (by_text["value"], by_text["counter"], by_text["state"]) == (98, 98, "reserved")
     (entry,) = direct("who", "inv", "98", "--json").json()["entries"]
     assert by_text["reserved"] == [entry]
     assert direct("decode", "inv", "98", "--json").json() == by_text  # no text of this format is all digits
     assert shown(direct("who", "inv", "INV-098"))["state"] == "reserved"
-    direct("set", "inv", "--format", "I{seq:02d}")
-    assert direct("next", "inv", "--format", "--json").code == 1  # too many digits
-    assert json.loads(direct("next", "inv", "--format", "--json").err)["error"] == "FormatOverflow"
-    direct("set", "inv", "--format", "")
-    assert direct("next", "inv", "--format").out == "102\n"
-    assert "scheme" not in direct("show", "inv", "--json").json()
+    direct("configure", "inv", "--format", "I{seq:02d}")
+    assert direct("next", "inv", "--text", "--json").code == 1  # too many digits
+    assert json.loads(direct("next", "inv", "--text", "--json").err)["error"] == "FormatOverflow"
+    direct("configure", "inv", "--format", "")
+    assert direct("next", "inv", "--text").out == "102\n"
+    assert "scheme" not in direct("inspect", "inv", "--json").json()
 
 
 def test_a_text_that_could_be_a_number_is_read_as_a_text_unless_told(direct: Cli) -> None:
     direct("create", "dig", "--format", "{seq:04d}{check}")
-    assert direct("next", "dig", "--format").out == "00018\n"
+    assert direct("next", "dig", "--text").out == "00018\n"
     assert shown(direct("decode", "dig", "00018"))["value"] == "1"
     mistyped = direct("decode", "dig", "00019", "--json")
     assert mistyped.code == 2
@@ -57,21 +57,21 @@ def test_a_stride_is_set_shown_drawn_and_decoded(direct: Cli) -> None:
     made = direct("create", "a", "--stride", "3", "--offset", "2", "--limit", "100", "--step", "5")
     assert made.err == "made a: first number 2, step 5, trend, stride 3: 2, 5, 8, ...\n"
     assert direct("next", "a", "-n", "3").out == "2\n5\n8\n"
-    sheet = shown(direct("show", "a"))
+    sheet = shown(direct("inspect", "a"))
     assert (sheet["stride"], sheet["order"]) == ("3: 2, 5, 8, ...", "trend, limit 100")
     assert shown(direct("decode", "a", "8"))["counter"] == "3"
     found = shown(direct("who", "a", "8"))
     assert (found["counter"], found["segment"]) == ("3 of a", "1..3")
     assert direct("decode", "a", "9").code == direct("who", "a", "9").code == 2
-    changed = direct("set", "a", "--stride", "10", "--offset", "1", "--stride-above", "40")
+    changed = direct("configure", "a", "--stride", "10", "--offset", "1", "--stride-above", "40")
     assert (changed.code, "limit 100" in changed.err) == (0, True)  # as it was set, though the counter has another
-    assert direct("show", "a", "--json").json()["limit"] == 100
+    assert direct("inspect", "a", "--json").json()["limit"] == 100
     assert direct("next", "a", "-n", "6").out == "41\n51\n61\n71\n81\n91\n"
     ended = direct("next", "a")
     assert (ended.code, "91 of 100 are reserved" in ended.err) == (1, True)
     direct("create", "b", "--limit", "3", "--cycle")
     assert direct("next", "b", "-n", "5", "--json").json() == [1, 2, 3, 1, 2]
-    assert shown(direct("show", "b"))["cycle"] == "1..3, again and again"
+    assert shown(direct("inspect", "b"))["cycle"] == "1..3, again and again"
     ended = direct("who", "b", "2")
     assert (ended.code, "again after its limit" in ended.err) == (2, True)
 
@@ -83,11 +83,11 @@ def test_keys_are_named_and_never_shown(direct: Cli) -> None:
     number = direct("next", "c").out.strip()
     assert (len(number), number == "100000") == (6, False)
     assert shown(direct("decode", "c", number))["counter"] == "100000"
-    assert direct("set", "c", "--scramble", "100000=k1", "--scramble", "1000000=k2").code == 0
-    sheet = direct("show", "c")
+    assert direct("configure", "c", "--scramble", "100000=k1", "--scramble", "1000000=k2").code == 0
+    sheet = direct("inspect", "c")
     assert re.search(r"^scramble     key k1, fingerprint [0-9a-f]{16}$", sheet.out, re.MULTILINE)
     assert re.search(r"^scramble     from 1000000 on key k2, fingerprint [0-9a-f]{16}$", sheet.out, re.MULTILINE)
-    for command in (("show", "c"), ("show", "c", "--json"), ("tags", "--json")):
+    for command in (("inspect", "c"), ("inspect", "c", "--json"), ("tags", "--json")):
         assert "0123456789abcdef" not in direct(*command).out
     without = direct("next", "c", env={})
     assert without.code == 2
@@ -106,8 +106,8 @@ def test_shards_are_hidden_behind_their_tag_and_changed_and_recovered_with_it(di
     assert ("4 parts" in listed.out, listed.err) == (True, "not shown: 4 parts; --all shows them\n")
     everything = direct("tags", "--all")
     assert (len(everything.out.splitlines()), everything.err) == (6, "")
-    assert shown(direct("show", "users"))["parts"] == "4; `issuer tags --all` lists them"
-    assert direct("show", "users", "--json").json()["parts"] == 4
+    assert shown(direct("inspect", "users"))["parts"] == "4; `issuer tags --all` lists them"
+    assert direct("inspect", "users", "--json").json()["parts"] == 4
     ended = direct("next", "users")
     assert (ended.code, "--shard-key is required" in ended.err) == (2, True)
     key = ("--shard-key", "alice@example.com")
@@ -117,7 +117,7 @@ def test_shards_are_hidden_behind_their_tag_and_changed_and_recovered_with_it(di
     assert [found[name] for name in ("shard", "app", "counter", "part")] == [told["shard"], 0, 1, part]
     assert shown(direct("who", "users", str(told["value"])))["counter"] == f"1 of {part}"
 
-    assert direct("set", "users", "--step", "7").code == 0
+    assert direct("configure", "users", "--step", "7").code == 0
     assert [tag["step"] for tag in direct("tags", "--json").json()] == [7] * 5
     for option, problem in (
         (
@@ -127,7 +127,7 @@ def test_shards_are_hidden_behind_their_tag_and_changed_and_recovered_with_it(di
         (("--limit", "5"), "cannot be changed: its shards have already issued numbers without it"),
         (("--stride", "2"), "cannot be changed: its shards have already issued numbers without it"),
     ):
-        ended = direct("set", "users", *option)
+        ended = direct("configure", "users", *option)
         assert (ended.code, ended.err) == (2, f"error: {option[0].removeprefix('--')}: {problem}\n")
     assert direct("halt", "users", "--yes").code == 0
     assert direct("next", "users", *key).code == 4
@@ -147,16 +147,16 @@ def test_a_keyed_tag_has_a_series_for_each_key(cli: Cli) -> None:
     cli("create", "cust", "--keyed", "--format", "{key}-{seq:04d}", "--step", "20", "--order", "trend")
     acme = ("--restart-key", "acme")
     assert cli("peek", "cust", *acme).out == "acme-0001\n"
-    assert cli("next", "cust", *acme, "-n", "2", "--format").out == "acme-0001\nacme-0002\n"
-    assert cli("next", "cust", "--restart-key", "zeta#1", "--format").out == "zeta#1-0001\n"
-    assert shown(cli("show", "cust"))["series"] == "by restart key"
-    assert cli("show", "cust", "--json").json()["parts"] == 2
+    assert cli("next", "cust", *acme, "-n", "2", "--text").out == "acme-0001\nacme-0002\n"
+    assert cli("next", "cust", "--restart-key", "zeta#1", "--text").out == "zeta#1-0001\n"
+    assert shown(cli("inspect", "cust"))["series"] == "by restart key"
+    assert cli("inspect", "cust", "--json").json()["parts"] == 2
     assert [line.split()[0] for line in cli("tags").out.splitlines()[1:]] == ["cust"]
     assert shown(cli("who", "cust", "acme-0002"))["counter"] == "2 of cust#acme"
     ended = cli("who", "cust", "2", "--number")
     assert (ended.code, "give the text" in ended.err) == (2, True)
     # Also where tags are made at their first use: a series is like its tag, and looking makes none.
-    for command in (("peek", "typo"), ("decode", "typo", "5"), ("who", "typo", "5"), ("show", "typo")):
+    for command in (("peek", "typo"), ("decode", "typo", "5"), ("who", "typo", "5"), ("inspect", "typo")):
         assert cli(*command).code == 3
     assert [tag["step"] for tag in cli("tags", "--json").json()] == [20] * 3
 
@@ -169,16 +169,16 @@ def test_a_period_is_shown_with_its_numbers(with_redis: Cli) -> None:
         "made inv: first number 1, step 50, strict, format INV-{date:%Y}-{seq:04d}, restart yearly in UTC\n"
     )
     assert with_redis("peek", "inv").out == f"INV-{year}-0001\n"
-    assert with_redis("next", "inv", "--format", "--key", "order-778").out == f"INV-{year}-0001\n"
+    assert with_redis("next", "inv", "--text", "--key", "order-778").out == f"INV-{year}-0001\n"
     assert with_redis("next", "inv").out == "2\n"
     assert with_redis("next", "inv", "--key", "order-778", "--ttl", "60").out == "1\n"
     assert with_redis("next", "inv", "--key", "order-778", "-n", "2").code == 2
-    sheet = shown(with_redis("show", "inv"))
+    sheet = shown(with_redis("inspect", "inv"))
     assert (sheet["period"], sheet["restart"]) == (year, "yearly in UTC")
     assert sheet["order"] == "strict, limit 2^40-1 in each period"
     assert sheet["redis"] == f"cur    2 of {year}"
-    assert f"\nbuffer 1     3..50 of {year}, 48 left, extends at 10\n" in with_redis("show", "inv").out
-    assert with_redis("show", "inv", "--json").json()["period"] == year
+    assert f"\nbuffer 1     3..50 of {year}, 48 left, extends at 10\n" in with_redis("inspect", "inv").out
+    assert with_redis("inspect", "inv", "--json").json()["period"] == year
     assert f"50 of {year}" in with_redis("tags").out
     found = with_redis("decode", "inv", f"INV-{year}-0002", "--json").json()
     assert (found["value"], found["period"], found["date"]) == (2, year, f"{year}-01-01")
@@ -193,7 +193,7 @@ def test_a_period_is_shown_with_its_numbers(with_redis: Cli) -> None:
     assert each["new_in_period"] == each["old_in_period"] == f"50 of {year}"
     assert each["new"] == each["old"] == int(year) << 40 | 50
     assert with_redis("recover", "inv", "--yes").code == 0
-    assert with_redis("next", "inv", "--format").out == f"INV-{year}-0051\n"
+    assert with_redis("next", "inv", "--text").out == f"INV-{year}-0051\n"
 
 
 def test_a_snowflake_number_says_when_and_where_it_was_made_and_by_whom(with_redis: Cli) -> None:
@@ -203,17 +203,17 @@ def test_a_snowflake_number_says_when_and_where_it_was_made_and_by_whom(with_red
     )
     assert made.err.startswith("made snow: trend, strategy snowflake, ")
     number = with_redis("next", "snow").out.strip()
-    sheet = shown(with_redis("show", "snow"))
+    sheet = shown(with_redis("inspect", "snow"))
     assert (sheet["layout"], sheet["order"]) == ("41 bits time, 6 machine, 16 sequence", "trend")
     assert (sheet["epoch"], sheet["ends"][:10]) == ("2026-01-01", "2095-09-07")
     assert not {"step", "lease", "store max", "redis"} & sheet.keys()
-    as_json = with_redis("show", "snow", "--json").json()
+    as_json = with_redis("inspect", "snow", "--json").json()
     assert as_json["layout"]["ends"] == as_json["layout"]["epoch"] + 2**41
     listed = with_redis("tags", "--json").json()[0]
     counters = {"max", "step", "step_mode", "limit", "lease", "ahead"}
     assert not counters & (as_json.keys() | as_json["store"].keys() | listed.keys())
     assert with_redis("tags").out.splitlines()[1].split()[:3] == ["snow", "trend", "snowflake"]
-    changed = with_redis("set", "snow", "--description", "flakes").err
+    changed = with_redis("configure", "snow", "--description", "flakes").err
     assert changed.startswith("changed snow: trend, strategy snowflake, ")
     found = with_redis("decode", "snow", number, "--json").json()
     assert abs(found["timestamp"] / 1000 - datetime.now(UTC).timestamp()) < 60
@@ -271,15 +271,15 @@ def test_the_future_is_shown_and_left_by_a_yes_that_knows_what_it_costs(
     assert (used["last"], used["held"], used["ahead"] > TEN_DAYS - 600_000) == (last, False, True)
     until = f"{datetime.fromtimestamp(last / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     question = f"Set aside 1 machine number of events until {until}? Then 15 of 16 are left, and until then new numbers"
-    line = ("--redis", redis_url, "--store", store, "machines", "events", "--set-aside")
+    line = ("--redis", redis_url, "--store", store, "set-aside", "events")
     for answer, code, after in (("n\n", 1, 5), ("y\n", 0, 0)):
         assert answered(question, answer, *line) == code
         assert with_redis("next", "events").code == after
     assert max(each["last"] for each in with_redis("machines", "events", "--json").json()["used"]) == last
     # A script says yes and gets a list.
     put_ahead()
-    assert with_redis("machines", "events", "--set-aside").code == 2
+    assert with_redis("set-aside", "events").code == 2
     assert with_redis("next", "events").code == 5
-    done = with_redis("machines", "events", "--set-aside", "--yes", "--json")
+    done = with_redis("set-aside", "events", "--yes", "--json")
     assert (done.code, len(done.json())) == (0, 2)
     assert with_redis("next", "events").code == 0

@@ -1,4 +1,4 @@
-"""`issuer set --above` and `--start`: numbers that are skipped never come back, so it asks."""
+"""`issuer configure --above` and `--start`: numbers that are skipped never come back, so it asks."""
 
 import pytest
 
@@ -21,13 +21,13 @@ def stands(cli: Cli) -> tuple[int, str]:
 
 
 def test_a_script_says_yes_or_changes_nothing_and_what_skips_nothing_asks_nobody(orders: Cli) -> None:
-    refused = orders("set", "orders", "--above", "500", "--description", "new")
+    refused = orders("configure", "orders", "--above", "500", "--description", "new")
     assert (refused.code, refused.out, "give --yes" in refused.err) == (2, "", True)
     for option in ("--above", "--start"):
-        below = orders("set", "orders", option, "15")
+        below = orders("configure", "orders", option, "15")
         assert (below.code, "no number is skipped: the numbers up to 20 are" in below.err) == (0, True)
     assert stands(orders) == (20, "")
-    assert orders("set", "orders", "--above", "500", "--description", "new", "--yes").code == 0
+    assert orders("configure", "orders", "--above", "500", "--description", "new", "--yes").code == 0
     assert stands(orders) == (500, "new")
     assert orders("next", "orders").out == "501\n"
 
@@ -45,7 +45,7 @@ def test_numbers_are_skipped_by_a_yes_only_and_a_no_changes_nothing_else_either(
         ("--above", FAR, f": {FAR - 20:,} numbers ({FAR // 10 - 2:,} segments, 97 % of all", "n\n", 1),
         ("--above", 10_020, "? [y/N]", "y\n", 0),
     ):
-        line = ("set", "orders", option, str(above + (option == "--start")), "--description", "new")
+        line = ("configure", "orders", option, str(above + (option == "--start")), "--description", "new")
         question = f"Skip the numbers of orders up to {above} for ever{cost}"
         assert answered(question, answer, "--store", store, *line) == code
         assert stands(orders) == ((20, "") if code else (above, "new"))

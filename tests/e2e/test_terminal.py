@@ -13,12 +13,13 @@ import pytest
 
 import issuer
 from issuer.cli import main
+from issuer.cli.commands.next import CHUNK
 from issuer.cli.exits import MEANINGS
-from issuer.cli.numbers import CHUNK
 from issuer.terminal import Column, ago, moment, plain, shortened, stamp_ms, stamp_utc, table, width
 from issuer.times import lasting, utc
 from tests.e2e.conftest import KEYS, PROGRAM, Cli, Program, Start
 from tests.e2e.terminal import Terminal, answered
+from tests.reference import COMMANDS
 from tests.waiting import until
 
 ESCAPE = "\x1b["
@@ -86,11 +87,11 @@ def test_a_long_draw_has_a_progress_bar_on_the_terminal_unless_the_numbers_go_th
 def test_colours_are_for_terminals_that_want_them(cli: Cli) -> None:
     cli("next", "orders")
     for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
-        for command, code in (("tags", 0), ("show unknown", 3)):
+        for command, code in (("tags", 0), ("inspect unknown", 3)):
             with Terminal(*command.split(), env=env) as terminal:
                 assert terminal.ends() == code
                 assert (ESCAPE in terminal.text) is coloured, env
-    assert ESCAPE not in cli("tags").out + cli("show", "orders").out + cli("next", "").err
+    assert ESCAPE not in cli("tags").out + cli("inspect", "orders").out + cli("next", "").err
 
 
 @pytest.mark.live
@@ -110,15 +111,22 @@ def test_tables_and_sheets_fit_the_terminal_and_a_pipe_gets_everything(direct: C
             assert "�" not in text
         return text
 
-    seen(60, "tags", f"show {'订单' * 30}", "lua", "recover --all --dry-run")
-    sheet = seen(60, f"show {'q' * 30}")  # what nothing else tells is wrapped and not cut
+    seen(60, "tags", f"inspect {'订单' * 30}", "lua", "recover --all --dry-run")
+    sheet = seen(60, f"inspect {'q' * 30}")  # what nothing else tells is wrapped and not cut
     assert (sheet.count("q"), told in " ".join(sheet.split())) == (30, True)
     direct("create", "a" * 30, "--stride", "4000000", "--offset", "7", "--format", "{seq:064d}" + "x" * 90)
     direct("create", "users", "--shards", "--shard-bits", "1", "--description", told)
     direct("create", "coupons", "--scramble", "k1")
     for columns in (60, 80):
         seen(
-            columns, "tags", "tags --all", "config", f"show {'a' * 30}", "show users#1", "show coupons", "chaos --list"
+            columns,
+            "tags",
+            "tags --all",
+            "config",
+            f"inspect {'a' * 30}",
+            "inspect users#1",
+            "inspect coupons",
+            "chaos --list",
         )
     direct("create", "snow", "--strategy", "snowflake", "--option", "machine=store")
     direct("next", "short")
@@ -145,16 +153,16 @@ def test_the_help_fits_80_columns_and_names_every_command_and_scheme(cli: Cli) -
     text = cli("--help").out
     assert all(f" {scheme}://" in text for scheme in ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
     assert "issuer completion bash" in text
-    for command in main.commands:
+    for command in COMMANDS:
         assert f"\n  {command} " in text
-        if command in {"create", "set"}:
+        if command in {"create", "configure"}:
             lines = cli(command, "-h").out.splitlines()
             headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
             assert headings[:4] == ["Options:", "Texts and periods:", "Scrambled numbers:", "Sites and shards:"]
     assert [int(code) for code in re.findall(r"^    (\d+) ", text, re.MULTILINE)] == list(MEANINGS)
 
 
-@pytest.mark.parametrize("command", [None, *main.commands])
+@pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_a_help_fits_80_columns_on_any_terminal_and_has_two_examples_that_can_be_typed(
     cli: Cli, home: Path, command: str | None
 ) -> None:
@@ -167,9 +175,9 @@ def test_a_help_fits_80_columns_on_any_terminal_and_has_two_examples_that_can_be
     assert len(examples) >= 2
     for example in examples:
         _, *typed = takewhile(lambda word: word not in {"|", ">", ">>"}, shlex.split(example, comments=True))
-        at, name = next((at, word) for at, word in enumerate(typed) if word in main.commands)
+        at, name = next((at, word) for at, word in enumerate(typed) if word in COMMANDS)
         assert command in (None, name), example
-        main.commands[name].make_context(name, typed[at + 1 :], parent=main.make_context("issuer", typed))
+        COMMANDS[name].make_context(name, typed[at + 1 :], parent=main.make_context("issuer", typed))
 
 
 def test_a_row_that_is_too_wide_for_columns_is_a_block_of_lines() -> None:
@@ -200,7 +208,7 @@ def test_text_is_cut_by_cells_and_never_within_a_wide_letter() -> None:
 
 def test_a_description_cannot_turn_the_line_around(direct: Cli) -> None:
     direct("create", "orders", "--description", "c\u202ed")
-    for shown in (direct("tags").out, direct("show", "orders").out):
+    for shown in (direct("tags").out, direct("inspect", "orders").out):
         assert r"c\u202ed" in shown
     assert plain("zürich 订单 e\u0301") == "zürich 订单 e\u0301"
 
@@ -233,14 +241,14 @@ def test_tab_completes_commands_tags_options_and_what_they_take(cli: Cli, store:
     before = list(home.iterdir())
     assert completed(cli, "issuer re") == ["recover"]
     assert completed(cli, f"issuer --store {store} next or") == ["order-lines", "orders"]
-    assert completed(cli, f"issuer --store {store} show ") == ["order-lines", "orders", "users"]
+    assert completed(cli, f"issuer --store {store} inspect ") == ["order-lines", "orders", "users"]
     assert completed(cli, f"issuer --store {store} create or") == []
     for words, offered in (
         ("create a --restart ", "monthly"),
         ("create a --timezone Europe/Vi", "Europe/Vienna"),
         ("create a --strategy s", "snowflake"),
         ("create a --scramble k", "k2"),
-        ("set a --scramble 100=k", "100=k2"),
+        ("configure a --scramble 100=k", "100=k2"),
         ("create a --limit ", "int32"),
         ("next a --sh", "--shard-key"),
     ):

@@ -14,7 +14,7 @@ def orders(direct: Cli) -> Cli:
     direct("create", "orders", "--step", "10")
     for n in ("10", "10", "5"):
         direct("next", "orders", "-n", n)
-    direct("set", "orders", "--above", "100", "--yes")
+    direct("configure", "orders", "--above", "100", "--yes")
     direct("next", "orders")
     direct("create", "users")
     return direct
@@ -142,7 +142,7 @@ def test_a_tag_that_is_halted_by_a_yes_gives_no_more_until_recover(orders: Cli, 
     ended = orders("halt", "orders", "--yes")
     assert (ended.code, ended.out, "issuer recover orders" in ended.err) == (0, "", True)
     assert "trend, halted" in orders("tags").out
-    assert "HALTED" in orders("show", "orders").out
+    assert "HALTED" in orders("inspect", "orders").out
     stopped = orders("next", "orders")
     assert (stopped.code, stopped.out) == (4, "")
     assert "halted at max 101, by `halt`" in stopped.err
@@ -157,18 +157,18 @@ def test_a_tag_that_is_halted_by_a_yes_gives_no_more_until_recover(orders: Cli, 
 @pytest.mark.covers("U.11")
 def test_show_has_rate_runway_last_extension_and_waste_as_a_table_and_as_json(with_redis: Cli) -> None:
     with_redis("create", "orders", "--step", "10")
-    fresh = with_redis("show", "orders", "--json").json()
+    fresh = with_redis("inspect", "orders", "--json").json()
     assert (fresh["last_extension"], fresh["waste"]) == (None, None)
     for n in ("10", "10", "5"):
         with_redis("next", "orders", "-n", n)
-    with_redis("set", "orders", "--above", "100", "--yes")
+    with_redis("configure", "orders", "--above", "100", "--yes")
     for n in ("10", "10", "5"):
         with_redis("next", "orders", "-n", n)
-    lines = dict(line.split(maxsplit=1) for line in with_redis("show", "orders").out.splitlines() if " " in line)
+    lines = dict(line.split(maxsplit=1) for line in with_redis("inspect", "orders").out.splitlines() if " " in line)
     assert lines["rate"].endswith("per second")
     assert lines["runway"] != "unknown"
     assert "ago" in lines["extended"] or "just now" in lines["extended"]
-    seen = with_redis("show", "orders", "--json").json()
+    seen = with_redis("inspect", "orders", "--json").json()
     assert min(seen["rate"], seen["runway"]) > 0
     assert seen["store"]["created"] <= seen["waste"]["since"] <= seen["last_extension"]
     # 30 or 40 were reserved before the jump to 100, and all since then.

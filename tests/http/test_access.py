@@ -18,12 +18,12 @@ from tests.http.doors import Door, through, tokens
 SCOPES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("next", "take", "reserve", "warm"), frozenset({"issue"})),
     **dict.fromkeys(("peek", "decode"), frozenset({"issue", "read"})),
-    **dict.fromkeys(("who", "segments", "tags", "show", "verify", "doctor", "metrics"), frozenset({"read"})),
-    **dict.fromkeys(("create", "change", "delete", "halt", "recover"), frozenset({"admin"})),
+    **dict.fromkeys(("who", "segments", "tags", "inspect", "verify", "doctor", "metrics"), frozenset({"read"})),
+    **dict.fromkeys(("create", "configure", "delete", "halt", "recover"), frozenset({"admin"})),
     **dict.fromkeys(("livez", "healthz", "readyz", "openapi", "docs"), frozenset()),
 }
 BODIES: Mapping[str, Any] = {
-    "take": {"n": 2}, "reserve": {"n": 2}, "create": {"tag": "made"}, "change": {"step": 7}, "next": None,
+    "take": {"n": 2}, "reserve": {"n": 2}, "create": {"tag": "made"}, "configure": {"step": 7}, "next": None,
 }  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def test_a_token_for_some_tags_sees_and_draws_from_these_alone(tmp_path: Path) -
             await door.ids.create(tag)
         door.token = made["it"]
         assert [each["tag"] for each in (await door.good("GET", "/v1/tags"))["tags"]] == ["eu-1", "eu-2", "orders"]
-        page = await door.good("GET", "/v1/tags?limit=2")
+        page = await door.good("GET", "/v1/tags?count=2")
         rest = await door.good("GET", f"/v1/tags?cursor={page['next']}")
         assert [each["tag"] for each in page["tags"] + rest["tags"]] == ["eu-1", "eu-2", "orders"]
         for token in (made["it"], made["drawing"]):

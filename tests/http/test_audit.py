@@ -44,7 +44,7 @@ def test_each_call_of_an_operator_is_one_line_with_who_where_and_which(
         assert re.fullmatch("[0-9a-f]{16}", made_up)
         assert audited(caplog) == [
             (logging.INFO, "create of tag 'a': 201, by token 'ops' from 10.0.0.7, request r-1"),
-            (logging.INFO, "change of tag 'a': 200, by token 'ops' from 10.0.0.7, request r-2"),
+            (logging.INFO, "configure of tag 'a': 200, by token 'ops' from 10.0.0.7, request r-2"),
             (logging.INFO, "halt of tag 'a': 403, by token 'shop' from 10.0.0.7, request r-3"),
             (logging.INFO, "recover of tag 'b': 404, by token 'ops' from 10.0.0.7, request r-4"),
             (logging.INFO, f"delete of tag 'a': 204, by token 'ops' from 10.0.0.7, request {made_up}"),

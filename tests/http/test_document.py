@@ -76,7 +76,7 @@ def test_bodies_have_the_names_of_python() -> None:
     of = {route.name: {field.name for field in route.body or ()} for route in ROUTES}
     python = {*TagOptions.__dataclass_fields__, *SchemeOptions.__annotations__} - {"given"}
     assert of["create"] == python | {"tag", "exist_ok"}
-    assert of["change"] == python - {"order"}
+    assert of["configure"] == python - {"order"}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)

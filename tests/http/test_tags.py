@@ -13,7 +13,7 @@ async def paged(door: Door, path: str, member: str) -> list[Any]:
     found: list[Any] = []
     more = ""
     while True:
-        page = await door.good("GET", f"{path}{'&' if '?' in path else '?'}limit=3{more}")
+        page = await door.good("GET", f"{path}{'&' if '?' in path else '?'}count=3{more}")
         assert len(page[member]) <= 3
         found += page[member]
         if page["next"] is None:
@@ -81,7 +81,7 @@ def test_tags_are_listed_by_name_in_pages_each_once() -> None:
             await door.ids.create(name)
         assert [each["tag"] for each in await paged(door, "/v1/tags", "tags")] == sorted(names)
         assert len((await door.good("GET", "/v1/tags"))["tags"]) == 10
-        page = await door.good("GET", "/v1/tags?limit=3")
+        page = await door.good("GET", "/v1/tags?count=3")
         await door.ids.delete(page["tags"][-1]["tag"])  # where the next page begins need not be there any more
         rest = await door.good("GET", f"/v1/tags?cursor={page['next']}")
         assert [each["tag"] for each in rest["tags"]] == sorted(names)[3:]
@@ -107,7 +107,7 @@ def test_the_ledger_is_shown_in_pages_each_segment_once_from_either_end() -> Non
 @pytest.mark.parametrize(
     "query",
     [
-        "limit=0", "limit=1001", "limit=x", "limit=1.5", "limit=", "limit=" + "9" * 5000, "cursor=x", "cursor=",
+        "count=0", "count=1001", "count=x", "count=1.5", "count=", "count=" + "9" * 5000, "cursor=x", "cursor=",
         "cursor=%00", "cursor=é", f"cursor={cursor(5)}", f"cursor={cursor([1, 2])}", f"cursor={cursor([1, 2, 3])}",
         f"cursor={cursor([True, 2, 'x'])}", f"cursor={cursor([-5, 2, 'x'])}", f"cursor={cursor([2**70, 2, 'x'])}",
         f"cursor={cursor({'a': 1})}", "cursor=" + "WW" * 5000,

@@ -98,7 +98,7 @@ def test_every_tag_of_the_store_is_extended_in_time_though_nothing_is_drawn_thro
     serve: Serve, servers: dict[str, str], cli: Cli, redis_client: redis.Redis
 ) -> None:
     def state() -> dict[str, int]:
-        return dict(cli("show", "orders", "--json", env=servers).json()["redis"])
+        return dict(cli("inspect", "orders", "--json", env=servers).json()["redis"])
 
     cli("create", "orders", "--step", "100", env=servers)
     server = serve("--workers", "2", env=servers)

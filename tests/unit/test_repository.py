@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from issuer.cli.group import main
 from issuer.doors.tokens import SCOPES
+from tests.reference import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FORMS = REPOSITORY / ".github" / "ISSUE_TEMPLATE"
@@ -72,7 +72,7 @@ def test_the_form_of_a_bug_asks_for_what_a_maintainer_needs() -> None:
 def test_commands_of_the_issuer_that_are_named_are_there(path: str) -> None:
     commands = set(re.findall(r"(?:`|label: )issuer ([a-z]+)", text(path)))
     assert commands
-    assert commands <= set(main.commands)
+    assert commands <= set(COMMANDS)
 
 
 def test_the_page_of_security_names_the_scopes_and_leads_to_headings_that_are_there() -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from issuer.api.aio import AsyncIssuer
 from issuer.api.blocking import Issuer
-from issuer.cli.group import main
 from issuer.numbers import limits
 from issuer.operations.tag_options import TagOptions
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import HIGHEST, SETTINGS, Tag, TagChanges, TagSettings, settings_of
 from tests.colours import COLOURS, Connect
+from tests.reference import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "operations.md"
 CHANGED = {name for name, setting in SETTINGS.items() if setting.changes}
@@ -70,8 +70,8 @@ def test_both_faces_put_each_in_its_place(connect: Connect) -> None:
 
 
 def test_the_command_line_has_an_option_for_every_setting() -> None:
-    for command, names in (("create", OF_CALLERS), ("set", OF_CALLERS & CHANGED)):
-        options = [each.name for each in main.commands[command].params]
+    for command, names in (("create", OF_CALLERS), ("configure", OF_CALLERS & CHANGED)):
+        options = [each.name for each in COMMANDS[command].params]
         assert {*options} >= names | BEGINNING
 
 

@@ -120,7 +120,7 @@ def test_the_view_of_an_error_has_its_code_and_what_it_carries() -> None:
         (
             "tag_differs",
             "tag 'orders' exists: step is 6, not 5; use its settings, or change them with ids.configure('orders')",
-            "tag 'orders' exists: step is 6, not 5; use its settings, or change them with `issuer set orders`",
+            "tag 'orders' exists: step is 6, not 5; use its settings, or change them with `issuer configure orders`",
             "tag 'orders' exists: step is 6, not 5; use its settings, or change them with PATCH /v1/tags/orders",
         ),
         (

@@ -48,7 +48,7 @@ _TAG: Final = Field("tag", TEXT, "Name of the tag, if it is `.` or `..`. The pat
 _SHARD_KEY: Final = Field("shard_key", TEXT, "Key that selects the shard. Only for tags with shards")
 _RESTART_KEY: Final = Field("restart_key", TEXT, "Key that selects the series. Only for keyed tags")
 _CURSOR: Final = Field("cursor", TEXT, "Value of `next` in the reply with the previous page")
-_LIMIT: Final = Field("limit", WHOLE, "Number of entries per page. Default: 100", schema=_to(1, tags.PAGE_MOST))
+_COUNT: Final = Field("count", WHOLE, "Number of entries per page. Default: 100", schema=_to(1, tags.PAGE_MOST))
 
 _CHANGEABLE: Final = (
     Field("step", STEP, "Count of numbers per step of a segment. `auto` stands for 1000"),
@@ -191,10 +191,10 @@ ROUTES: Final = (
     Route(
         "GET", f"{_OF}/segments", "segments", "List the tag's ledger: its reserved segments, the highest first.",
         tags.segments, READ, "SegmentPage",
-        query=(_LIMIT, _CURSOR, Field("upward", FLAG, "If true, the lowest segment comes first")),
+        query=(_COUNT, _CURSOR, Field("upward", FLAG, "If true, the lowest segment comes first")),
     ),
     Route("GET", "/v1/tags", "tags", "List the tags that the token may read, sorted by name.",
-          tags.tags, READ, "TagPage", query=(_LIMIT, _CURSOR), checked=True),
+          tags.tags, READ, "TagPage", query=(_COUNT, _CURSOR), checked=True),
     Route(
         "POST", "/v1/tags", "create",
         "Create a tag. If the tag was deleted before, it continues above its old numbers.",
@@ -207,9 +207,9 @@ ROUTES: Final = (
             Field("exist_ok", FLAG, "If true, and the tag exists and makes the same numbers, the request succeeds"),
         ),
     ),
-    Route("GET", _OF, "show", "Show the tag's settings and its state in the store and Redis.", tags.show, READ,
+    Route("GET", _OF, "inspect", "Show the tag's settings and its state in the store and Redis.", tags.inspect, READ,
           "Inspection"),
-    Route("PATCH", _OF, "change", "Change settings of the tag while it is in use.", tags.change, ADMIN, "Tag",
+    Route("PATCH", _OF, "configure", "Change settings of the tag while it is in use.", tags.configure, ADMIN, "Tag",
           body=_CHANGEABLE),
     Route("DELETE", _OF, "delete", "Delete the tag and its parts.", tags.delete, ADMIN, statuses=(204,)),
     Route("POST", f"{_OF}/halt", "halt", "Stop all reservations of the tag until it is recovered.", upkeep.halt, ADMIN,

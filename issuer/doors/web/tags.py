@@ -1,4 +1,4 @@
-"""Handlers of tags: list, create, show, change, delete, and the pages of a ledger."""
+"""Handlers of tags: list, create, inspect, configure, delete, and the pages of a ledger."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PAGE: Final = 100
 PAGE_MOST: Final = 1000
 
 
-def _limit(query: Mapping[str, Any]) -> int:
-    limit: int = query.get("limit", PAGE)
-    if not 1 <= limit <= PAGE_MOST:
-        raise InvalidArgument(f"must be 1..{PAGE_MOST}, not {limit}", value=limit, argument="limit")
-    return limit
+def _count(query: Mapping[str, Any]) -> int:
+    count: int = query.get("count", PAGE)
+    if not 1 <= count <= PAGE_MOST:
+        raise InvalidArgument(f"must be 1..{PAGE_MOST}, not {count}", value=count, argument="count")
+    return count
 
 
 async def tags(service: Service, call: RequestCall) -> Reply:
     """Show a page of the tags that the caller may read, by name."""
-    limit, beyond = _limit(call.query), None
+    count, beyond = _count(call.query), None
     if "cursor" in call.query:
         beyond = place(call.query["cursor"])
         if not isinstance(beyond, str):
@@ -46,8 +46,8 @@ async def tags(service: Service, call: RequestCall) -> Reply:
             raise refusal
     found.sort(key=lambda each: each.tag)
     begin = 0 if beyond is None else bisect_right(found, beyond, key=lambda each: each.tag)
-    page = found[begin : begin + limit]
-    more = begin + limit < len(found)
+    page = found[begin : begin + count]
+    more = begin + count < len(found)
     content = {"tags": list(map(view, page)), "next": cursor(page[-1].tag) if more else None}
     return shown(content, as_string=call.as_string)
 
@@ -62,13 +62,13 @@ async def create(service: Service, call: RequestCall) -> Reply:
     return shown(view(made), as_string=call.as_string, status=status, headers=[place])
 
 
-async def show(service: Service, call: RequestCall) -> Reply:
+async def inspect(service: Service, call: RequestCall) -> Reply:
     """Show all that is known of a tag."""
     found = await service.ids.inspect(call.tag, timeout=call.timeout)
     return shown(view(found), as_string=call.as_string)
 
 
-async def change(service: Service, call: RequestCall) -> Reply:
+async def configure(service: Service, call: RequestCall) -> Reply:
     """Change a tag."""
     said = {name: value for name, value in call.body.items() if name != "timeout"}
     service.plain.pop(call.tag, None)  # before, and after: a draw beside it may see the tag as it was
@@ -89,7 +89,7 @@ async def segments(service: Service, call: RequestCall) -> Reply:
     if beyond is not None and not _is_position(beyond):
         raise InvalidArgument("must be the `next` of a page", value=call.query["cursor"], argument="cursor")
     upward = bool(call.query.get("upward"))
-    page = await service.ids.segments(call.tag, _limit(call.query), beyond=beyond, upward=upward, timeout=call.timeout)
+    page = await service.ids.segments(call.tag, _count(call.query), beyond=beyond, upward=upward, timeout=call.timeout)
     if page.last is not None and not _is_position(page.last):
         raise CorruptState(f"the ledger of tag {call.tag!r} has a damaged entry: `verify` shows it", tag=call.tag)
     content = view(page) | {"next": None if page.last is None else cursor(page.last)}

@@ -21,6 +21,8 @@ from issuer.times import utc
 from issuer_persistence.records import now_ms
 from issuer_persistence.urls import mask
 
+SECTION = "Servers"
+
 
 @click.command(
     short_help="Load segments into Redis for all tags (a daemon).",

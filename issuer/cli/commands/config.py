@@ -1,51 +1,20 @@
-"""Commands for looking things up: the scripts and the settings."""
+"""`issuer config`."""
 
 from __future__ import annotations
-
-import re
 
 import click
 
 from issuer.cli.exits import json_option
 from issuer.cli.session import Session
-from issuer.gateway.scripts import NAMES, script
 from issuer.settings import DEFINITIONS
 from issuer.terminal import Column, screen_width, show, show_json, table
 from issuer.times import lasting
 from issuer_persistence.urls import mask
 
+SECTION = "Tools"
+
 #: From this many seconds on a duration is shown in larger units as well.
 LONG = 120
-
-_PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\.\s", re.DOTALL)
-
-
-@click.command(
-    short_help="Print a Lua script and its contract.",
-    epilog="""\b
-    Examples:
-      issuer lua                             # list the scripts
-      issuer lua next > next.lua
-    """,
-)
-@click.argument("name", metavar="[NAME]", required=False, type=click.Choice(NAMES))
-def lua(name: str | None) -> None:
-    """Print the Lua script NAME exactly as it is sent to Redis.
-
-    The comment at the top of the script is its contract: keys, arguments and replies. A program in any language can
-    draw numbers: it runs the script `next` with EVALSHA. If NAME is omitted, the command lists the scripts.
-    """
-    if name is not None:
-        click.echo(script(name).text.rstrip("\n"))
-        return
-    columns = [Column("SCRIPT"), Column("PURPOSE", flexible=True)]
-    show(table(columns, [(each, _purpose(each)) for each in NAMES], screen_width()))
-
-
-def _purpose(name: str) -> str:
-    """Return the purpose of a script: the first sentence of its contract."""
-    found = _PURPOSE.match(script(name).text)
-    return " ".join(found[1].split()) if found else ""
 
 
 @click.command(

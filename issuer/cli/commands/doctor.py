@@ -11,11 +11,12 @@ from issuer.advice import command_line
 from issuer.api.blocking import Issuer
 from issuer.care.doctor.finding import Finding, Level
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
-from issuer.cli.options import Whole
-from issuer.cli.recovery import MANY
+from issuer.cli.options import MANY, Whole
 from issuer.cli.session import Session
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
 from issuer.views import view
+
+SECTION = "Checks and recovery"
 
 #: Each level's heading and colour.
 HEADINGS: Final[dict[Level, tuple[str, str]]] = {

@@ -1,4 +1,4 @@
-"""`issuer halt`, and `issuer recover`, which ends it."""
+"""`issuer recover`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from issuer.api.blocking import Issuer
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import OK, code_of, complain, json_option, said
-from issuer.cli.options import Whole, asked, check_askable
+from issuer.cli.options import MANY, Whole, asked, check_askable
 from issuer.cli.session import Session
 from issuer.core.error_mapping import store_error
 from issuer.core.recovery import Recovery
@@ -22,9 +22,7 @@ from issuer.views import view
 from issuer_persistence.errors import StoreError
 from issuer_persistence.journal import Journals, read
 
-#: From this many tags on there is a progress bar.
-MANY = 20
-
+SECTION = "Checks and recovery"
 
 #: Up to this many tags whose store is their only witness are named; of more only the count is shown.
 NAMED = 20
@@ -52,46 +50,6 @@ class _Outcome:
         if self.recovery is None:
             return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": said(self.error)}
         return view(self.recovery)
-
-
-@click.command(
-    short_help="Stop reservations of a tag until `issuer recover`.",
-    epilog="""\b
-    Examples:
-      issuer halt orders
-      issuer halt --all --yes
-    """,
-)
-@tag_argument(required=False)
-@click.option("--all", "everything", is_flag=True, help="Halt every tag of the store.")
-@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
-@click.pass_context
-def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool) -> None:
-    """Stop the reservations of TAG in every process until `issuer recover` has run.
-
-    Use it if you don't trust the state of the store, or before you restore the store from a backup. Numbers that are
-    reserved already are still issued: those in Redis, leases, and segments of processes. When they are used up, callers
-    get an error that names `issuer recover`. Running the command twice is safe.
-    """
-    if (tag is None) is not everything:
-        raise click.UsageError("give either a TAG or --all")
-    check_askable(yes=yes)
-    issuer = Session.of(context).connect()
-    names = [record.tag for record in issuer.tags()] if tag is None else [tag]
-    if not names:
-        say("no tags in this store")
-        return
-    asked(f"Halt {numbered(len(names), 'tag')}?" if everything else f"Halt {plain(names[0])}?", yes=yes)
-    codes = [OK]
-    for name in names:
-        try:
-            issuer.halt(name)
-        except IssuerError as error:
-            complain(error)
-            codes.append(code_of(error))
-        else:
-            say(f"halted {plain(name)}: no reservations until `issuer recover {plain(name)}`")
-    context.exit(max(codes))
 
 
 @click.command(

@@ -15,6 +15,8 @@ from issuer.cli.exits import FAILED, USAGE, code_of
 from issuer.cli.session import Session
 from issuer.errors import IssuerError
 
+SECTION = "Servers"
+
 #: The option, as a command line has it in one word or in two.
 _FORMAT: Final = "--log-format"
 

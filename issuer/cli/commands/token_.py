@@ -8,6 +8,8 @@ from issuer.cli.exits import json_option
 from issuer.doors.tokens import SCOPES, Scope, line_for, new_token
 from issuer.terminal import say, show, show_json
 
+SECTION = "Servers"
+
 
 @click.command(
     short_help="Create a token for a caller of `issuer serve`.",

@@ -6,6 +6,8 @@ import click
 
 from issuer.cli.exits import PROBLEM
 
+SECTION = "Tools"
+
 
 @click.command(
     short_help="Watch four processes draw while Redis is rolled back.",

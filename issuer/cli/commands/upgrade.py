@@ -8,6 +8,8 @@ from issuer.cli.exits import json_option
 from issuer.cli.session import Session
 from issuer.terminal import say, show_json
 
+SECTION = "Checks and recovery"
+
 
 @click.command(
     short_help="Upgrade the schema of an SQLite store.",

@@ -1,4 +1,4 @@
-"""`issuer verify`, `issuer who`."""
+"""`issuer verify`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from issuer.api.blocking import Issuer
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import FAILED, OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
-from issuer.cli.numbers import ambiguous, read, value_argument
+from issuer.cli.exits import OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
+from issuer.cli.options import MANY
 from issuer.cli.session import Session
-from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag, brief
-from issuer.terminal import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
+from issuer.errors import IssuerError, RedisUnavailable, Unavailable, UnknownTag
+from issuer.terminal import folded, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.times import utc
-from issuer.views import state, view
-from issuer_persistence.records import now_ms
+from issuer.views import view
+
+SECTION = "Checks and recovery"
 
 #: Blanks before what stands under a heading.
 INDENTED = 2
-
-#: From this many tags on there is a progress bar.
-MANY = 20
 
 #: The kind of a finding that is no fault: Redis was away.
 UNSEEN = "Redis not looked at"
@@ -147,65 +145,3 @@ def _report(findings: list[Discrepancy], room: int | None) -> str:
 
 def _bold(heading: str, room: int | None) -> str:
     return click.style(heading if room is None else shortened(heading, room), bold=True)
-
-
-# ---------------------------------------------------------------------- who
-
-
-@click.command(
-    short_help="Show which process reserved a number, and when.",
-    epilog="""\b
-    Examples:
-      issuer who orders 4711
-      issuer who orders 4711 --json
-      issuer who invoices INV-2026-000017
-
-    \b
-    Exit codes: 0 the segment was found, 1 no ledger entry contains the number,
-    4 several entries contain it: run issuer verify.
-    """,
-)
-@tag_argument()
-@value_argument
-@json_option()
-@click.pass_context
-def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
-    """Show which process reserved the segment that VALUE of TAG is in, and when.
-
-    VALUE is a number or a text of TAG. The ledger records segments, not single numbers. The caller that drew a number
-    from Redis is not recorded. In JSON, `low` of a segment is the number before its first number, and `high` is its
-    last number.
-    """
-    issuer = Session.of(context).connect()
-    decoded = read(issuer, tag, value, as_number=as_number)
-    if decoded.counter is None:
-        why = "its strategy makes numbers without a counter" if decoded.fields is not None else ambiguous(issuer, tag)
-        raise NotDecodable(f"{brief(value)} of {tag!r} has no ledger entry: {why}", tag=tag, value=value)
-    part, number = decoded.part or tag, decoded.counter
-    found = issuer.who(part, number)
-    shown = state(found)
-    plainly = part == tag and number == decoded.value
-    if as_json:
-        show_json(view(found) | ({} if plainly else {"value": decoded.value}))
-    elif found.entries:
-        now = now_ms()
-        lines = [click.style(f"{plain(tag)} {plain(value)}", bold=True)]
-        lines += [] if plainly else [f"counter   {number} of {plain(part)}"]
-        lines.append(f"state     {shown}")
-        for entry in found.entries:
-            lines += [
-                f"segment   {entry.low + 1}..{entry.high}",
-                f"reserved  {moment(entry.time, now)}",
-                *([f"service   {plain(entry.application)}"] if entry.application else []),
-                f"by        {plain(entry.host)}, pid {entry.pid}",
-                f"for       {plain(entry.reason)}",
-            ]
-        show("\n".join(lines))
-    else:
-        named = f"{plain(value)} of {plain(tag)}" + ("" if plainly else f" (counter {number} of {plain(part)})")
-        complain(f"{named} is in no ledger entry: {shown}")
-    if len(found.entries) > 1:
-        complain(
-            f"{len(found.entries)} reservations contain it: it may have been issued twice. Run `issuer verify {part}`"
-        )
-    context.exit(FAILED if not found.entries else OK if len(found.entries) == 1 else PROBLEM)

@@ -28,6 +28,8 @@ from issuer.terminal import Column, plain, say, screen_width, show, show_json, t
 from issuer.times import lasting
 from issuer_persistence.urls import mask
 
+SECTION = "Tools"
+
 #: Numbers a segment of the scratch tag: enough that its reservations are not what is measured.
 STEP = 10_000_000
 #: Numbers a `take`.

@@ -8,6 +8,8 @@ from issuer.cli.exits import PROBLEM
 from issuer.cli.options import Seconds
 from issuer.terminal import Column, say, screen_width, show, show_json, table
 
+SECTION = "Tools"
+
 _UNSHOWN = "No fault of this command shows the harm without these guards, only faults of `make chaos` do: {}."
 
 

@@ -1,0 +1,66 @@
+"""`issuer inspect`."""
+
+from __future__ import annotations
+
+import click
+
+from issuer.api.blocking import Issuer
+from issuer.care.inspection import Inspection
+from issuer.cli.completion import tag_argument
+from issuer.cli.exits import UNREACHABLE, complain, json_option
+from issuer.cli.session import Session
+from issuer.cli.sheet import sheet
+from issuer.errors import InvalidArgument, UnknownTag
+from issuer.terminal import ago, plain, say, screen_width, show, show_json
+from issuer.views import view
+from issuer_persistence.records import now_ms
+
+SECTION = "Tags"
+
+
+@click.command(
+    short_help="Show the settings and the state of a tag.",
+    epilog="""\b
+    Examples:
+      issuer inspect orders
+      issuer inspect orders --json
+      issuer inspect orders --deleted
+
+    \b
+    Exit codes: 0 the tag was shown, 3 the tag does not exist, 5 Redis or the
+    store is unavailable.
+    """,
+)
+@tag_argument()
+@click.option("--deleted", is_flag=True, help="Show the tag as it was when it was deleted.")
+@json_option()
+@click.pass_context
+def inspect(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -> None:
+    """Show the settings and the state of TAG, as the store and Redis have them. Nothing is changed.
+
+    If the tag has a stride, a scramble key or a cycle, its max and the numbers in Redis are counter values, not the
+    numbers that users see. If Redis is unavailable, the command shows only the state in the store, and the exit code
+    is 5.
+    """
+    session = Session.of(context)
+    seen = _deleted(session.connect(), tag) if deleted else session.connect().inspect(tag)
+    if as_json:
+        show_json(view(seen))
+    else:
+        direct = session.settings().redis_url.value == "none"
+        if deleted:
+            say(
+                f"{plain(tag)} was deleted {ago(seen.store.timestamp, now_ms())}. If it is created again, it starts "
+                "after max"
+            )
+        show(sheet(seen, direct=direct, now=now_ms(), room=screen_width()))
+    if seen.redis_error is not None:
+        complain(seen.redis_error)
+        context.exit(UNREACHABLE)
+
+
+def _deleted(issuer: Issuer, tag: str) -> Inspection:
+    try:
+        return issuer.inspect(tag, deleted=True)
+    except UnknownTag as error:
+        raise InvalidArgument(f"no deleted tag is called {tag!r}", tag=tag, value=tag) from error
