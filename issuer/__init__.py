@@ -31,12 +31,12 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
     )
 
 from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.finding import Finding
+from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness, RedisState, StoreState, Waste
+from issuer.care.recovery import Recovery
 from issuer.care.verification import Provenance
 from issuer.core import events
 from issuer.core.issued import Issued
-from issuer.core.recovery import Recovery
 from issuer.core.requests import TTL
 from issuer.errors import (
     CalledWithin,

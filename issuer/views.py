@@ -8,10 +8,10 @@ from functools import singledispatch
 from typing import Any, Final
 
 from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.finding import Finding
+from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
+from issuer.care.recovery import Recovery
 from issuer.care.verification import Provenance
-from issuer.core.recovery import Recovery
 from issuer.core.scheme_record import SEGMENT, strategy
 from issuer.errors import IssuerError, brief
 from issuer.numbers.codec import Decoded

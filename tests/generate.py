@@ -15,7 +15,7 @@ from tokenize import NAME, STRING, TokenInfo, generate_tokens
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Each source and its twin, below issuer/.
-TWINS: dict[str, str] = {}
+TWINS: dict[str, str] = {"care/aio.py": "care/blocking.py"}
 
 #: The name in a source, and the name in its twin. In texts too, so that docstrings follow. Besides, Async is taken off.
 NAMES = {
@@ -25,6 +25,7 @@ NAMES = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
     "StopAsyncIteration": "StopIteration",
+    "aclosing": "closing",
     "enter_async_context": "enter_context",
     "push_async_callback": "callback",
 }

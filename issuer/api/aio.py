@@ -16,18 +16,18 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from issuer.api.scheduler import Scheduler, Tasks
 from issuer.care import inspection
+from issuer.care.aio import AsyncCare
 from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.finding import Finding
+from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
+from issuer.care.recovery import Named, Recovery, halt
 from issuer.care.verification import Provenance, who
 from issuer.clock import Deadline
-from issuer.core import recovery
 from issuer.core.events import Observer
 from issuer.core.issued import Issued
-from issuer.core.recovery import Recovery
-from issuer.core.requests import TAKE_MOST, TTL, Named, only_one, whole
+from issuer.core.requests import TAKE_MOST, TTL, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import Calls, Steps
+from issuer.core.steps import Calls, Steps, ask
 from issuer.drivers.aio.combiner import Combiner
 from issuer.drivers.aio.connections import Connections, drive
 from issuer.drivers.aio.runner import Runner, new_flight
@@ -39,7 +39,6 @@ from issuer.numbers.codec import Decoded
 from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
 from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, upgrade, verify
 from issuer.operations.numbers import PLAIN, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
 from issuer.operations.tag_options import TagOptions
@@ -99,7 +98,7 @@ class AsyncIssuer:
         self._numbers = Issuing(
             *shared, self._chain, combiner=self._combiner, run=self._seen_through, drive=partial(drive, do=call)
         )
-        self._upkeep = Upkeep(*shared, self._run)
+        self.care = AsyncCare(*shared, run=self._run, deadline=self._deadline)
 
     @property
     def _issuing(self) -> Issuing[Combiner]:
@@ -472,7 +471,7 @@ class AsyncIssuer:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         self._enter()
-        return await self._run(self._upkeep.inspect(tag, deleted=deleted), self._deadline(timeout), tag)
+        return await self.care.inspect(tag, timeout, deleted=deleted)
 
     async def segments(
         self,
@@ -542,7 +541,7 @@ class AsyncIssuer:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         self._enter()
-        return await self._run(self._upkeep.keep(), self._deadline(timeout), None)
+        return await self.care.keep(timeout)
 
     async def tick(self, *, timeout: float | None = None) -> int:
         """Load the segments that are due for the tags in use, and return how many were loaded.
@@ -553,7 +552,7 @@ class AsyncIssuer:
             timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
         """
         self._enter()
-        return await drive(self._upkeep.tick(lambda: self._deadline(timeout)), call)
+        return await self.care.tick(timeout)
 
     async def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
         """Compare the ledger, the store and Redis, and return the discrepancies. Nothing is changed.
@@ -564,7 +563,7 @@ class AsyncIssuer:
             tag: Name of the tag. Its parts are checked too. None means all tags.
             timeout: Longest wait for each piece in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return await self._perform(verify(self._config, tag), timeout)
+        return await self.care.verify(tag, timeout)
 
     async def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
         """Return the origin of a number: the process that reserved its segment, the time and the purpose.
@@ -588,7 +587,7 @@ class AsyncIssuer:
             tag: Name of the tag.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        await self._run(recovery.halt(tag), self._deadline(timeout), tag)
+        await self._run(halt(tag), self._deadline(timeout), tag)
 
     async def upgrade(self, *, timeout: float | None = None) -> Upgrade:
         """Upgrade the schema of the store to this version, and return the versions before and after.
@@ -598,7 +597,7 @@ class AsyncIssuer:
         Args:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return await self._run(upgrade(), self._deadline(timeout), None)
+        return await self._run(ask(lambda store, left: store.upgrade(timeout=left)), self._deadline(timeout), None)
 
     async def recover(
         self,
@@ -625,8 +624,7 @@ class AsyncIssuer:
                 `Recovery.redis_error`.
             timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
-        return await self._perform(rounds, timeout)
+        return await self.care.recover(tag, at_least, from_journal, dry_run=dry_run, timeout=timeout)
 
     async def ready(self, *, timeout: float | None = None) -> Readiness:
         """Check whether the store and Redis answer, and which tags are halted. Nothing is changed.
@@ -637,7 +635,7 @@ class AsyncIssuer:
             timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None means the issuer's
                 `timeout`.
         """
-        return await self._perform(ready(self._config), timeout)
+        return await self.care.ready(timeout)
 
     async def doctor(
         self,
@@ -656,7 +654,7 @@ class AsyncIssuer:
             progress: Function that is called after each tag with the number of tags checked and the total.
             timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return await self._perform(doctor(self._config, most, progress), timeout)
+        return await self.care.doctor(most, progress, timeout)
 
     def observe(self, observer: Observer) -> None:
         """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.
@@ -753,9 +751,9 @@ class AsyncIssuer:
         """Forget all that belongs to another loop, and return it."""
         self._registry.spend()
         forgotten = self._registry, self._scheduler, self._stay
-        self._stay, pruned = None, self._upkeep.pruned
+        self._stay, pruned = None, self.care.pruned
         self._start()
-        self._upkeep.pruned = pruned
+        self.care.pruned = pruned
         return forgotten, self._runner.redis and self._runner.redis.begin()
 
     def _deadline(self, timeout: float | None) -> Deadline:
@@ -770,20 +768,17 @@ class AsyncIssuer:
     async def _seen_through(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
         return await self._runner.see_through(self._run(steps, deadline, tag))
 
-    async def _perform(self, rounds: Rounds[T], timeout: float | None) -> T:
-        return await drive(rounds, lambda each: self._run(each[0], self._deadline(timeout), each[1]))
-
     def _make_combiner(self, tag: str) -> Combiner:
         return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.timeout)
 
     async def _sweep(self) -> None:
         # The issuer is closed, or the loop ends: APScheduler would report it as a job that failed.
         with suppress(asyncio.CancelledError):
-            if await drive(self._upkeep.sweep(), call):
+            if await self.care.sweep():
                 self._scheduler.background(self._refresh)
 
     async def _refresh(self) -> None:
-        await drive(self._upkeep.refresh(), call)
+        await self.care.refresh()
 
     def _put_away(self) -> None:
         self._lines = {}

@@ -17,18 +17,18 @@ from apscheduler.schedulers.base import BaseScheduler
 
 from issuer.api.scheduler import Scheduler, Threads
 from issuer.care import inspection
+from issuer.care.blocking import Care
 from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.finding import Finding
+from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
+from issuer.care.recovery import Named, Recovery, halt
 from issuer.care.verification import Provenance, who
 from issuer.clock import Deadline
-from issuer.core import recovery
 from issuer.core.events import Observer
 from issuer.core.issued import Issued
-from issuer.core.recovery import Recovery
-from issuer.core.requests import TAKE_MOST, TTL, Named, only_one, whole
+from issuer.core.requests import TAKE_MOST, TTL, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import Calls, Steps
+from issuer.core.steps import Calls, Steps, ask
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.blocking.runner import Runner, new_flight
@@ -39,7 +39,6 @@ from issuer.numbers.codec import Decoded
 from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
 from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, upgrade, verify
 from issuer.operations.numbers import PLAIN, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
 from issuer.operations.tag_options import TagOptions
@@ -87,7 +86,7 @@ class Issuer:
         self._issuing = Issuing(
             *shared, self._chain, combiner=self._registry.combiner, run=self._run, drive=partial(drive, do=call)
         )
-        self._upkeep = Upkeep(*shared, self._run)
+        self.care = Care(*shared, run=self._run, deadline=self._deadline)
 
     @property
     def closed(self) -> bool:
@@ -467,7 +466,7 @@ class Issuer:
             UnknownTag: There is no tag of this name. If `deleted` is True, there is no deleted tag of this name.
             StoreUnavailable: The store did not answer in time.
         """
-        return self._run(self._upkeep.inspect(tag, deleted=deleted), self._deadline(timeout), tag)
+        return self.care.inspect(tag, timeout, deleted=deleted)
 
     def segments(
         self,
@@ -553,7 +552,7 @@ class Issuer:
         Raises:
             ConfigurationError: The issuer has no Redis.
         """
-        return self._run(self._upkeep.keep(), self._deadline(timeout), None)
+        return self.care.keep(timeout)
 
     def tick(self, *, timeout: float | None = None) -> int:
         """Load the segments that are due for the tags in use, and return how many were loaded.
@@ -565,7 +564,7 @@ class Issuer:
             timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
         """
         notice()
-        return drive(self._upkeep.tick(lambda: self._deadline(timeout)), call)
+        return self.care.tick(timeout)
 
     def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
         """Compare the ledger, the store and Redis, and return the discrepancies. Nothing is changed.
@@ -583,7 +582,7 @@ class Issuer:
             UnknownTag: The tag was never created, or was deleted.
             StoreUnavailable: The store did not answer in time.
         """
-        return self._perform(verify(self._config, tag), timeout)
+        return self.care.verify(tag, timeout)
 
     def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
         """Return the origin of a number: the process that reserved its segment, the time and the purpose.
@@ -614,7 +613,7 @@ class Issuer:
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
-        self._run(recovery.halt(tag), self._deadline(timeout), tag)
+        self._run(halt(tag), self._deadline(timeout), tag)
 
     def upgrade(self, *, timeout: float | None = None) -> Upgrade:
         """Upgrade the schema of the store to this version, and return the versions before and after.
@@ -625,7 +624,7 @@ class Issuer:
         Args:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return self._run(upgrade(), self._deadline(timeout), None)
+        return self._run(ask(lambda store, left: store.upgrade(timeout=left)), self._deadline(timeout), None)
 
     def recover(
         self,
@@ -667,8 +666,7 @@ class Issuer:
             StoreUnavailable: The store did not answer in time.
             RedisUnavailable: Redis did not answer in time.
         """
-        rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
-        return self._perform(rounds, timeout)
+        return self.care.recover(tag, at_least, from_journal, dry_run=dry_run, timeout=timeout)
 
     def ready(self, *, timeout: float | None = None) -> Readiness:
         """Check whether the store and Redis answer, and which tags are halted. Nothing is changed.
@@ -679,7 +677,7 @@ class Issuer:
             timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None means the issuer's
                 `timeout`.
         """
-        return self._perform(ready(self._config), timeout)
+        return self.care.ready(timeout)
 
     def doctor(
         self,
@@ -699,7 +697,7 @@ class Issuer:
             progress: Function that is called after each tag with the number of tags checked and the total.
             timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return self._perform(doctor(self._config, most, progress), timeout)
+        return self.care.doctor(most, progress, timeout)
 
     def observe(self, observer: Observer) -> None:
         """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.
@@ -762,18 +760,15 @@ class Issuer:
             raise IssuerError("this issuer is closed", tag=tag)
         return self._runner.run(steps, deadline, tag)
 
-    def _perform(self, rounds: Rounds[T], timeout: float | None) -> T:
-        return drive(rounds, lambda each: self._run(each[0], self._deadline(timeout), each[1]))
-
     def _make_combiner(self, tag: str) -> Combiner:
         return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.timeout)
 
     def _sweep(self) -> None:
-        if drive(self._upkeep.sweep(), call):
+        if self.care.sweep():
             self._scheduler.background(self._refresh)
 
     def _refresh(self) -> None:
-        drive(self._upkeep.refresh(), call)
+        self.care.refresh()
 
     def _after_fork(self) -> None:
         # First what could repeat numbers: Python swallows what an at-fork hook raises.

@@ -7,9 +7,6 @@ from typing import Any
 
 import click
 
-#: From this many tags on there is a progress bar.
-MANY = 20
-
 
 def check_askable(*, yes: bool) -> None:
     """UsageError if the question can't be put: there is neither a terminal on stdin nor --yes."""

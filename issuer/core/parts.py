@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from issuer.core.scheme_record import MACHINE, PART_OF, PARTS
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
-from issuer_persistence.journal import Known
 from issuer_persistence.records import Tag
 
 #: The description of a machine number's tag begins with it, for people.
@@ -68,15 +67,3 @@ def stranger(record: Tag, of_tag: str) -> ConfigurationError:
         return ConfigurationError(problem, tag=name)
     problem = f"tag {name!r} exists and is not a part of {of_tag!r}: delete it, or use another name than {of_tag!r}"
     return ConfigurationError(problem, tag=name)
-
-
-def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[str]]:
-    """Return the name of the tag and those of its parts that the store or the journals know; it need be in neither."""
-    witnesses = said or {}
-    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
-    if record is None and tag in witnesses:
-        record = witnesses[tag].record
-    if record is None or not has_parts(record):
-        return [tag]
-    lost = [name for name, known in witnesses.items() if is_part(known.record, tag)]
-    return [tag, *sorted({*lost, *(yield from of(record))})]

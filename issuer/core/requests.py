@@ -1,27 +1,18 @@
-"""Requests of users, checked, as steps for a driver to run."""
+"""Arguments of users, checked."""
 
 from __future__ import annotations
 
 import operator
-import os
-from collections.abc import Sequence
 
 from issuer.core.scheme_record import SEGMENT, countable, strategy
-from issuer.core.steps import Steps, ask
 from issuer.errors import InvalidArgument, brief
-from issuer.gateway.keys import check_found
-from issuer_persistence import journal
-from issuer_persistence.journal import Journals
-from issuer_persistence.records import HIGHEST, Tag
+from issuer_persistence.records import Tag
 
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000
 
 #: Seconds that the number of a caller's key is kept, unless the call names others.
 TTL = 86_400.0
-
-#: Journals as callers name them: by paths, or as what was read from them.
-Named = Sequence[str | os.PathLike[str]] | Journals
 
 
 def only_one(key: object) -> None:
@@ -89,32 +80,3 @@ def _check_side_by_side(record: Tag, n: int) -> None:
         )
     if n > record.limit:
         raise InvalidArgument(f"n is {brief(n)}, above the limit {record.limit} of tag {tag!r}", tag=tag, value=n)
-
-
-def journals(named: Named) -> Steps[Journals]:
-    """Read the journals, if they aren't read yet. InvalidArgument if one path was given in place of several."""
-    if isinstance(named, Journals):
-        return named
-    if isinstance(named, (str, bytes, os.PathLike)):
-        raise InvalidArgument(f"must be a list of paths, not {brief(named)}", value=named, argument="from_journal")
-    # The driver's way of calling what blocks.
-    return (yield from ask(lambda _store, _timeout: journal.read(named)))
-
-
-def checked_at_least(tag: str | None, at_least: int) -> int:
-    """Check what `recover` is to count as taken, 0..2^63-1, and the tag; None: all of them, and then only 0."""
-    lowest = whole(at_least, "at_least", 0, HIGHEST)
-    if tag is not None:
-        check_found(tag)
-    elif lowest:
-        raise InvalidArgument(
-            "requires a tag, because each tag has its own numbers", value=at_least, argument="at_least"
-        )
-    return lowest
-
-
-def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
-    """InvalidArgument if one number is to hold for all parts of a tag; `names`: the tag and its parts."""
-    if len(names) > 1:
-        problem = f"requires a single part of tag {tag!r}, such as {names[1]!r}, because each part has its own numbers"
-        raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

@@ -8,9 +8,8 @@ from typing import Any
 
 import redis
 
-from issuer.care.doctor.redis import OLDEST
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
-from issuer.gateway import RedisCall, rights
+from issuer.gateway import OLDEST, RedisCall, rights
 
 #: The rights that all tags with a counter need.
 _RIGHTS = ("info", "evalsha", "script|load", "time", "hmget", "hget", "hset", "hdel", "hincrby")

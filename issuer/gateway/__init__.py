@@ -6,6 +6,7 @@ sends or waits; the drivers do.
 
 from issuer.gateway.commands import RedisCall, pack, rights
 from issuer.gateway.server_commands import (
+    OLDEST,
     Shard,
     cluster_slots,
     info,
@@ -46,6 +47,7 @@ from issuer.gateway.tag_scripts import (
 __all__ = [
     "FIELDS",
     "NUMBERS",
+    "OLDEST",
     "Drawn",
     "DrawnOnce",
     "Draws",

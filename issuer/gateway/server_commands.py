@@ -9,6 +9,9 @@ from typing import Any
 
 from issuer.gateway.commands import RedisCall, pack
 
+#: The oldest Redis that runs the scripts as they are meant.
+OLDEST = (6, 2)
+
 
 def server_info() -> RedisCall[dict[str, str]]:
     """`INFO server`: what kind of server this is, and its version."""

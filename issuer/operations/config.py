@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from issuer.care.doctor.facts import Facts
 from issuer.clock import Deadline
 from issuer.core.events import Observers
 from issuer.core.steps import Flight, Steps
@@ -109,11 +108,6 @@ class IssuerConfig:
     def hash_key(self, tag: str) -> str | None:
         """Return the same, None if there is no Redis."""
         return None if self.redis is None else redis_key(self.prefix, tag)
-
-    def facts(self) -> Facts:
-        """Return what is known before any server is asked, for `doctor`."""
-        window = self.store_timeout + GRACE
-        return Facts(store=self.store.url, timeout=self.timeout, window=window, lease=self.lease, redis=self.redis)
 
     def described(self, kind: str) -> str:
         """Return how an issuer of that kind shows itself."""

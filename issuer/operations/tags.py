@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer import gateway
-from issuer.core import parts, recovery, requests, scheme_record
+from issuer.core import floor, parts, requests, scheme_record
 from issuer.core.record import read_record
 from issuer.core.steps import Steps, ask, send
 from issuer.core.supply.ownership import refuse_foreign
@@ -238,9 +238,9 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     before, after = yield from _Change(tag, key, asked, last, config.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
         # Now rather than at the next reservation: what was loaded for other values is a gap.
-        store_id = yield from recovery.identity()
+        store_id = yield from floor.identity()
         until = scheme_record.until(after)
-        yield from recovery.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
+        yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
     # What a tag's parts have in common with it.
     shared = TagOptions(step=asked.step, lease=asked.lease, ahead=asked.ahead)
     if shared != TagOptions():
@@ -282,7 +282,7 @@ class _Change:
                 raise_to = strides(ways).highest(above)
             changes = asked.changes(self.tag, limit=limit, raise_to=raise_to, scheme=scheme, seen=seen)
             try:
-                after = yield from recovery.configure(self.tag, self.key, changes)
+                after = yield from floor.configure(self.tag, self.key, changes)
             except LimitTooLow as error:
                 raise self._too_low(before, _seen(ways, error.max)) from error
             except VersionMoved:
@@ -332,9 +332,9 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
 def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
     """Change a part as its tag was changed, and give it the limit of all parts: older programs let it have its own."""
     try:
-        yield from recovery.configure(part, None, shared.changes(part, limit=limit))
+        yield from floor.configure(part, None, shared.changes(part, limit=limit))
     except LimitTooLow:  # by its own limit it has gone beyond
-        yield from recovery.configure(part, None, shared.changes(part, limit=None))
+        yield from floor.configure(part, None, shared.changes(part, limit=None))
 
 
 def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | None) -> None:
@@ -381,14 +381,14 @@ def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
         yield from parts.check_whole(record)
     gone: UnknownTag | None = None
     try:
-        yield from recovery.delete(tag, config.hash_key(tag))
+        yield from floor.delete(tag, config.hash_key(tag))
     except UnknownTag as error:
         gone = error
     names = [tag]
     for part in (yield from parts.of(record)) if record is not None else ():
         names.append(part)
         with suppress(UnknownTag):  # another process does the same
-            yield from recovery.delete(part, config.hash_key(part))
+            yield from floor.delete(part, config.hash_key(part))
     if gone is not None:
         raise gone
     return names

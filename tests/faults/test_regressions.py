@@ -14,7 +14,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 import issuer
 from issuer import clock
 from issuer.clock import Deadline
-from issuer.core.recovery import floor
+from issuer.core.floor import floor
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
 from issuer_persistence.errors import Unconfirmed

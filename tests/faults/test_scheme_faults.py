@@ -9,7 +9,7 @@ import pytest
 
 import issuer
 from issuer.clock import Deadline
-from issuer.core import recovery
+from issuer.core import floor
 from issuer.numbers.codec import Scheme
 from issuer.strategies.contract import Instance
 from issuer_persistence.errors import Unconfirmed
@@ -209,7 +209,7 @@ def test_a_part_that_is_deleted_again_and_again_repeats_nothing(make: Make) -> N
     numbers: list[int] = []
     for _ in range(10):
         numbers += [each.issue("a", restart_key="x").value for each in (ids, other) * 8]
-        run(older, "a", recovery.delete("a#x", older._config.hash_key("a#x")), Deadline(20))
+        run(older, "a", floor.delete("a#x", older._config.hash_key("a#x")), Deadline(20))
     assert repeats(numbers) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,8 @@ from redis import Redis
 
 import issuer
 from issuer import Finding, Issuer, RedisUnavailable, StoreUnavailable, gateway
-from issuer.care.doctor import diagnosis, examination, redis, store, tags
-from issuer.care.doctor.diagnosis import Check
+from issuer.care.doctor import examination, redis, store, tags
+from issuer.care.doctor.findings import Facts
 from issuer.core import arithmetic
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
@@ -34,6 +34,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.colours("blocking")
 
 Opened = Callable[..., Issuer]
+Check = Callable[[Facts], Iterable[Finding]]
 Fires = Callable[[Issuer, Check, str], Finding]
 StartRedis = Callable[..., RedisServer]
 
@@ -60,7 +61,7 @@ def fires(monkeypatch: pytest.MonkeyPatch) -> Fires:
     def find(ids: Issuer, check: Check, level: str) -> Finding:
         seen = ids.doctor()
         with monkeypatch.context() as patch:
-            patch.setattr(diagnosis, "CHECKS", tuple(each for each in diagnosis.CHECKS if each is not check))
+            patch.setattr(examination, "CHECKS", tuple(each for each in examination.CHECKS if each is not check))
             without = {each.check for each in ids.doctor() if each.level == level}
         [finding] = [each for each in seen if each.level == level and each.check not in without]
         return finding

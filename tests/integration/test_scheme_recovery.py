@@ -89,7 +89,7 @@ def test_a_restored_tag_gets_the_scheme_of_its_later_numbers_or_values_come_agai
     connect: Connect, world: World, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
 ) -> None:
     if not guarded:
-        monkeypatch.setattr("issuer.core.recovery._has_lost_its_scheme", lambda *_: False)
+        monkeypatch.setattr("issuer.care.recovery._has_lost_its_scheme", lambda *_: False)
     _restored(world)
     for _ in range(2):
         world.recover(connect)
@@ -148,7 +148,7 @@ def test_a_journal_kept_with_a_fast_clock_puts_an_earlier_scheme_in_place_only_b
 ) -> None:
     if not guarded:
         monkeypatch.setattr(
-            "issuer.core.recovery._has_lost_its_scheme", lambda record, said: record.timestamp < said.record.timestamp
+            "issuer.care.recovery._has_lost_its_scheme", lambda record, said: record.timestamp < said.record.timestamp
         )
     world.create(ONE)
     with monkeypatch.context() as fast:

@@ -1,16 +1,26 @@
 """Each check of `doctor` on made-up facts, and that nothing is found without it."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from issuer.advice import command_line, http
-from issuer.care.doctor import diagnosis, redis, store, tags
-from issuer.care.doctor.clocks import APART, FAR_APART
-from issuer.care.doctor.diagnosis import Check, judge
-from issuer.care.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
-from issuer.care.doctor.finding import Finding, Level
+from issuer.care.doctor import examination, redis, store, tags
+from issuer.care.doctor.examination import judge
+from issuer.care.doctor.findings import (
+    APART,
+    FAR_APART,
+    ClockDifference,
+    DrawFacts,
+    Facts,
+    Finding,
+    Level,
+    ReplicaFacts,
+    ServerFacts,
+    TagFacts,
+)
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
 from issuer.gateway import Hash
@@ -58,7 +68,7 @@ HASH = Hash(100, 1000, 200, 1000, 2000, 1200, fence=REPLID, born="b", store="s1"
 def server(info: dict[str, str] | None = None, /, **facts: Any) -> ServerFacts:
     settings = {"save": "", "min-replicas-to-write": "0", "active-replica": None}
     return ServerFacts(
-        **{"name": "r:1", "info": {**REDIS, **(info or {})}, "settings": settings, "clock": Clock(0), **facts}
+        **{"name": "r:1", "info": {**REDIS, **(info or {})}, "settings": settings, "clock": ClockDifference(0), **facts}
     )
 
 
@@ -72,7 +82,7 @@ def healthy(**changes: Any) -> Facts:
         draw=DrawFacts(status="empty"),
         store_facts=STORE,
         store_id="s1",
-        store_clock=Clock(0),
+        store_clock=ClockDifference(0),
         records=[ORDERS],
         tags=[TagFacts(record=ORDERS, hash=HASH, rate=0.1)],
     )
@@ -140,6 +150,8 @@ WRITES, BRITTLE = ("rdb_last_bgsave_status", "aof_last_write_status"), (("delete
 #: Entries of two hashes.
 ONE, OTHER = (LedgerEntry(tag="orders", low=at, high=at + 9, reason="load", born=f"{at}") for at in (0, 10))
 
+Check = Callable[[Facts], Iterable[Finding]]
+
 #: Of each check what it finds: the name and the level of the finding, and facts of which each makes it.
 CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.reachable, "redis-reachable", "weak", [healthy(redis_error=AWAY), with_server(info=None, error=AWAY)]),
@@ -169,8 +181,8 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.read_only, READ_ONLY, "weak", [with_server({"role": "slave", "slave_read_only": "0"})]),
     (redis.read_only, READ_ONLY, "unknown", [with_server(replicas=(ReplicaFacts(name="r:2"),))]),
     (redis.lag, "redis-lag", "advice", [with_server(replicas=(replace(KEEPS_UP, **each),)) for each in LAGGING]),
-    (redis.clock, "redis-clock", "advice", [with_server(clock=Clock(APART))]),
-    (redis.clock, "redis-clock", "weak", [with_server(clock=Clock(-FAR_APART))]),
+    (redis.clock, "redis-clock", "advice", [with_server(clock=ClockDifference(APART))]),
+    (redis.clock, "redis-clock", "weak", [with_server(clock=ClockDifference(-FAR_APART))]),
     (redis.clock, "redis-clock", "weak", [with_server(clock=None, clock_error=FenceError("no +time"))]),
     (redis.clock, "redis-clock", "unknown", [with_server(clock=None)]),
     (store.reachable, "store-reachable", "weak", [healthy(store_error=why) for why in (OUT, FULL, CorruptState("x"))]),
@@ -185,7 +197,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.durability, "store-durability", "weak", [with_store(journal=j, synchronous=s) for j, s in BRITTLE]),
     (store.lock, "store-lock", "advice", [with_store(open_elsewhere=True)]),
     (store.schema, "store-schema", "advice", [with_store(schema=4, newest_schema=6)]),
-    (store.clock, "store-clock", "weak", [healthy(store_clock=Clock(FAR_APART))]),
+    (store.clock, "store-clock", "weak", [healthy(store_clock=ClockDifference(FAR_APART))]),
     (store.clock, "store-clock", "unknown", [healthy(store_clock=None, store_facts=replace(STORE, time=None))]),
     (store.timeouts, "settings-timeouts", "advice", [healthy(timeout=4)]),
     (tags.looked_at, "tags-looked-at", "unknown", [healthy(tags=[]), with_tag(None, error=AWAY)]),
@@ -227,15 +239,15 @@ def noon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_check_fires_and_says_what_why_and_what_to_do_and_without_it_nothing_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    every = diagnosis.CHECKS
+    every = examination.CHECKS
     assert {check for check, *_ in CASES} == set(every)
     for check, name, level, bad in CASES:
         for facts in bad:
-            monkeypatch.setattr(diagnosis, "CHECKS", every)
+            monkeypatch.setattr(examination, "CHECKS", every)
             [finding] = of(judge(facts), name, level)
             assert all((finding.what, finding.why, finding.remedy, finding.subject)), name
             assert all(map(finding.told, (command_line, http))), name
-            monkeypatch.setattr(diagnosis, "CHECKS", tuple(each for each in every if each is not check))
+            monkeypatch.setattr(examination, "CHECKS", tuple(each for each in every if each is not check))
             assert not of(judge(facts), name, level), name
 
 
@@ -258,7 +270,7 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
         ("redis-persistence", [with_server({"aof_enabled": "0"}, settings={"save": "3600 1"})]),
         ("redis-memory", [with_server({"used_memory": "89", "maxmemory": "100"})]),
         ("redis-lag", [with_server(replicas=(nearly_late,))]),
-        ("redis-clock", [with_server(clock=Clock(APART + 50, doubt=51))]),
+        ("redis-clock", [with_server(clock=ClockDifference(APART + 50, doubt=51))]),
         ("redis-draw", [healthy(redis=None, servers=[], draw=None)]),
         ("store-durability", [with_store(journal="wal", synchronous=3)]),
         ("store-lock", [with_store(open_elsewhere=False)]),
@@ -331,4 +343,4 @@ def test_the_limit_that_is_told_is_that_of_the_values() -> None:
 def test_the_worst_comes_first() -> None:
     levels = [finding.level for finding in judge(with_server({**DRAGONFLY, "aof_enabled": "0"}, clock=None))]
     assert levels == sorted(levels, key=["weak", "advice", "unknown", "ok"].index)
-    assert len(set(levels)) == len(diagnosis.LEVELS)
+    assert len(set(levels)) == len(examination.LEVELS)

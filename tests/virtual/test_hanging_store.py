@@ -10,7 +10,7 @@ import issuer
 from issuer import Issuer
 from issuer.api.scheduler import SWEEP_EVERY
 from issuer.clock import LONGEST_PAUSE
-from issuer.core.recovery import identity
+from issuer.core.floor import identity
 from issuer.core.single_flight import LATEST_RETRY
 from issuer.core.supply.mode import Origin
 from issuer.core.supply.ownership import PATIENCE, PATIENCE_ALONE

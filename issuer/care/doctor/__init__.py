@@ -1,5 +1,5 @@
 """`doctor`: what in this Redis, this store and these settings weakens the promise.
 
-`examination` gathers `facts`, `diagnosis` judges them: `redis`, `store` and `tags` hold the checks, pure functions from
-facts to `finding`s.
+`examination` gathers the facts and judges them. `redis`, `store` and `tags` hold the checks, which are pure functions
+from facts to findings.
 """

@@ -1,4 +1,4 @@
-"""Gathering the facts: the only part of `doctor` that asks servers. Nothing is changed."""
+"""Gather the facts, which is the only part of `doctor` that sends requests, and judge them. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import TypeVar
 
 from issuer import gateway
 from issuer.care.discrepancies import Turns
-from issuer.care.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
+from issuer.care.doctor import redis, store, tags
+from issuer.care.doctor.findings import (
+    ClockDifference,
+    DrawFacts,
+    Facts,
+    Finding,
+    Level,
+    ReplicaFacts,
+    ServerFacts,
+    TagFacts,
+)
 from issuer.care.inspection import RATE_FROM, WASTE_FROM
 from issuer.core import arithmetic
 from issuer.core.requests import whole
@@ -17,6 +27,12 @@ from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
 from issuer_persistence.records import HIGHEST, StoreFacts, Tag, now_ms
 
 T = TypeVar("T")
+
+#: Each check takes the facts. If there is nothing to check, as without a Redis, it yields nothing.
+CHECKS = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)
+
+#: The levels, the worst first.
+LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
 
 #: How many tags are looked at closely by default: three requests each, so a few seconds in all.
 MOST_TAGS = 1000
@@ -203,6 +219,12 @@ def _number(text: str | None) -> int:
     return int(text) if text is not None and text.lstrip("-").isdecimal() else 0
 
 
-def _clock(server: int, before: int, after: int) -> Clock:
+def _clock(server: int, before: int, after: int) -> ClockDifference:
     """Compare a server's time with this machine's before and after it was asked; all in ms since 1970."""
-    return Clock(server - (before + after) // 2, (after - before + 1) // 2)
+    return ClockDifference(server - (before + after) // 2, (after - before + 1) // 2)
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Return the findings of all checks, the worst first; those of one check by the name of their tag."""
+    found = [finding for check in CHECKS for finding in sorted(check(facts), key=lambda finding: finding.tag or "")]
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))

@@ -7,14 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from pathlib import PurePosixPath
 
-from issuer.care.doctor.clocks import compared
-from issuer.care.doctor.facts import Facts, ReplicaFacts, ServerFacts
-from issuer.care.doctor.finding import Check, Finding
+from issuer.care.doctor.findings import Check, Facts, Finding, ReplicaFacts, ServerFacts, compared
 from issuer.errors import FenceError
+from issuer.gateway import OLDEST
 from issuer.times import lasting
-
-#: The oldest Redis whose scripts behave as ours need it.
-OLDEST = (6, 2)
 
 #: A replica says once a second how far it is: from this many seconds on it doesn't keep up.
 LAG = 3

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from issuer.care.doctor.clocks import compared
-from issuer.care.doctor.facts import Facts
-from issuer.care.doctor.finding import Check, Finding
+from issuer.care.doctor.findings import Check, Facts, Finding, compared
 from issuer.errors import CorruptState, StoreFull
 from issuer.times import lasting as lasting_
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from issuer.care.discrepancies import described
-from issuer.care.doctor.facts import Facts, TagFacts
-from issuer.care.doctor.finding import Check, Finding
+from issuer.care.doctor.findings import Check, Facts, Finding, TagFacts
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.supply.local_buffer import BUFFERS

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from issuer.advice import command_line
-from issuer.api.blocking import Issuer
-from issuer.care.doctor.finding import Finding, Level
+from issuer.care.doctor.findings import Finding, Level
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
-from issuer.cli.options import MANY, Whole
+from issuer.cli.options import Whole
+from issuer.cli.progress import Progress
 from issuer.cli.session import Session
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
 from issuer.views import view
@@ -63,28 +62,12 @@ def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
     Each finding states a fact, why it matters and what to do. If the program lacks the permission for a check, the
     finding names the permission or the place where you can check it yourself.
     """
-    findings = _examined(Session.of(context).connect(), most)
+    findings = Session.of(context).connect().doctor(most=most, progress=Progress("examining tags"))
     if as_json:
         show_json([view(finding) | {"remedy": finding.told(command_line)} for finding in findings])
     else:
         show(_report(findings, screen_width()))
     context.exit(max((_code(finding) for finding in findings), default=OK))
-
-
-def _examined(issuer: Issuer, most: int | None) -> list[Finding]:
-    """Run the examination, with a progress bar on the terminal if there are many tags."""
-    bar: Any = None
-
-    def progress(done: int, of: int) -> None:
-        nonlocal bar
-        if bar is None:
-            hidden = of < MANY or not sys.stderr.isatty()
-            bar = click.progressbar(length=of, label="examining tags", file=sys.stderr, hidden=hidden)
-        bar.update(1)
-        if done == of:
-            bar.render_finish()
-
-    return issuer.doctor(most=most, progress=progress)
 
 
 def _code(finding: Finding) -> int:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from issuer.api.blocking import Issuer
+from issuer.care import Outcome
+from issuer.care.recovery import Recovery
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import OK, code_of, complain, json_option, said
-from issuer.cli.options import MANY, Whole, asked, check_askable
+from issuer.cli.options import Whole, asked, check_askable
+from issuer.cli.progress import with_progress
 from issuer.cli.session import Session
 from issuer.core.error_mapping import store_error
-from issuer.core.recovery import Recovery
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, table
 from issuer.views import view
@@ -26,30 +26,6 @@ SECTION = "Checks and recovery"
 
 #: Up to this many tags whose store is their only witness are named; of more only the count is shown.
 NAMED = 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The outcome for one tag: a recovery, or an error; both where a dry run could not ask Redis."""
-
-    tag: str
-    recovery: Recovery | None
-    error: IssuerError | None = None
-
-    def row(self) -> tuple[object, ...]:
-        if self.recovery is None:
-            return (self.tag, "failed", "", "")
-        return (
-            self.tag,
-            "lost" if self.recovery.old is None else self.recovery.old_in_period or self.recovery.old,
-            self.recovery.new_in_period or self.recovery.new,
-            f"{self.recovery.gap:,}",
-        )
-
-    def content(self) -> dict[str, Any]:
-        if self.recovery is None:
-            return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": said(self.error)}
-        return view(self.recovery)
 
 
 @click.command(
@@ -123,34 +99,41 @@ def recover(
     if not dry_run:
         check_askable(yes=yes)
     issuer = Session.of(context).connect(makes_store=bool(paths))
-    journals = _read(paths)
-    names = sorted({*_tags_of(journals), *(each.tag for each in issuer.tags())}) if tag is None else [tag]
-    if not names:
-        say("no tags in this store")
-    failed: list[_Outcome] = []
+    journals = _read(paths) if paths else ()
+
+    def recovered(label: str, *, dry_run: bool, spared: Collection[str] = ()) -> list[Outcome[Recovery]]:
+        outcomes = issuer.care.recovered(tag, at_least or 0, journals, dry_run=dry_run, spared=spared)
+        found = list(map(_reported, with_progress(outcomes, label)))
+        if not (found or spared):
+            say("no tags in this store")
+        return found
+
+    failed: list[IssuerError] = []
+    spared: set[str] = set()
     if dry_run or spare_sound or not yes:
-        planned = list(_each(issuer, names, at_least or 0, journals, dry_run=True))
-        planned = _say_sound(planned, spare=spare_sound) if everything else planned
-        failed = [outcome for outcome in planned if outcome.error is not None]
-        names = [outcome.tag for outcome in planned if outcome.error is None]
+        every = recovered("checking", dry_run=True)
+        planned = _say_sound(every, spare=spare_sound) if everything else every
+        failed = [each.error for each in planned if each.error is not None]
+        sure = [each for each in planned if each.error is None]
+        spared = {each.tag for each in every} - {each.tag for each in sure}
         if dry_run:
             _print(planned, as_json=as_json)
             _say_unvouched(planned)
-        elif names and not yes:
-            say(_table([outcome for outcome in planned if outcome.error is None]))
+        elif sure and not yes:
+            say(_table(sure))
             _say_nodes(planned)
-            one = len(names) == 1 and not everything
+            one = len(sure) == 1 and not everything
             alone = _say_unvouched(planned)
             trusting = f", {numbered(alone, 'tag')} from the record of the store alone" if alone else ""
-            what = plain(names[0]) if one else numbered(len(names), "tag")
+            what = plain(sure[0].tag) if one else numbered(len(sure), "tag")
             asked(f"Recover {what}{trusting}?", yes=False)
     if not dry_run:
-        done = list(_each(issuer, names, at_least or 0, journals, dry_run=False))
-        failed += [outcome for outcome in done if outcome.recovery is None]
+        done = recovered("recovering", dry_run=False, spared=spared)
+        failed += [each.error for each in done if each.error is not None]
         _print(done, as_json=as_json)
-        if yes:  # else it was said before
+        if yes:  # else it was reported before
             _say_unvouched(done)
-    context.exit(max((code_of(outcome.error) for outcome in failed if outcome.error), default=OK))
+    context.exit(max(map(code_of, failed), default=OK))
 
 
 def _check_options(tag: str | None, *, everything: bool, at_least: int | None, spare_sound: bool) -> None:
@@ -169,51 +152,35 @@ def _read(paths: tuple[str, ...]) -> Journals:
         raise store_error(error, None) from error
 
 
-def _tags_of(journals: Journals) -> set[str]:
-    return {name for tags in journals.stores.values() for name in tags}
+def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
+    """Report the error of a tag, and return the outcome. A dry run that could not ask Redis has an error as well."""
+    done = outcome.result
+    if done is not None and done.redis_error:
+        away = RedisUnavailable(f"Redis was not checked: {done.redis_error}", tag=done.tag)
+        outcome = replace(outcome, error=away)
+    if isinstance(outcome.error, ConfigurationError):
+        # It is about the servers or the journals as a whole: each of the other tags would get it again.
+        raise outcome.error
+    if outcome.error is not None:
+        complain(outcome.error)
+    return outcome
 
 
-def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *, dry_run: bool) -> Iterator[_Outcome]:
-    """Recover one tag after the other; one that fails is reported and doesn't keep the others waiting."""
-    hidden = len(names) < MANY or not sys.stderr.isatty()
-    label = "checking" if dry_run else "recovering"
-    done: set[str] = set()
-    with click.progressbar(names, label=label, file=sys.stderr, hidden=hidden) as bar:
-        for name in bar:
-            if name in done:  # as a part of a tag that came before it
-                continue
-            try:
-                for each in issuer.recover(name, at_least=at_least, from_journal=journals, dry_run=dry_run):
-                    done.add(each.tag)
-                    away = each.redis_error and RedisUnavailable(
-                        f"Redis was not checked: {each.redis_error}", tag=each.tag
-                    )
-                    if away:
-                        complain(away)
-                    yield _Outcome(each.tag, each, away or None)
-            except ConfigurationError:
-                # It is about the servers or the journals as a whole: the other tags would tell it again.
-                raise
-            except IssuerError as error:
-                complain(error)
-                yield _Outcome(name, None, error)
-
-
-def _print(outcomes: list[_Outcome], *, as_json: bool) -> None:
+def _print(outcomes: list[Outcome[Recovery]], *, as_json: bool) -> None:
     if as_json:
-        show_json([outcome.content() for outcome in outcomes])
-    elif any(outcome.recovery for outcome in outcomes):
+        show_json([_content(outcome) for outcome in outcomes])
+    elif any(outcome.result for outcome in outcomes):
         show(_table(outcomes))
         _say_nodes(outcomes)
 
 
-def _say_sound(outcomes: list[_Outcome], *, spare: bool) -> list[_Outcome]:
+def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcome[Recovery]]:
     """Say what the recovery of tags that look sound costs, or that they are spared; return the outcomes that are left.
 
     A dry run that could not ask Redis knows of no tag that it is sound.
     """
-    sound = [each for each in outcomes if each.recovery is not None and each.recovery.sound]
-    gap = sum(each.recovery.gap for each in sound if each.recovery is not None)
+    sound = [each for each in outcomes if each.result is not None and each.result.sound]
+    gap = sum(each.result.gap for each in sound if each.result is not None)
     if spare and sound:
         names = ", ".join(plain(each.tag) for each in sound)
         say(f"left as they are, because they have no visible problem: {names}")
@@ -227,9 +194,9 @@ def _say_sound(outcomes: list[_Outcome], *, spare: bool) -> list[_Outcome]:
     return outcomes
 
 
-def _say_nodes(outcomes: list[_Outcome]) -> None:
+def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
     """Say which nodes of Redis were asked besides the master, and which could not be, each of them once."""
-    done = [outcome.recovery for outcome in outcomes if outcome.recovery is not None]
+    done = [outcome.result for outcome in outcomes if outcome.result is not None]
     asked = dict.fromkeys(node for each in done for node in each.asked)
     if asked:
         say(f"also checked: {', '.join(map(plain, asked))}")
@@ -238,9 +205,9 @@ def _say_nodes(outcomes: list[_Outcome]) -> None:
         say(f"{click.style('warning:', fg='yellow')} not checked: {plain(text)}")
 
 
-def _say_unvouched(outcomes: list[_Outcome]) -> int:
+def _say_unvouched(outcomes: list[Outcome[Recovery]]) -> int:
     """Name the tags that only the store vouches for, and what to do if it may be an older one; return how many."""
-    tags = [outcome.tag for outcome in outcomes if outcome.recovery is not None and outcome.recovery.unvouched]
+    tags = [outcome.tag for outcome in outcomes if outcome.result is not None and outcome.result.unvouched]
     if tags:
         named = ", ".join(map(plain, tags[:NAMED])) + (", ..." if len(tags) > NAMED else "")
         say(
@@ -252,9 +219,23 @@ def _say_unvouched(outcomes: list[_Outcome]) -> int:
     return len(tags)
 
 
-def _table(outcomes: list[_Outcome]) -> str:
+def _table(outcomes: list[Outcome[Recovery]]) -> str:
     columns = [
         Column("TAG", flexible=True),
         *(Column(heading, "right") for heading in ("OLD", "NEW", "GAP")),
     ]
-    return table(columns, [outcome.row() for outcome in outcomes], screen_width())
+    return table(columns, [_row(outcome) for outcome in outcomes], screen_width())
+
+
+def _row(outcome: Outcome[Recovery]) -> tuple[object, ...]:
+    done = outcome.result
+    if done is None:
+        return (outcome.tag, "failed", "", "")
+    old = "lost" if done.old is None else done.old_in_period or done.old
+    return (outcome.tag, old, done.new_in_period or done.new, f"{done.gap:,}")
+
+
+def _content(outcome: Outcome[Recovery]) -> dict[str, Any]:
+    if outcome.result is not None:
+        return view(outcome.result)
+    return {"tag": outcome.tag, "old": None, "new": None, "gap": None, "error": said(outcome.error)}

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterator
 
 import click
 
-from issuer.api.blocking import Issuer
+from issuer.care.blocking import Verdict
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
-from issuer.cli.options import MANY
+from issuer.cli.progress import with_progress
 from issuer.cli.session import Session
-from issuer.errors import IssuerError, RedisUnavailable, Unavailable, UnknownTag
+from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.terminal import folded, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.times import utc
 from issuer.views import view
@@ -27,9 +26,6 @@ INDENTED = 2
 
 #: The kind of a finding that is no fault: Redis was away.
 UNSEEN = "Redis not looked at"
-
-#: A tag, what was found of it, and the error that kept it from being looked at.
-_Verdict = tuple[str, list[Discrepancy], IssuerError | None]
 
 
 @click.command(
@@ -62,66 +58,56 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     """
     if tag is not None and everything:
         raise click.UsageError("give a TAG or --all, not both")
-    issuer = Session.of(context).connect()
-    names = [record.tag for record in issuer.tags()] if tag is None else [tag]
-    verdicts = list(_each(issuer, names, named=tag is not None))
-    findings = [finding for _, found, _ in verdicts for finding in found]
+    outcomes = _reported(Session.of(context).connect().care.verified(tag, None))
+    findings = [finding for each in outcomes for finding in each.result or ()]
     wrong = [finding for finding in findings if finding.kind != UNSEEN]
     unseen = [finding.tag for finding in findings if finding.kind == UNSEEN]
-    failed = [error for _, _, error in verdicts if error is not None]
     if as_json:
         show_json([view(finding) for finding in findings])
     elif wrong:
         show(_report(wrong, screen_width()))
-    _sum_up(verdicts, tag)
+    _sum_up(outcomes, tag)
     if unseen:
         say(f"not checked in Redis: {', '.join(map(plain, unseen))}")
-    for name, found, _ in verdicts:
-        if len(found) == MOST:
-            say(f"{plain(name)}: {MOST} findings shown; there may be more")
-    codes = [*map(code_of, failed), UNREACHABLE if unseen else OK]
-    context.exit(PROBLEM if wrong else max(codes))
+    for each in outcomes:
+        if len(each.result or ()) == MOST:
+            say(f"{plain(each.tag)}: {MOST} findings shown; there may be more")
+    codes = [code_of(each.error) for each in outcomes if each.error is not None]
+    context.exit(PROBLEM if wrong else max([*codes, UNREACHABLE if unseen else OK]))
 
 
-def _sum_up(verdicts: list[_Verdict], tag: str | None) -> None:
-    """Say of how many tags all was looked at and well; `tag`: the only one that was asked for."""
-    sound = [name for name, found, error in verdicts if not found and error is None]
-    agree = [name for name, found, _ in verdicts if found and all(each.kind == UNSEEN for each in found)]
-    failed = [name for name, _, error in verdicts if error is not None]
-    if tag is not None and sound:
+def _sum_up(outcomes: list[Verdict], tag: str | None) -> None:
+    """Report how many tags were checked completely and are sound. `tag`: the only one that was named."""
+    sound = [each.tag for each in outcomes if each.result == []]
+    agree = [each.tag for each in outcomes if each.result and all(found.kind == UNSEEN for found in each.result)]
+    failed = [each.tag for each in outcomes if each.error is not None]
+    if tag is not None and len(sound) == len(outcomes):
         say(f"{plain(tag)}: no problem found")
     elif tag is None and (sound or not agree):
-        say(f"{len(sound):,} of {numbered(len(verdicts), 'tag')} without a problem")
+        say(f"{len(sound):,} of {numbered(len(outcomes), 'tag')} without a problem")
     if agree:
         say(f"ledger and store agree, but Redis was not checked: {', '.join(map(plain, agree))}")
-    if failed and tag is None:
+    if failed and (tag is None or len(outcomes) > 1):
         say(f"not checked: {', '.join(map(plain, failed))}")
 
 
-def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:
-    """Verify one tag after the other, yielding its findings or an error, which is reported and keeps none waiting."""
-    hidden = len(names) < MANY or not sys.stderr.isatty()
+def _reported(outcomes: Iterator[Verdict]) -> list[Verdict]:
+    """Return the outcomes, and report errors as they come. An unavailable server is reported once, not for each tag."""
+    checked: list[Verdict] = []
     away: set[type[IssuerError]] = set()
-    with click.progressbar(names, label="verifying", file=sys.stderr, hidden=hidden) as bar:
-        for name in bar:
-            try:
-                findings = issuer.verify(name)
-            except UnknownTag as error:
-                if named:
-                    complain(error)
-                    yield name, [], error
-            except IssuerError as error:
-                if type(error) not in away:
-                    complain(error)
-                if isinstance(error, Unavailable):  # for the other tags as well, and reported once
-                    away.add(type(error))
-                yield name, [], error
-            else:
-                unseen = next((each for each in findings if each.kind == UNSEEN), None)
-                if unseen is not None and RedisUnavailable not in away:
-                    away.add(RedisUnavailable)
-                    complain(f"Redis was not checked: {unseen.values['why']}")
-                yield name, findings, None
+    for each in with_progress(outcomes, "verifying"):
+        if each.result is None and each.error is None:  # deleted in the meantime
+            continue
+        checked.append(each)
+        if each.error is not None and type(each.error) not in away:
+            complain(each.error)
+        if isinstance(each.error, Unavailable):
+            away.add(type(each.error))
+        unseen = next((found for found in each.result or () if found.kind == UNSEEN), None)
+        if unseen is not None and RedisUnavailable not in away:
+            away.add(RedisUnavailable)
+            complain(f"Redis was not checked: {unseen.values['why']}")
+    return checked
 
 
 def _report(findings: list[Discrepancy], room: int | None) -> str:

@@ -16,9 +16,9 @@ from issuer.core import scheme_record
 from issuer.core.arithmetic import mark
 from issuer.core.error_mapping import refused
 from issuer.core.events import Emit, unobserved
+from issuer.core.floor import floor
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.record import read_record
-from issuer.core.recovery import floor
 from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
 from issuer.core.supply import direct

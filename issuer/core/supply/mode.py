@@ -12,8 +12,8 @@ from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core import arithmetic
 from issuer.core.events import NotGivenBack, WentDirect
+from issuer.core.floor import identity
 from issuer.core.record import read_record
-from issuer.core.recovery import identity
 from issuer.core.scheme_record import (
     PARTS,
     SEGMENT,

@@ -8,7 +8,7 @@ from math import inf
 from issuer import gateway
 from issuer.clock import monotonic
 from issuer.core.error_mapping import corrupt
-from issuer.core.recovery import identity
+from issuer.core.floor import identity
 from issuer.core.steps import Steps, send
 from issuer.errors import ForeignHash, IssuerError
 

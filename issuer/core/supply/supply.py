@@ -9,7 +9,7 @@ from issuer import gateway
 from issuer.clock import Deadline, monotonic, pause
 from issuer.core.error_mapping import refused
 from issuer.core.events import Failed, LeaseDropped, Rejoined
-from issuer.core.recovery import floor
+from issuer.core.floor import floor
 from issuer.core.requests import check_reserving
 from issuer.core.scheme_record import turn
 from issuer.core.steps import Steps, send, sleep, wait

@@ -9,8 +9,8 @@ from datetime import date
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from issuer.care.inspection import Inspection, RedisState, StoreState, Waste
+from issuer.care.recovery import Recovery
 from issuer.care.verification import Provenance
-from issuer.core.recovery import Recovery
 from issuer.doors.web.replies import NUMBERS
 from issuer.numbers.codec import Decoded
 from issuer_persistence.records import HIGHEST, LedgerEntry, Tag

@@ -1,22 +1,27 @@
-"""Taking numbers out of circulation: recover, halt, delete, raise. First the store, then Redis: the hash is a floor."""
+"""Recover: no number that may have been issued is issued again. First the store, then Redis. And halt."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from issuer import gateway
-from issuer.core.error_mapping import refused
-from issuer.core.parts import is_machine, with_parts
+from issuer.core import parts
+from issuer.core.floor import floor, identity
 from issuer.core.periods import SEQ_MOST
+from issuer.core.requests import whole
 from issuer.core.scheme_record import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
-from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
+from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag, brief
 from issuer.gateway.keys import check_found
+from issuer_persistence import journal
 from issuer_persistence.errors import TagMissing
 from issuer_persistence.journal import Journals, Known
-from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
+from issuer_persistence.records import HIGHEST, Tag, TagChanges
+
+#: Journals as callers name them: by paths, or as what was read from them.
+Named = Sequence[str | os.PathLike[str]] | Journals
 
 #: Two segments can be in Redis at once, so the ledger's newest two are what a lost hash may have held.
 BUFFERS = 2
@@ -113,6 +118,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)
         if key is not None:
+            # Read again: a store that was empty has an id only now.
             yield from floor(tag, key, highest, "repair", (yield from identity()))
     old, scheme = record.max if record else None, known.scheme if known is not None else {}
     return Recovery(
@@ -153,7 +159,7 @@ def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
 
     Not of one of which Redis would hold nothing anyway.
     """
-    if record is None or record.deleted or not countable(record.scheme) or is_machine(record):
+    if record is None or record.deleted or not countable(record.scheme) or parts.is_machine(record):
         return False, 0
     kept = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
     return record.tag not in kept, kept.get(record.tag, 0)
@@ -285,53 +291,42 @@ def halt(tag: str) -> Steps[None]:
                 raise
 
 
-def delete(tag: str, key: str | None) -> Steps[Tag]:
-    """Mark the tag as deleted in the store, then have Redis skip all its numbers.
-
-    If Redis was unavailable, call it again: it then has Redis skip the numbers, and raises UnknownTag.
-    """
-    before = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
-    if before is None:
-        raise UnknownTag(tag)
-    if key is not None:
-        # A key that is no hash, or a Redis that is away, shows before anything has changed.
-        yield from send(gateway.read_hash(key))
-    tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
-    if key is not None:
-        yield from floor(tag, key, tombstone.max, "repair", (yield from identity()))
-    if before.deleted:
-        raise UnknownTag(tag)
-    return tombstone
+def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[str]]:
+    """Return the name of the tag and those of its parts that the store or the journals know; it need be in neither."""
+    witnesses = said or {}
+    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if record is None and tag in witnesses:
+        record = witnesses[tag].record
+    if record is None or not parts.has_parts(record):
+        return [tag]
+    lost = [name for name, known in witnesses.items() if parts.is_part(known.record, tag)]
+    return [tag, *sorted({*lost, *(yield from parts.of(record))})]
 
 
-def configure(tag: str, key: str | None, changes: TagChanges) -> Steps[Tag]:
-    """Change a tag's settings in the store. With `raise_to`, Redis also skips all numbers up to it."""
-    record = yield from ask(lambda store, timeout: store.configure(tag, changes, timeout=timeout))
-    if key is not None and changes.raise_to is not None:
-        yield from floor(tag, key, changes.raise_to, "keep", (yield from identity()))
-    return record
+def journals(named: Named) -> Steps[Journals]:
+    """Read the journals, if they aren't read yet. InvalidArgument if one path was given in place of several."""
+    if isinstance(named, Journals):
+        return named
+    if isinstance(named, (str, bytes, os.PathLike)):
+        raise InvalidArgument(f"must be a list of paths, not {brief(named)}", value=named, argument="from_journal")
+    # The driver's way of calling what blocks.
+    return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
 
-def identity() -> Steps[str]:
-    """Return the id of the store, which is also in each hash. "" if the store is empty."""
-    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
+def checked_at_least(tag: str | None, at_least: int) -> int:
+    """Check what `recover` is to count as taken, 0..2^63-1, and the tag; None: all of them, and then only 0."""
+    lowest = whole(at_least, "at_least", 0, HIGHEST)
+    if tag is not None:
+        check_found(tag)
+    elif lowest:
+        raise InvalidArgument(
+            "requires a tag, because each tag has its own numbers", value=at_least, argument="at_least"
+        )
+    return lowest
 
 
-def floor(
-    tag: str,
-    key: str,
-    at: int,
-    manner: Literal["keep", "repair"],
-    store_id: str,
-    *,
-    scheme: str | None = None,
-    until: int = HIGHEST,
-) -> Steps[None]:
-    """Have Redis skip all numbers up to `at`, for ever. Higher numbers in the hash stay.
-
-    With `manner` "repair", a corrupt hash is replaced. `scheme` is the id of the tag's scheme from now on, and `until`
-    is the end of its period, see gateway.floor.
-    """
-    floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
-    if floored.status != "floored":
-        raise refused(floored, tag, key, store_id)
+def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
+    """InvalidArgument if one number is to hold for all parts of a tag; `names`: the tag and its parts."""
+    if len(names) > 1:
+        problem = f"requires a single part of tag {tag!r}, such as {names[1]!r}, because each part has its own numbers"
+        raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

@@ -1,0 +1,260 @@
+"""Operations on many tags: verify, recover, doctor, ready; and the upkeep of the tags that an issuer uses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Container, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from issuer.care import Outcome, inspection, recovery
+from issuer.care.discrepancies import Discrepancy
+from issuer.care.doctor.examination import Examination, judge
+from issuer.care.doctor.findings import Facts, Finding
+from issuer.care.inspection import Inspection, Readiness
+from issuer.care.recovery import Named, Recovery
+from issuer.care.verification import Audit
+from issuer.clock import Deadline, monotonic
+from issuer.core.steps import Steps, ask
+from issuer.core.supply.runtime import Runtime
+from issuer.drivers.aio.combiner import Combiner
+from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
+from issuer.gateway.keys import check_found
+from issuer.interrupts import raise_interrupt
+from issuer.operations.config import IssuerConfig
+from issuer.operations.registry import TagRegistry
+from issuer_persistence.journal import Known
+from issuer_persistence.records import LEDGER_KEPT, Tag, now_ms
+
+T = TypeVar("T")
+
+log = logging.getLogger("issuer")
+
+#: The discrepancies of one tag.
+Verdict = Outcome[list[Discrepancy]]
+
+#: A refresh that has not ended after this many seconds is taken for lost: another one may begin.
+REFRESH_LOST = 60.0
+
+
+class AsyncRun(Protocol):
+    """Runs the steps of a tag to their end, within a deadline. `tag` is None if they concern no tag."""
+
+    async def __call__(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        """Return what they return. The errors are those that users see."""
+
+
+class AsyncCare:
+    """Checks and repairs tags, and loads their segments in the background.
+
+    In methods with a `timeout`, each request, or each tag, has this many seconds. None means the issuer's `timeout`.
+    """
+
+    def __init__(
+        self,
+        registry: TagRegistry[Combiner],
+        config: IssuerConfig,
+        runtime: Runtime,
+        *,
+        run: AsyncRun,
+        deadline: Callable[[float | None], Deadline],
+    ) -> None:
+        """`deadline` makes a deadline of a `timeout`."""
+        self._registry = registry
+        self._config = config
+        self._runtime = runtime
+        self._run = run
+        self._deadline = deadline
+        #: When old ledger entries were deleted last, in ms since 1970.
+        self.pruned = 0
+        self._refresh_due = 0.0
+
+    # ------------------------------------------------------------------ check and repair
+
+    async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
+        """Verify a tag and its parts, or all tags, one after the other; see Issuer.verify.
+
+        A tag that was deleted in the meantime has neither a result nor an error, unless it is the one that was named.
+        """
+        if tag is None:
+            names = await self._tags(timeout)
+        else:
+            names = await self._run(recovery.with_parts(check_found(tag)), self._deadline(timeout), tag)
+        for name in names:
+            audit, error = Audit(name, self._config.hash_key(name)), None
+            try:
+                while await self._run(audit.go_on(), self._deadline(timeout), name):
+                    pass
+            except IssuerError as raised:
+                error = raised
+            deleted = isinstance(error, UnknownTag) and name != tag
+            yield Outcome(name, len(names), None if error else audit.findings, None if deleted else error)
+
+    async def verify(self, tag: str | None, timeout: float | None) -> list[Discrepancy]:
+        """Return the discrepancies of all of them; see Issuer.verify."""
+        findings: list[Discrepancy] = []
+        async with aclosing(self.verified(tag, timeout)) as outcomes:
+            async for outcome in outcomes:
+                if outcome.error is not None:
+                    raise outcome.error
+                findings += outcome.result or ()
+        return findings
+
+    async def recovered(
+        self,
+        tag: str | None,
+        at_least: int = 0,
+        from_journal: Named = (),
+        *,
+        dry_run: bool,
+        timeout: float | None = None,
+        spared: Container[str] = (),
+    ) -> AsyncGenerator[Outcome[Recovery], None]:
+        """Recover a tag and its parts, or all tags but those in `spared`, one after the other; see Issuer.recover."""
+        lowest = recovery.checked_at_least(tag, at_least)
+        known: Mapping[str, Known] = {}
+        if from_journal != ():
+            journals = await self._run(recovery.journals(from_journal), self._deadline(timeout), tag)
+            known = await self._run(recovery.witnesses(journals), self._deadline(timeout), tag)
+        if tag is None:
+            names = sorted({*known, *await self._tags(timeout)})
+        else:
+            names = await self._run(recovery.with_parts(tag, known), self._deadline(timeout), tag)
+            if lowest:
+                recovery.check_whole(tag, names, lowest)
+        names = [name for name in names if name not in spared]
+        for name in names:
+            key = self._config.hash_key(name)
+            steps = recovery.recover(name, key, at_least=lowest, dry_run=dry_run, said=known.get(name))
+            done, error = None, None
+            try:
+                done = await self._run(steps, self._deadline(timeout), name)
+            except IssuerError as raised:
+                error = raised
+            yield Outcome(name, len(names), done, error)
+
+    async def recover(
+        self, tag: str | None, at_least: int, from_journal: Named, *, dry_run: bool, timeout: float | None
+    ) -> list[Recovery]:
+        """Return the recoveries of all of them. Raise the first error when all have been tried; see Issuer.recover."""
+        done: list[Recovery] = []
+        failed: list[IssuerError] = []
+        async for outcome in self.recovered(tag, at_least, from_journal, dry_run=dry_run, timeout=timeout):
+            done += [outcome.result] if outcome.result is not None else []
+            failed += [outcome.error] if outcome.error is not None else []
+        if failed:
+            raise failed[0]
+        return done
+
+    async def doctor(
+        self, most: int | None, progress: Callable[[int, int], object] | None, timeout: float | None
+    ) -> list[Finding]:
+        """Examine everything; see Issuer.doctor."""
+        config = self._config
+        window = self._runtime.window
+        facts = Facts(
+            store=config.store.url, timeout=config.timeout, window=window, lease=config.lease, redis=config.redis
+        )
+        for steps in Examination(facts, config.key, most=most, progress=progress).rounds():
+            await self._run(steps, self._deadline(timeout), None)
+        return judge(facts)
+
+    async def ready(self, timeout: float | None) -> Readiness:
+        """Check whether numbers can be drawn and reserved; see Issuer.ready."""
+        found = await self._run(inspection.look_at_store(Readiness()), self._deadline(timeout), None)
+        if self._config.redis is not None:
+            found = await self._run(inspection.look_at_redis(found), self._deadline(timeout), None)
+        return found
+
+    async def inspect(self, tag: str, timeout: float | None, *, deleted: bool) -> Inspection:
+        """Return the state of a tag; see Issuer.inspect."""
+        steps = inspection.inspect(check_found(tag), self._config.hash_key(tag), deleted=deleted)
+        found = await self._run(steps, self._deadline(timeout), tag)
+        combiner = self._registry.combiners.get(tag)
+        return found if combiner is None else replace(found, waiting=combiner.waiting)
+
+    async def _tags(self, timeout: float | None) -> list[str]:
+        """Return the names of all tags of the store."""
+        return [each.tag for each in await self._run(inspection.tags(), self._deadline(timeout), None)]
+
+    # ------------------------------------------------------------------ upkeep
+
+    async def keep(self, timeout: float | None) -> list[Tag]:
+        """From now on look after every tag of the store; see Issuer.keep."""
+        if not self._runtime.redis:
+            raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
+        records = await self._run(inspection.tags(), self._deadline(timeout), None)
+        self._registry.keep(records)
+        self._runtime.attend()
+        return records
+
+    async def tick(self, timeout: float | None) -> int:
+        """Load what is due, and return the number of segments loaded; see Issuer.tick."""
+        loaded = 0
+        self._config.events.come_round()
+        for combiner in self._registry.in_use():
+            deadline = self._deadline(timeout)
+            try:
+                if combiner.serving is not None:
+                    await combiner.run(combiner.serving.sweep(deadline), deadline)
+                    continue
+                soon = Deadline(min(deadline.left(), self._runtime.window))
+                await combiner.run(combiner.supply.rejoin(), soon)
+                loaded += await combiner.run(combiner.supply.fetch(deadline), deadline)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other tags must not wait for it
+                raise_interrupt(error)  # here alone: a sweep runs in threads of ours
+                self._registry.troubled(combiner, error)
+        return loaded
+
+    async def sweep(self) -> bool:
+        """Look after each tag in use, in the background. Return True if it is time to `refresh`, as a job of its own.
+
+        If a sweep refreshed by itself, a store that hangs would delay the tags for which Redis is back.
+        """
+        self._config.events.come_round()
+        combiners = self._registry.in_use()
+        for combiner in combiners:
+            if self._registry.closed:
+                return False
+            deadline = Deadline(self._config.store_timeout)
+            try:
+                steps = combiner.supply.sweep() if combiner.serving is None else combiner.serving.sweep(deadline)
+                await combiner.run(steps, deadline)
+            except Exception as error:  # noqa: BLE001 - as in `tick`
+                self._registry.troubled(combiner, error)
+        now = monotonic()
+        if now <= self._refresh_due or not (self._prune_due or any(each.supply.stale for each in combiners)):
+            return False
+        self._refresh_due = now + REFRESH_LOST
+        return True
+
+    async def refresh(self) -> None:
+        """Send the store the requests that can wait, up to the first one that it does not answer in time."""
+        try:
+            for combiner in self._registry.in_use():
+                if self._registry.closed:
+                    return
+                try:
+                    await combiner.run(combiner.supply.refresh(), Deadline(self._config.store_timeout))
+                except Exception as error:  # noqa: BLE001 - as in `tick`
+                    self._registry.troubled(combiner, error)
+                    if isinstance(error, StoreUnavailable):
+                        return
+            if self._prune_due:
+                await self._prune()
+        finally:
+            self._refresh_due = 0.0
+
+    @property
+    def _prune_due(self) -> bool:
+        return now_ms() - self.pruned >= LEDGER_KEPT // 90
+
+    async def _prune(self) -> None:
+        """Once a day: delete old ledger entries."""
+        self.pruned = now = now_ms()
+        steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
+        try:
+            await self._run(steps, Deadline(self._config.store_timeout), None)
+        except IssuerError as error:
+            log.debug("old ledger entries could not be deleted: %s", error)

@@ -1,0 +1,63 @@
+"""Numbers that are never issued from now on: floor, delete, raise. First the store, then Redis."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from issuer import gateway
+from issuer.core.error_mapping import refused
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import UnknownTag
+from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
+
+
+def delete(tag: str, key: str | None) -> Steps[Tag]:
+    """Mark the tag as deleted in the store, then have Redis skip all its numbers.
+
+    If Redis was unavailable, call it again: it then has Redis skip the numbers, and raises UnknownTag.
+    """
+    before = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if before is None:
+        raise UnknownTag(tag)
+    if key is not None:
+        # A key that is no hash, or a Redis that is away, shows before anything has changed.
+        yield from send(gateway.read_hash(key))
+    tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
+    if key is not None:
+        yield from floor(tag, key, tombstone.max, "repair", (yield from identity()))
+    if before.deleted:
+        raise UnknownTag(tag)
+    return tombstone
+
+
+def configure(tag: str, key: str | None, changes: TagChanges) -> Steps[Tag]:
+    """Change a tag's settings in the store. With `raise_to`, Redis also skips all numbers up to it."""
+    record = yield from ask(lambda store, timeout: store.configure(tag, changes, timeout=timeout))
+    if key is not None and changes.raise_to is not None:
+        yield from floor(tag, key, changes.raise_to, "keep", (yield from identity()))
+    return record
+
+
+def identity() -> Steps[str]:
+    """Return the id of the store, which is also in each hash. "" if the store is empty."""
+    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
+
+
+def floor(
+    tag: str,
+    key: str,
+    at: int,
+    manner: Literal["keep", "repair"],
+    store_id: str,
+    *,
+    scheme: str | None = None,
+    until: int = HIGHEST,
+) -> Steps[None]:
+    """Have Redis skip all numbers up to `at`, for ever. Higher numbers in the hash stay.
+
+    With `manner` "repair", a corrupt hash is replaced. `scheme` is the id of the tag's scheme from now on, and `until`
+    is the end of its period, see gateway.floor.
+    """
+    floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
+    if floored.status != "floored":
+        raise refused(floored, tag, key, store_id)
