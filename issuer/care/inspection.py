@@ -18,10 +18,10 @@ from issuer_persistence.records import HIGHEST, LedgerEntry, LedgerPage, Order, 
 #: The most ledger entries of a page.
 PAGE_MOST = 1000
 
-#: How many of the newest reservations tell the rate.
+#: How many of the newest reservations the rate is computed from.
 RATE_FROM = 5
 
-#: And how many tell the waste: a keeper looks at a tag every two seconds.
+#: And the waste: a keeper inspects a tag every two seconds.
 WASTE_FROM = 100
 
 

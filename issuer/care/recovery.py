@@ -1,4 +1,4 @@
-"""Recover: no number that may have been issued is issued again. First the store, then Redis. And halt."""
+"""Halt and recover: stop reservations; skip all numbers that may be issued, first in the store, then in Redis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from issuer_persistence.records import HIGHEST, Tag, TagChanges
 #: Journals as callers name them: by paths, or as what was read from them.
 Named = Sequence[str | os.PathLike[str]] | Journals
 
-#: Two segments can be in Redis at once, so the ledger's newest two are what a lost hash may have held.
+#: Redis holds two segments at most, so a lost hash had numbers of the two newest ledger entries.
 BUFFERS = 2
 
 
@@ -104,16 +104,16 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if key is not None and hash is not None:
         store_id = yield from identity()
         if hash.names_store and hash.store is not None and hash.store != store_id:
-            # Before the store is raised: what lies in there is no witness of ours.
+            # Checked before the store is raised: the numbers in this hash are another store's.
             raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
-        # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
+        # `top` uses every field that can be read, also of a damaged hash: it may have the highest number.
         others = yield from _others(key, store_id)
         highest = max(highest, hash.top, others.top)
         if not (hash.top or others.top or at_least or said is not None):
             unvouched, top = yield from _unvouched(known)
             highest = max(highest, top)
         issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
-        sound = sound and (yield from _of_this_reign(key, hash))
+        sound = sound and (yield from _of_this_term(key, hash))
     sound = sound and away is None and not others.unasked and record is not None and highest <= record.max
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)
@@ -136,8 +136,8 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     )
 
 
-def _of_this_reign(key: str, hash: gateway.Hash) -> Steps[bool]:
-    """Whether the hash was armed in the present reign of its server, and is whole."""
+def _of_this_term(key: str, hash: gateway.Hash) -> Steps[bool]:
+    """Whether the hash is complete, and was written in the current term of its master."""
     if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
         return False
     info = yield from send(gateway.replication_info(key))
@@ -145,7 +145,7 @@ def _of_this_reign(key: str, hash: gateway.Hash) -> Steps[bool]:
 
 
 def _check_counter(record: Tag | None, at_least: int) -> None:
-    """InvalidArgument for a number that can't be the counter of a tag with periods."""
+    """Raise InvalidArgument if the number can't be a counter value of the tag, because the tag has periods."""
     if record is not None and 0 < at_least <= SEQ_MOST and "restart" in record.scheme:
         problem = (
             f"{at_least} is not a counter of tag {record.tag!r}, which has periods: `decode` shows the counter of a "
@@ -155,9 +155,9 @@ def _check_counter(record: Tag | None, at_least: int) -> None:
 
 
 def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
-    """Say of a tag of which Redis holds nothing whether no journal knows it either, and what the journal's top is.
+    """Return whether the store's journal has no record of the tag either, and the journal's highest number of it.
 
-    Not of one of which Redis would hold nothing anyway.
+    It is called if Redis has no number of the tag. For a tag without a counter that is normal: (False, 0).
     """
     if record is None or record.deleted or not countable(record.scheme) or parts.is_machine(record):
         return False, 0
@@ -167,10 +167,7 @@ def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Other nodes of Redis: the highest number that they hold, and the nodes that did and did not answer.
-
-    `asked` and `unasked` are as in Recovery.
-    """
+    """Highest number on other Redis nodes. `asked` and `unasked`: as in Recovery."""
 
     top: int = 0
     asked: tuple[str, ...] = ()
@@ -178,7 +175,7 @@ class Others:
 
 
 def _others(key: str, store_id: str) -> Steps[Others]:
-    """Look at the hash on every other node: an old master, or a replica that was cut off, may be ahead."""
+    """Read the hash on every other node: a former master, or a replica that was cut off, may have higher numbers."""
     top, asked, unasked = 0, [], []
     for each in (yield from elsewhere(gateway.read_hash(key))):
         hash = each.reply
@@ -193,7 +190,7 @@ def _others(key: str, store_id: str) -> Steps[Others]:
 
 
 def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
-    """Return the error for a recovery that Redis is away from, with the way out for tags that are served without it."""
+    """Return the error of a recovery without Redis. Its advice is for tags that are served without Redis."""
     return RedisUnavailable(
         f"{error}. Nothing was recovered, because only Redis may have recorded the highest number",
         tag=tag,
@@ -203,23 +200,23 @@ def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
 
 
 def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> Steps[int]:
-    """Raise the store's record, made again if need be, and return its max."""
+    """Raise `max` in the store's record, and return it. If the store has lost the record, create it again first."""
     deleted = False
     if said is not None and (record is None or record.deleted):
-        # A tombstone that is younger than what the journals know was left by a process without a journal.
+        # If the deletion in the store is newer than the journals, a process without a journal deleted the tag.
         deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
         if record is not None and deleted and record.max >= highest:
             return record.max
         again, above = said.record.settings, min(highest, HIGHEST - 1)
         full = highest >= again.limit
-        # A new tag must have a number left, which the recovery below takes from one that has none.
+        # A tag can only be created with a number left. If it had none, the recovery below takes this number.
         limit = above + 1 if full else again.limit
         highest = limit if full else highest
-        # A tombstone can be made again with its own scheme only; what came of that since, it is given below.
+        # A deleted tag can be created only with its old scheme. It gets a later scheme below.
         settings = replace(again, above=above, limit=limit, scheme=again.scheme if record is None else record.scheme)
         yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout))
     if record is not None and said is not None and _has_lost_its_scheme(record, said):
-        # Before max is raised, so that a recovery cut off in between does it again.
+        # Before max is raised: if the recovery stops in between, the next one does this again.
         yield from ask(
             lambda store, timeout: store.configure(tag, TagChanges(scheme=said.record.scheme), timeout=timeout)
         )
@@ -230,10 +227,10 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
 
 
 def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
-    """Whether numbers were reserved with a later scheme than the store's, whose values would come again with that one.
+    """Whether numbers were reserved with a later scheme than the store has. With the store's, values would repeat.
 
-    A live tag's scheme is later only if its numbers are too: by the time alone, a clock that is fast would put an
-    earlier scheme in the place of the present one.
+    For a tag that is not deleted, the journals' numbers must be higher as well. With the time alone, a fast clock would
+    replace the current scheme by an earlier one.
     """
     later = record.timestamp < said.record.timestamp and (record.deleted or record.max < said.top)
     return later and record.scheme != said.record.scheme
@@ -271,7 +268,7 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
 
 
 def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
-    """Say why a store with these tags, and the max of each, can't be made from another one's journals; "" if it can."""
+    """Return why a store with these tags, and this `max` of each, was not restored from the journals; "" if it was."""
     for name, max in live.items():
         taken = foreign[name].top if name in foreign else 0
         if taken > max and not (name in own and own[name].top >= taken):
@@ -286,13 +283,13 @@ def halt(tag: str) -> Steps[None]:
     for name in (yield from with_parts(check_found(tag))):
         try:
             yield from ask(lambda store, timeout: store.halt(name, timeout=timeout))  # noqa: B023 - called at once
-        except TagMissing:  # a part that was deleted meanwhile
+        except TagMissing:  # a part that was deleted in the meantime
             if name == tag:
                 raise
 
 
 def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[str]]:
-    """Return the name of the tag and those of its parts that the store or the journals know; it need be in neither."""
+    """Return the name of the tag and of its parts in the store or the journals. The tag may be in none of them."""
     witnesses = said or {}
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is None and tag in witnesses:
@@ -304,17 +301,17 @@ def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[
 
 
 def journals(named: Named) -> Steps[Journals]:
-    """Read the journals, if they aren't read yet. InvalidArgument if one path was given in place of several."""
+    """Return the journals, read from their paths. Raises InvalidArgument for one path in place of a list."""
     if isinstance(named, Journals):
         return named
     if isinstance(named, (str, bytes, os.PathLike)):
         raise InvalidArgument(f"must be a list of paths, not {brief(named)}", value=named, argument="from_journal")
-    # The driver's way of calling what blocks.
+    # As a request to the store, because that is how drivers call what blocks.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
 
 def checked_at_least(tag: str | None, at_least: int) -> int:
-    """Check what `recover` is to count as taken, 0..2^63-1, and the tag; None: all of them, and then only 0."""
+    """Return `at_least`, 0..2^63-1. Raises InvalidArgument, also if it is given for all tags (`tag` is None)."""
     lowest = whole(at_least, "at_least", 0, HIGHEST)
     if tag is not None:
         check_found(tag)
@@ -326,7 +323,7 @@ def checked_at_least(tag: str | None, at_least: int) -> int:
 
 
 def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
-    """InvalidArgument if one number is to hold for all parts of a tag; `names`: the tag and its parts."""
+    """Raise InvalidArgument if the tag has parts: `at_least` can't be right for all. `names`: the tag and its parts."""
     if len(names) > 1:
         problem = f"requires a single part of tag {tag!r}, such as {names[1]!r}, because each part has its own numbers"
         raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

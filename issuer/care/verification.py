@@ -1,13 +1,13 @@
-"""Verify: the ledger against the store against Redis. Who: the ledger entry of a number. Neither changes anything.
+"""Verify: compare the ledger, the store and Redis. Who: find the ledger entry of a number. Nothing is changed.
 
-A healthy system under load must never be reported, and what is read at two moments may contradict itself without any
-harm. So what looks wrong is read again, in an order in which it can only be wrong still if it was:
+A healthy system under load must never be reported. Data that is read at two moments can differ without a fault, so
+everything that looks wrong is read again. The order of the reads proves the fault:
 
-* What was handed back is reserved again only afterwards: the ledger entry is shortened before `max` goes down. So two
-  entries that both were there, and overlap when they are read once more, do overlap.
-* An entry never lies above `max`, and only ever gets shorter. So one that was there before `max` was read, and lies
-  above that when it is read once more, did so then.
-* A hash whose `born` and `fence` have not changed was neither floored nor armed again in between.
+* Overlaps: a returned number is reserved again only after its ledger entry was shortened, because the entry is
+  shortened before `max` goes down. So if two entries still overlap when they are read again, they do overlap.
+* Entries above `max`: an entry is never above `max`, and only gets shorter. So if an entry was read before `max`, and
+  is above this `max` when it is read again, it was above `max` at that time.
+* Hashes: if `born` and `fence` are the same when the hash is read again, no process has reset it in between.
 """
 
 from __future__ import annotations
@@ -25,36 +25,35 @@ from issuer.gateway.keys import check_found
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import HIGHEST, LEDGER_KEPT, LedgerEntry, Position, now_ms
 
-#: Seconds before a store that looks behind its journal is looked at again.
+#: Seconds until a store that is behind its journal is read again.
 SECOND_LOOK = 0.2
 
-#: Entries that are read at once: 2000 take about 10 ms of SQLite and 20 ms of Python.
+#: Entries per request: 2000 take about 10 ms in SQLite and 20 ms in Python.
 PAGE = 2000
 
-#: After this many findings of a tag the rest isn't looked for: an operator has to act anyway.
+#: The check of a tag ends after this many findings: an operator has to act anyway.
 MOST = 100
 
-#: In ms: a day less than ledger entries are kept. What was reserved since then can't have been pruned, however far the
-#: clocks are apart.
+#: Age in ms up to which no ledger entry can have been deleted: a day less than entries are kept, as clocks differ.
 CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
 
-#: Of each pair of fields of a sound hash the first is at most the second.
+#: In a sound hash, the first field of each pair is not higher than the second.
 ORDERED = (("cur", "max"), ("mark", "max"), ("max", "next_cur"), ("next_cur", "next_max"), ("next_mark", "next_max"))
 
-#: The number of entries that end next above a number, and are looked through for those that hold it. In a sound ledger
-#: the first one that isn't empty holds it, or none does.
+#: How many entries above a number are searched for it. In a sound ledger the number is in the first one that isn't
+#: empty, or in none.
 NEAR = 100
 
 
 @dataclass(slots=True)
 class _Buffer:
-    """Numbers in Redis that must be in the ledger. `open`: those up to here have not been found yet."""
+    """Numbers in Redis that must be in the ledger. `open`: numbers up to this one have not been found yet."""
 
     number: int
     low: int
     high: int
     open: int
-    #: Whether the ledger has a hole there that no pruning explains; None: not known yet.
+    #: True if the numbers are not in the ledger, and their entry was not deleted for its age. None: not known yet.
     missing: bool | None = None
 
 
@@ -64,20 +63,18 @@ class Audit:
     def __init__(self, tag: str, key: str | None) -> None:
         """`key` is the key of the tag's hash in Redis. None if there is no Redis."""
         self.findings: list[Discrepancy] = []
-        #: How many ledger entries have been looked at.
-        self.looked_at = 0
         self._tag = tag
         self._key = key
         self._begun = False
         self._max = 0
         self._created = 0
         self._beyond: Position | None = None
-        #: Of the entries so far the one with the lowest low: the next, which ends lower, overlaps with any of them only
-        #: if it overlaps with this one.
+        #: The entry with the lowest `low` so far. The next entry ends lower than all of them, so it overlaps with
+        #: one of them only if it overlaps with this one.
         self._lowest: LedgerEntry | None = None
         self._hash: gateway.Hash | None = None
         self._buffers: list[_Buffer] = []
-        #: Of a strict tag, until two hashes were found that get its segments in turns.
+        #: Only for a strict tag, and until two hashes were found.
         self._turns: Turns | None = None
 
     def go_on(self) -> Steps[bool]:
@@ -94,7 +91,6 @@ class Audit:
             lambda store, timeout: store.segments(self._tag, beyond=self._beyond, count=PAGE, timeout=timeout)
         )
         self._beyond = page.last
-        self.looked_at += len(page.entries) + len(page.damaged)
         self._note(page.damaged)
         segments = [entry for entry in page.entries if entry.low < entry.high]
         yield from self._check_against_max(segments)
@@ -185,7 +181,7 @@ class Audit:
             return
         self._hash = hash
         info = yield from send(gateway.replication_info(key))
-        # Of another reign: no process draws from it any more, and it may be as old as the snapshot that it came from.
+        # With another fence, no process draws from this hash, and it may come from an old snapshot.
         if hash.fence == info.get("master_replid"):
             both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
             for number, low, high in both:
@@ -201,19 +197,19 @@ class Audit:
                 self._report("Redis above store max", problem, numbers=(self._max + 1, value), **values)
 
     def _unmoved(self, key: str) -> Steps[bool]:
-        """Whether the hash has been neither floored nor armed since it was read."""
+        """Whether no process has reset the hash since it was read."""
         again = yield from send(gateway.read_hash(key))
         return self._hash is not None and (again.fence, again.born) == (self._hash.fence, self._hash.born)
 
     def _look_for(self, buffer: _Buffer, segments: Iterable[LedgerEntry]) -> None:
-        """Take off what these entries, the highest first, hold of the buffer."""
+        """Mark the numbers of the buffer that are in these entries as found. The entries come highest first."""
         for entry in segments:
             if buffer.open <= buffer.low or buffer.missing is not None:
                 return
             if entry.high >= buffer.open:
                 buffer.open = min(buffer.open, max(entry.low, buffer.low))
             else:
-                # The segment was reserved after this one, so it is younger than this one's entry.
+                # The buffer's numbers are higher, so they were reserved after this entry.
                 buffer.missing = self._certain(entry.time)
 
     def _check_buffers(self, key: str) -> Steps[None]:
@@ -221,7 +217,7 @@ class Audit:
             if buffer.open > buffer.low and buffer.missing is None:
                 buffer.missing = self._certain(0)
         missing = [buffer for buffer in self._buffers if buffer.missing]
-        # A buffer may have been drained, its entry shortened, between the two reads.
+        # Between the two reads the buffer may have been drained, and its entry shortened.
         if missing and (yield from self._unmoved(key)):
             for each in missing:
                 numbers = each.low + 1, each.high
@@ -232,7 +228,7 @@ class Audit:
                 self._report("not in the ledger", problem, numbers=numbers, key=key, buffer=each.number)
 
     def _certain(self, time: int) -> bool:
-        """Whether what was reserved after that time, and since the tag was made, must be in the ledger still."""
+        """Whether a reservation after that time, and after the tag's creation, must still be in the ledger."""
         return now_ms() - max(time, self._created) < CERTAIN
 
     # ------------------------------------------------------------------ the ledger
@@ -278,7 +274,7 @@ class Audit:
                     self._report("overlap", problem, one, other, numbers=(first, last))
 
     def _again(self, entries: Iterable[LedgerEntry]) -> Steps[dict[str, LedgerEntry]]:
-        """Read them once more; return those that are still there, by id."""
+        """Read the entries again, and return those that still exist, by id."""
         ids = {entry.id for entry in entries}
         found = yield from ask(lambda store, timeout: store.entries(self._tag, ids, timeout=timeout))
         return {entry.id: entry for entry in found}
@@ -356,7 +352,7 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
         others += sum(entry.low < entry.high and not entry.holds(number) for entry in page.entries)
         at = page.last
     taken = record.max
-    for _ in range(2):  # what is read before max may be behind a hand back for a moment
+    for _ in range(2):  # while numbers are returned, `max` goes down a moment before the journal
         if number <= record.max:
             break
         tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))

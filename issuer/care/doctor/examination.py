@@ -34,15 +34,15 @@ CHECKS = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)
 #: The levels, the worst first.
 LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
 
-#: How many tags are looked at closely by default: three requests each, so a few seconds in all.
+#: How many tags are examined closely by default. Each takes three requests, so all take a few seconds.
 MOST_TAGS = 1000
 
-#: Settings that CONFIG GET is asked for. The rest is in INFO, which every user may read.
+#: Settings that are read with CONFIG GET. The others are in INFO, which every user may read.
 SETTINGS = ("save", "min-replicas-to-write", "active-replica")
 
 
 class Examination:
-    """Gathers `facts` in rounds. Each has the caller's timeout for itself, and what goes wrong in it is a fact, too."""
+    """Gathers `facts` in rounds. Each round has the caller's timeout. An error in it is a fact as well."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Examination:
         most: int | None,
         progress: Callable[[int, int], object] | None,
     ) -> None:
-        """`key` names a tag's hash. `most`: tags to look at closely, None: MOST_TAGS. `progress(done, of)`: each."""
+        """`key` returns the key of a tag's hash. `most`: tags to examine closely. `progress`: see Issuer.doctor."""
         self.facts = facts
         self._key = key
         self._most = MOST_TAGS if most is None else whole(most, "most", 0, HIGHEST)
@@ -84,7 +84,7 @@ class Examination:
             seen: StoreFacts = yield from public(ask(lambda store, left: store.examine(timeout=left)), None)
             facts.store_clock = None if seen.time is None else _clock(seen.time, before, now_ms())
             facts.store_facts = seen
-            # The journal first: what is reserved meanwhile is in the store when that is asked.
+            # The journal is read before the tags: numbers that are reserved in between are in the store then.
             facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
             facts.records = yield from public(ask(lambda store, left: store.tags(timeout=left)), None)
         except IssuerError as error:
@@ -121,7 +121,7 @@ class Examination:
         )
 
     def _draw(self) -> Steps[None]:
-        # No tag is called "", so no number is drawn: the hash isn't there, and stays so.
+        # No tag has the name "", so the hash doesn't exist, and no number is drawn.
         key = self._key("")
         drawn = yield from _tried(send(gateway.draw(key, 1, None)))
         if isinstance(drawn, IssuerError):
@@ -130,7 +130,7 @@ class Examination:
             self.facts.draw = DrawFacts(status=drawn.status)
             if drawn.status != "empty":
                 return
-        # Within a script an error doesn't name the command, so these are tried even if the script was refused.
+        # An error within a script doesn't name the command, so the commands are tried even if the script failed.
         for trial, due in gateway.trials(key):
             answer = yield from _tried(send(trial))
             if isinstance(answer, IssuerError) and not (due and due in str(answer)):
@@ -140,7 +140,7 @@ class Examination:
     # ------------------------------------------------------------------ tags
 
     def _chosen(self) -> list[Tag]:
-        """Return the tags to look at closely: those that were used last."""
+        """Return the tags to examine closely: those that were used last."""
         return sorted(self.facts.records, key=lambda record: record.timestamp, reverse=True)[: self._most]
 
     def _look_at_tag(self, record: Tag) -> Steps[None]:
@@ -171,7 +171,7 @@ class Examination:
             facts.tags.append(replace(seen, error=hash))
             return
         if hash.cur is None or any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger):
-            # Nobody has drawn from the present segment: those before may have been lost or skipped, as by a flush.
+            # No number of the current segment was drawn: earlier segments may be lost or skipped, as by a FLUSHALL.
             seen = replace(seen, rate=None)
         store_max = None
         if max(hash.max or 0, hash.next_max or 0) > record.max:
@@ -179,18 +179,18 @@ class Examination:
         facts.tags.append(replace(seen, hash=hash, store_max=store_max))
 
     def _max_now(self, tag: str) -> Steps[int | None]:
-        """Read the store after Redis: what was loaded meanwhile was reserved before."""
+        """Return the store's `max`, read after Redis: numbers that were loaded in between were reserved before."""
         now = yield from _tried(ask(lambda store, left: store.get(tag, timeout=left)), tag)
         return None if now is None or isinstance(now, IssuerError) else now.max
 
     def _reached(self) -> bool:
-        """Whether Redis answered so far: for a server that is away, each tag would wait for its timeout."""
+        """Whether Redis has answered so far. If it does not answer, each tag would wait for its timeout."""
         reached = any(server.info is not None for server in self.facts.servers)
         return reached and self.facts.redis_error is None
 
 
 def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
-    """Run the steps; an error that users know is the value."""
+    """Return the result of the steps, or their error."""
     try:
         return (yield from public(steps, tag))
     except IssuerError as error:
@@ -198,7 +198,7 @@ def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
 
 
 def _replica(parts: Mapping[str, str], master: Mapping[str, str]) -> Steps[ReplicaFacts]:
-    """Ask a replica; `parts` is what its master says of it."""
+    """Return the facts of a replica. `parts`: fields that its master reports about it."""
     server = parts.get("ip", ""), _number(parts.get("port"))
     info = yield from _tried(visit(server, gateway.info()))
     return ReplicaFacts(

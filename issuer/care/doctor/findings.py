@@ -15,7 +15,7 @@ from issuer_persistence.records import LedgerEntry, StoreFacts, Tag
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
-    """A server's clock: how far it is ahead of this machine's, in ms, give or take `doubt`: half the round trip."""
+    """Difference between a server's clock and this machine's: `ahead` +- `doubt` ms. `doubt` is half the round trip."""
 
     ahead: int
     doubt: int = 0
@@ -23,10 +23,10 @@ class ClockDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """A replica as its master sees it, and what it says itself.
+    """A replica, as its master and the replica itself report it.
 
-    state: "online" when it follows. lag: seconds since it last said how far it is. behind: bytes that it still lacks.
-    read_only: None if it could not be asked.
+    state: "online" if it follows. lag: seconds since its last report to the master. behind: bytes that it has not
+    received. read_only: None if the replica did not answer.
     """
 
     name: str
@@ -40,9 +40,8 @@ class ReplicaFacts:
 class ServerFacts:
     """A Redis server that issues numbers.
 
-    info: the fields of INFO; None if they can't be had, and `error` says why. settings: what CONFIG GET answered; a
-    name is missing if that was denied, and None if the server has no such setting. clock: None if `clock_error` says
-    why TIME wasn't answered.
+    info: fields of INFO. None if `error` is set. settings: results of CONFIG GET by name. A name is missing if CONFIG
+    GET was denied, and None if the server has no such setting. clock: None if `clock_error` is set, the error of TIME.
     """
 
     name: str
@@ -56,9 +55,9 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawFacts:
-    """The answer to a draw from a hash that isn't there: "empty" if scripts run and the fence is there.
+    """Result of a draw from a hash that doesn't exist.
 
-    error: the refusal of the draw, or of one of the commands that scripts give.
+    status: "empty" if scripts run and the fence works. error: error of the draw, or of a command that scripts use.
     """
 
     status: str = ""
@@ -67,12 +66,12 @@ class DrawFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagFacts:
-    """A tag whose hash and ledger were looked at. rate: numbers per second, None if too few reservations tell it.
+    """A tag that was examined closely.
 
-    rated_for: for how many seconds that rate was seen, None: for long enough.
-    hash: None in direct mode, or if `error` says why it can't be had. store_max: what the store said after the hash was
-    read, when that had looked higher than the store's record; None otherwise. hashes: newest entries of two hashes in
-    Redis that get its segments in turns, None if there is one.
+    rate: numbers per second, None if there are too few reservations. rated_for: period of that rate in seconds, None if
+    it is long enough. hash: None in direct mode, and if `error` is set. store_max: the store's `max`, read again after
+    the hash, if the hash had higher numbers than the record; else None. hashes: newest entries of two Redis hashes that
+    get the tag's segments in turns, None if there is one hash.
     """
 
     record: Tag
@@ -86,13 +85,13 @@ class TagFacts:
 
 @dataclass(slots=True, kw_only=True)
 class Facts:
-    """All that was seen.
+    """All facts.
 
-    redis: what the messages call it, None if the issuer is direct. redis_error: why its masters can't be found.
-    store_error: why the store can't be asked. records: all tags. witnessed: what a journal knows to be taken of
-    them. tags: those that were looked at closely. lease: numbers that a process draws ahead of trend tags that don't
-    say it. timeout: how long a caller waits, in seconds. window: after how many an elected loader that is silent is
-    replaced.
+    redis: name of Redis in messages, None in direct mode. redis_error: error of the search for its masters.
+    store_error: error of a request to the store. records: all tags. witnessed: highest number of each tag in the
+    journal. tags: tags that were examined closely. lease: `lease` of trend tags without one of their own. timeout: how
+    long a caller waits, in seconds. window: time after which an elected loader that does not answer is replaced, in
+    seconds.
     """
 
     store: str
@@ -184,11 +183,11 @@ class Check:
 
 # ---------------------------------------------------------------------- clocks
 
-#: With NTP, clocks differ by less than 100 ms. From this difference on, one of them isn't synchronized.
+#: Difference in ms from which on a clock isn't synchronized. With NTP, clocks differ by less than 100 ms.
 APART = 2_000
 
-#: A twentieth of the 20 minutes that a segment should last. From this difference on, rate and runway, which are
-#: computed from the ledger's times, are wrong, and so are the times that `who` shows.
+#: Difference in ms from which on rate and runway are wrong, because they are computed from times in the ledger: a
+#: twentieth of the 20 minutes that a segment should last.
 FAR_APART = 60_000
 
 _WHY = (
@@ -198,7 +197,7 @@ _WHY = (
 
 
 def compared(check: str, subject: str, clock: ClockDifference | None) -> Finding:
-    """Judge how far apart the clocks are, to the benefit of the doubt that the round trip leaves."""
+    """Return the finding about the difference of the clocks, less the uncertainty of the round trip."""
     if clock is None:
         return Check(check, subject).unknown(
             "its clock could not be read",
