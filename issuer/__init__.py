@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
@@ -70,7 +69,7 @@ from issuer.errors import (
 )
 from issuer.forks import no_fork, register
 from issuer.numbers.codec import Decoded
-from issuer.reentry import alone
+from issuer.reentry import CallLock
 from issuer_persistence.contract import Store
 from issuer_persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
 
@@ -196,7 +195,7 @@ def __dir__() -> list[str]:
 
 
 _default: Issuer | None = None
-_default_lock = threading.RLock()
+_default_lock = CallLock()
 
 
 def default() -> Issuer:
@@ -207,7 +206,7 @@ def default() -> Issuer:
     """
     global _default  # noqa: PLW0603 - one per process is what it is for
     if _default is None or _default.closed:
-        with alone(_default_lock):
+        with _default_lock.thread, _default_lock.call():
             if _default is None or _default.closed:
                 _default = _later("connect")()
     return _default
@@ -215,7 +214,7 @@ def default() -> Issuer:
 
 def _fresh_lock() -> None:
     global _default_lock  # noqa: PLW0603 - the parent's may be held by a thread that the child doesn't have
-    _default_lock = threading.RLock()
+    _default_lock = CallLock()
 
 
 register(in_child=_fresh_lock)

@@ -25,7 +25,7 @@ from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
 from issuer.forks import in_uwsgi_master, leave_signals
-from issuer.reentry import alone
+from issuer.reentry import CallLock
 from issuer.threads import Crew
 
 log = logging.getLogger("issuer.api.scheduler")
@@ -206,7 +206,7 @@ class Scheduler:
         self._ours: BaseScheduler | None = None
         self._crew: Executor | None = None
         self._sweeping: Any = None
-        self._locks: dict[str, threading.RLock] = {}
+        self._locks: dict[str, CallLock] = {}
         self._stopped = chosen is None
 
     def background(self, work: Callable[..., object], *args: object) -> bool:
@@ -242,19 +242,19 @@ class Scheduler:
                 log.debug("the scheduler was not started", exc_info=True)  # as in `background`
 
     @property
-    def _lock(self) -> threading.RLock:
+    def _lock(self) -> CallLock:
         """Made at its first use, not in the fork: gevent may patch the child in between.
 
         It is held while threads start. With Python's own lock that stopped all greenlets for ever.
         """
-        return self._locks.setdefault("", threading.RLock())
+        return self._locks.setdefault("", CallLock())
 
     def _running(self) -> bool:
         if self._theirs is not None:
             if self._theirs.state != STATE_RUNNING:
                 return False
             if self._sweeping is None:
-                with alone(self._lock):
+                with self._lock.thread, self._lock.call():
                     if self._sweeping is None:
                         self._sweeping = self._every(self._theirs, "default")
             return True
@@ -263,7 +263,7 @@ class Scheduler:
             return True
         if in_uwsgi_master():
             return False  # callers extend by themselves there, and in each worker a scheduler begins
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             if self._stopped:
                 return False
             if self._ours is None or self._crew is None or not self._crew.alive(self._ours):
@@ -289,7 +289,7 @@ class Scheduler:
 
     def stop(self) -> None:
         """Take no more jobs and sweep no more; a job under way goes on. The caller's own scheduler stays as it is."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             self._stopped = True
             ours, self._ours = self._ours, None
             crew = self._crew

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from issuer.clock import Deadline, jittered, monotonic, pause
 from issuer.core.steps import Flight, Steps, renewed, wait
 from issuer.errors import IssuerError, StoreUnavailable, Unavailable
-from issuer.reentry import alone
+from issuer.reentry import CallLock
 
 #: Work of `SingleFlight.do` that has not ended after this many seconds counts as lost with its thread.
 LONGEST = 30.0
@@ -27,7 +26,7 @@ class SingleFlight:
 
     def __init__(self, make: Callable[[], Flight], longest: float = LONGEST) -> None:
         """`longest`: seconds after which a flight counts as lost with its thread, and another may begin."""
-        self._lock = threading.RLock()
+        self._lock = CallLock()
         self._make = make
         self._flight: Flight | None = None
         self._longest = longest
@@ -45,7 +44,7 @@ class SingleFlight:
         `wanted`: have it bring that many numbers, if it has not asked for them yet. A race brings fewer, and another
         flight.
         """
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             flight, leads = self.flight, False
             if flight is None:
                 flight, leads = self._make(), True

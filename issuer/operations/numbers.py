@@ -7,7 +7,6 @@ all; and a format makes a text of the number.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,7 +43,7 @@ from issuer.operations.config import STREAM_LEASE, IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import Call
-from issuer.reentry import alone
+from issuer.reentry import CallLock
 from issuer.strategies.registry import decode, holder
 from issuer.strategies.serving import StrategyRunner
 from issuer.strategies.snowflake import aside
@@ -141,7 +140,7 @@ class Issuing(Generic[L]):
         self._combiner = combiner
         self._run = run
         self._drive = drive
-        self._lock = threading.RLock()
+        self._lock = CallLock()
         #: When a tag's series were counted, and how many there were, with those made since.
         self._series: dict[str, tuple[float, int]] = {}
 
@@ -478,7 +477,7 @@ class Issuing(Generic[L]):
 
     def _serving(self, combiner: L, record: Tag) -> StrategyRunner:
         if combiner.serving is None:
-            with alone(self._lock):
+            with self._lock.thread, self._lock.call():
                 if combiner.serving is None:
                     context = self._config.context(record, self._runtime, combiner.run_in_thread)
                     combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)

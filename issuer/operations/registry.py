@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,7 +14,7 @@ from issuer.core.supply.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.forks import under_way
 from issuer.gateway.keys import PART, check_tag
-from issuer.reentry import alone
+from issuer.reentry import CallLock
 from issuer.strategies.serving import StrategyRunner
 from issuer_persistence.records import Tag
 
@@ -59,7 +58,7 @@ class TagRegistry(Generic[L]):
         """`fast_path`: what is laid open of a tag goes with its combiner."""
         self._make = make
         self._fast_path = fast_path
-        self._lock = threading.RLock()
+        self._lock = CallLock()
         self._sparing = Sparing()
         #: The error that keeps this process from looking after a tag, as it was logged last: it won't pass by itself.
         self._unable: dict[str, str] = {}
@@ -74,7 +73,7 @@ class TagRegistry(Generic[L]):
             return self.combiners[tag]
         except (KeyError, TypeError):
             check_tag(tag)
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             if self.closed:
                 raise IssuerError("this issuer is closed")
             combiner = self.combiners.get(tag)
@@ -106,7 +105,7 @@ class TagRegistry(Generic[L]):
         self._remove(combiner)
 
     def _remove(self, combiner: L) -> None:
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             if self.combiners.get(combiner.tag) is combiner:
                 del self.combiners[combiner.tag]
                 self._fast_path.withdraw(combiner.tag)
@@ -116,7 +115,7 @@ class TagRegistry(Generic[L]):
 
     def lay_open(self, combiner: L, numbers: Iterator[int]) -> None:
         """Let `next` find these, unless the combiner was dropped meanwhile."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             if self.combiners.get(combiner.tag) is combiner and not under_way():
                 self._fast_path.lay(combiner.tag, numbers)
 
@@ -169,7 +168,7 @@ class TagRegistry(Generic[L]):
             for combiner in list(self.combiners.values())
             if combiner.supply.kept or combiner.serving or combiner.supply.used_at > since
         ]
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             self._leaving = [
                 combiner for combiner in self._leaving if combiner.serving is not None and not combiner.serving.left
             ]
@@ -217,7 +216,7 @@ class TagRegistry(Generic[L]):
 
     def close(self) -> list[L] | None:
         """Make no more combiners; return those that there are, None if it was closed before."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             if self.closed:
                 return None
             self.closed = True

@@ -191,13 +191,15 @@ def test_what_is_being_changed_is_not_read_by_a_draw_in_the_middle() -> None:
         supply = ids._registry.combiner("a").supply
         assert supply.state.hand is not None
         for lock in (supply.state.hand._lock, supply.refill.segments.flights._lock):
-            with lock, pytest.raises(issuer.CalledWithin):
+            with lock.thread, lock.call(), pytest.raises(issuer.CalledWithin):
                 ids.take("a", 100)
-        with supply.origin.lock, pytest.raises(issuer.CalledWithin):
+        with supply.origin.lock.thread, supply.origin.lock.call(), pytest.raises(issuer.CalledWithin):
             supply.origin.lay_open()
-        with ids._registry._lock, pytest.raises(issuer.CalledWithin):
+        registry = ids._registry._lock
+        with registry.thread, registry.call(), pytest.raises(issuer.CalledWithin):
             ids.next("b")
-        with supply.state.hand._lock:
+        hand = supply.state.hand._lock
+        with hand.thread, hand.call():
             before = supply.state.hand._state
             supply.state.hand.shut(0.1)  # a fork in the middle
             assert supply.state.hand._state is before

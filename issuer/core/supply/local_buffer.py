@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
@@ -11,8 +10,9 @@ from operator import length_hint
 from typing import Generic, Protocol, TypeVar
 
 from issuer.core.arithmetic import mark
+from issuer.errors import CalledWithin
 from issuer.forks import under_way
-from issuer.reentry import alone, mine
+from issuer.reentry import CallLock
 
 #: One piece in use and one in reserve: a process that is killed loses these at most.
 BUFFERS = 2
@@ -117,7 +117,7 @@ class LocalBuffer(Generic[P]):
 
     def __init__(self, tag: str, fast_path: FastPath | None) -> None:
         """`fast_path`: where `next(tag)` finds open numbers; None: nothing is laid open, and each call comes here."""
-        self._lock = threading.RLock()
+        self._lock = CallLock()
         self._tag = tag
         self._fast_path = fast_path if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
@@ -132,7 +132,7 @@ class LocalBuffer(Generic[P]):
 
         `place`: then the caller stands in the row with it, and asks again with the same one, until it calls `leave`.
         """
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             if place is not None and place.taken is not None:
                 return place.taken
             taken = self._take(n)
@@ -142,7 +142,7 @@ class LocalBuffer(Generic[P]):
 
     def leave(self, place: Place) -> None:
         """Leave the row. What was put aside for a caller that is interrupted is a gap."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             self._row.pop(place, None)
 
     def _take(self, n: int) -> tuple[int, int] | None:
@@ -180,7 +180,7 @@ class LocalBuffer(Generic[P]):
 
     def add(self, piece: P) -> bool:
         """Keep it as the next one; False if there is no room, or it isn't above what is held or was issued."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             held, cur, at, shown, issued = self._state
             passed = self._passed
             if held and self._used_up():
@@ -202,7 +202,7 @@ class LocalBuffer(Generic[P]):
 
         False if they can't be: a later caller might get lower ones from here, or has got higher ones.
         """
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             if self._state[0] or self._state[4] > low:
                 return False
             self._state = ((), 0, 0, _NOTHING, high)
@@ -210,7 +210,7 @@ class LocalBuffer(Generic[P]):
 
     def empty(self) -> tuple[tuple[P, ...], int]:
         """Forget everything; return what was held, oldest first, and the last number used of the first of them."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             held, cur, _, shown, issued = self._state
             left = spend(shown)
             self._passed += (left[0] - 1 if left else cur) - held[0].low if held else 0
@@ -223,16 +223,19 @@ class LocalBuffer(Generic[P]):
 
         `patience`: wait that many seconds at most. Past them what lies open is a gap.
         """
-        if mine(self._lock) or not self._lock.acquire(timeout=patience):
+        if not self._lock.thread.acquire(timeout=patience):
             spend(self._state[3])
             return
         try:
-            held, cur, at, shown, issued = self._state
-            left = spend(shown)
-            used = left[0] - 1 if left else cur
-            self._state = (held, used, at, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
+            with self._lock.call():
+                held, cur, at, shown, issued = self._state
+                left = spend(shown)
+                used = left[0] - 1 if left else cur
+                self._state = (held, used, at, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
+        except CalledWithin:
+            spend(self._state[3])
         finally:
-            self._lock.release()
+            self._lock.thread.release()
 
     def spend(self) -> None:
         """In a forked child: forget the parent's numbers. Takes no lock.
@@ -265,7 +268,7 @@ class LocalBuffer(Generic[P]):
     @property
     def upcoming(self) -> int | None:
         """The number that leaves it next, None if it is empty."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             held, cur, _, shown, _ = self._state
             laid_open = length_hint(shown)
             if laid_open or (held and cur < held[0].high):
@@ -280,27 +283,27 @@ class LocalBuffer(Generic[P]):
     @property
     def due(self) -> bool:
         """Whether the next piece should be fetched: the mark is reached, or nothing is held."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             held, cur, at, _, _ = self._state
             return cur >= at and len(held) < BUFFERS
 
     @property
     def issued(self) -> int:
         """The highest number issued from here, 0 if none."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             return self._issued()
 
     @property
     def count(self) -> int:
         """How many numbers have left it so far."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             held, cur, _, shown, _ = self._state
             return self._passed + (cur - length_hint(shown) - held[0].low if held else 0)
 
     @property
     def left(self) -> int:
         """How many numbers it holds."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             held, cur, _, shown, _ = self._state
             return sum(each.high - each.low for each in held) - (cur - length_hint(shown) - held[0].low) if held else 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -33,7 +32,7 @@ from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from issuer.forks import under_way
-from issuer.reentry import alone
+from issuer.reentry import CallLock
 from issuer_persistence.records import Reservation, Tag
 
 T = TypeVar("T")
@@ -56,7 +55,7 @@ class Origin:
     def __init__(self, state: TagState, runtime: Runtime) -> None:
         self.mode = Mode.REDIS if runtime.redis else Mode.DIRECT
         #: Held while the mode changes, or a piece comes into the local buffer.
-        self.lock = threading.RLock()
+        self.lock = CallLock()
         #: The born that leases came under when the record was read last.
         self.born = ""
         #: How many numbers a stream has asked to draw ahead, of a trend tag for which neither tag nor issuer says it:
@@ -75,7 +74,7 @@ class Origin:
 
     def lay_open(self, draws: Iterator[int] | None = None) -> None:
         """Let `next` find these in `open` while each draw goes to Redis; None: what was put away."""
-        with alone(self.lock):
+        with self.lock.thread, self.lock.call():
             self._draws = self._draws if draws is None else draws
             self._settle()
 
@@ -120,7 +119,7 @@ class Origin:
         if self._stream_least != n:
             if self._state.record is None:
                 yield from self.learn()
-            with alone(self.lock):
+            with self.lock.thread, self.lock.call():
                 self.stream_lease = self._stream_least = n
                 self._settle()
 
@@ -137,7 +136,7 @@ class Origin:
     def know(self, record: Tag) -> None:
         """Take the record as the present one. Raises ConfigurationError if its numbers can't be made here."""
         state, scheme = self._state, self._runtime.scheme(record)  # first, as it may refuse
-        with alone(self.lock):
+        with self.lock.thread, self.lock.call():
             if turn(record.scheme_id) < turn(state.scheme_id):
                 # Read before a change, and come after it. With the scheme from before, the counters that were reserved
                 # since would have the values of others (seen: 2 repeats in 533 numbers).
@@ -149,7 +148,7 @@ class Origin:
 
     def forget_record(self) -> None:
         """Lease nothing until the record has been read again."""
-        with alone(self.lock):
+        with self.lock.thread, self.lock.call():
             self._state.record = None
             self._settle()
 
@@ -208,7 +207,7 @@ class Origin:
     def _drop(self, why: UnknownTag | ForeignHash) -> None:
         """Drop what is in hand of a tag or hash that is gone: it would be served to its end, unchecked."""
         state = self._state
-        with alone(self.lock):
+        with self.lock.thread, self.lock.call():
             if isinstance(why, ForeignHash):
                 state.owned = False
             else:
@@ -289,7 +288,7 @@ class Origin:
             return False
         if (yield from self.counted()).order == "strict":
             return False
-        with alone(self.lock):
+        with self.lock.thread, self.lock.call():
             went = self.mode is not Mode.DIRECT
             if went:
                 self.mode = Mode.DIRECT
@@ -310,7 +309,7 @@ class Origin:
 
         Returns what was held, oldest first, and the last number used of the first of them.
         """
-        with alone(self.lock):
+        with self.lock.thread, self.lock.call():
             self._state.ended = why
             hand, self._state.hand = self._state.hand, None
         if hand is None:

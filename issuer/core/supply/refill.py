@@ -18,7 +18,6 @@ from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import ConfigurationError, CorruptState, IssuerError, Unavailable
-from issuer.reentry import alone
 from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
@@ -137,7 +136,7 @@ class Refill:
             # It can't make numbers of it here. Each call would reserve another one.
             yield from origin.give_back((reserved,), reserved.low)
             raise
-        with alone(origin.lock):
+        with origin.lock.thread, origin.lock.call():
             # A flight that counted as lost, or finds a tag that was made again as strict, has come too late.
             welcome = (
                 origin.mode is Mode.DIRECT
@@ -169,7 +168,7 @@ class Refill:
         granted = 0
         for _ in range(ATTEMPTS):
             piece = yield from self._drawn_lease(least, min(flight.wanted, LEASE_MOST), deadline)
-            with alone(origin.lock):
+            with origin.lock.thread, origin.lock.call():
                 welcome = (
                     state.ended is None
                     and origin.lease_size()

@@ -31,7 +31,6 @@ from issuer.errors import (
     StoreBehind,
     Unavailable,
 )
-from issuer.reentry import alone
 from issuer_persistence.records import Reservation
 
 #: When the last check of the leases against the hash is this many seconds old, the caller checks them before more of
@@ -415,7 +414,7 @@ class Supply:
             left = hand.empty()
             issued = hand.issued
             yield from origin.public(floor(state.tag, state.key, issued, "keep", store_id))
-            with alone(origin.lock):
+            with origin.lock.thread, origin.lock.call():
                 current = flights.is_current(flight) or not mine
                 if current and not hand.held and hand.issued == issued:
                     state.seen = max(state.seen, issued)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from itertools import islice
 
 from issuer.errors import ConfigurationError
-from issuer.reentry import alone
+from issuer.reentry import CallLock
 from issuer.strategies.snowflake.layout import Layout
 from issuer.strategies.snowflake.machines import Clock, Tenure
 from issuer.times import utc
@@ -39,7 +38,7 @@ class Ticks:
         self._layout = layout
         self._now = clock.wall
         self._elapsed = clock.elapsed
-        self._lock = threading.RLock()
+        self._lock = CallLock()
         self._moment = _nothing()
         #: The last timestamp that numbers were made of, or that an earlier holder may have used; ms since 1970.
         self._used = 0
@@ -74,7 +73,7 @@ class Ticks:
 
         More than a millisecond to wait: the clock is behind. Raises ConfigurationError outside of the layout's time.
         """
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             tenure = self.tenure
             if tenure is None or self._elapsed() >= tenure.until:
                 return OVER
@@ -109,7 +108,7 @@ class Ticks:
 
     def begin(self, tenure: Tenure) -> bool:
         """Make numbers under this tenure from now on; False if it is too late for that."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             if self._closed:
                 return False
             before = self.tenure
@@ -122,13 +121,13 @@ class Ticks:
 
     def drop(self) -> None:
         """Make no more numbers: the tenure is lost."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             self.tenure = None
             self._moment = _nothing()
 
     def close(self) -> tuple[Tenure | None, int]:
         """Make no more numbers, ever. Returns the tenure and the last timestamp used."""
-        with alone(self._lock):
+        with self._lock.thread, self._lock.call():
             self._closed = True
             tenure, self.tenure = self.tenure, None
             self._moment = _nothing()
@@ -136,5 +135,5 @@ class Ticks:
 
     def after_fork(self) -> None:
         """In a forked child: make no more numbers, which would be the parent's too."""
-        self._lock = threading.RLock()  # the parent's may be held by a thread that the child doesn't have
+        self._lock = CallLock()  # the parent's may be held by a thread that the child doesn't have
         self.close()
