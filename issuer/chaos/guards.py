@@ -90,12 +90,12 @@ def _forget_fork() -> None:
 
 
 def _ignore_what_is_taken() -> None:
-    intact = extend._reserve_and_load  # noqa: SLF001 - taking the guard out
+    intact = extend.reserve_and_load
 
     def reserve_and_load(*args: Any, **options: Any) -> Steps[extend.Extension]:
         return intact(*args, **{**options, "at_least": 0})
 
-    extend._reserve_and_load = reserve_and_load  # noqa: SLF001 - the same
+    vars(extend)["reserve_and_load"] = reserve_and_load
 
 
 def hand_back_whatever_the_version(held: Sequence[Reservation], used: int) -> Steps[int]:

@@ -127,7 +127,7 @@ def trap_file(folder: Path, name: str) -> Path:
 def lay_traps(setup: Setup) -> None:
     """Let an extension stop its own process with a signal: the file says where, and which signal."""
     path = trap_file(Path(setup.folder), setup.name)
-    load, reserve_and_load = gateway.load, extend._reserve_and_load  # noqa: SLF001 - the points lie inside
+    load, reserve_and_load = gateway.load, extend.reserve_and_load
 
     own = os.getpid()
 
@@ -151,7 +151,7 @@ def lay_traps(setup: Setup) -> None:
         return extension
 
     gateway.load = trapped_load
-    extend._reserve_and_load = trapped  # noqa: SLF001 - the same
+    vars(extend)["reserve_and_load"] = trapped
 
 
 # ---------------------------------------------------------------------- segments

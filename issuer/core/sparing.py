@@ -31,14 +31,15 @@ class Mutex:
     __slots__ = ("__weakref__", "lock")
 
     def __init__(self) -> None:
-        self._renew()
+        self.after_fork()
         _living.add(self)
 
-    def _renew(self) -> None:
+    def after_fork(self) -> None:
+        """Replace the lock: a forked child has no thread that could release the parent's."""
         self.lock = threading.RLock()
 
 
-_living = living(Mutex._renew)  # noqa: SLF001 - the hook belongs to the class
+_living = living(Mutex.after_fork)
 
 
 class Sparing:

@@ -116,11 +116,11 @@ class Rate(Plugin):
         """`clock`: seconds that never go back; None: the monotonic clock."""
         super().__init__(order=order, strategies=strategies)
         self._clock = monotonic if clock is None else clock
-        self._begin()
+        self.after_fork()
         _living.add(self)
 
-    def _begin(self) -> None:
-        """Begin again: the locks are perhaps held by threads that a forked child doesn't have."""
+    def after_fork(self) -> None:
+        """Count from 0: threads that a forked child does not have may hold the locks of its parent's counters."""
         self._meters: dict[str, _Meter] = {}
 
     def after(self, call: Call, number: int) -> None:
@@ -154,4 +154,4 @@ class Rate(Plugin):
         return {tag: self.of(tag) for tag in sorted(self._meters.copy())}
 
 
-_living = living(Rate._begin)  # noqa: SLF001 - the hook belongs to the class
+_living = living(Rate.after_fork)

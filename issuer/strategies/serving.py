@@ -153,7 +153,8 @@ class StrategyRunner:
             self._highest = max(self._highest, highest)
         return found
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
+        """Drop what the parent has, and begin with a new instance of the strategy."""
         # The old one first: what could repeat numbers.
         try:
             self.strategy.after_fork()
@@ -183,4 +184,4 @@ class _InTurn:
             self._turn.release()
 
 
-_living: weakref.WeakSet[StrategyRunner] = living(lambda each: each._after_fork())  # noqa: SLF001 - the hook of the class
+_living: weakref.WeakSet[StrategyRunner] = living(lambda each: each.after_fork())

@@ -147,7 +147,7 @@ def believing(*_: object, **__: object) -> Steps[None]:
 
 def reserving(**otherwise: int) -> Callable[..., Steps[Extension]]:
     """Ask the store for a segment, whatever is taken, or wanted."""
-    reserve_and_load = core._reserve_and_load
+    reserve_and_load = core.reserve_and_load
     return lambda *args, **asked: reserve_and_load(*args, **{**asked, **otherwise})
 
 
@@ -155,8 +155,8 @@ def reserving(**otherwise: int) -> Callable[..., Steps[Extension]]:
     ("name", "mutant"),
     [
         ("confirm_behind", believing),
-        ("_reserve_and_load", reserving(at_least=0)),
-        ("_reserve_and_load", reserving(wanted=0)),
+        ("reserve_and_load", reserving(at_least=0)),
+        ("reserve_and_load", reserving(wanted=0)),
     ],
 )
 def test_a_core_that_was_changed_alone_leaves_the_model(

@@ -101,7 +101,7 @@ def extend(
                 # second to have reserved might come first, and the period would begin with a gap.
                 election.served = won
                 continue
-            extension = yield from _reserve_and_load(
+            extension = yield from reserve_and_load(
                 record, key, opened, at_least=max(opened.top, seen), wanted=wanted, application=application, emit=emit
             )
         except MaxBehind as behind:
@@ -198,7 +198,7 @@ def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, 
     return min(max(record.segment, wanted), left), last
 
 
-def _reserve_and_load(
+def reserve_and_load(
     record: Tag, key: str, opened: gateway.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
 ) -> Steps[Extension]:
     tag, n, last = record.tag, size(record, wanted), HIGHEST
