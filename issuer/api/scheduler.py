@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from apscheduler.executors.asyncio import AsyncIOExecutor
-from apscheduler.executors.base import BaseExecutor, run_job
-from apscheduler.job import Job as SchedulersJob
+from apscheduler.executors.debug import DebugExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
-from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
@@ -36,9 +33,8 @@ SWEEP_EVERY = 1.0
 #: Extensions under way at once; each tag has one at most.
 WORKERS = 16
 
-#: APScheduler logs every job at level INFO, of a late sweep at WARNING, and of a job for which no thread can begin, as
-#: when the interpreter ends, a traceback at ERROR. None of it concerns a user: late sweeps catch up, and lost jobs are
-#: taken over. So our scheduler has a logger of its own, and an executor whose name gives it another.
+#: APScheduler logs each sweep at level INFO and a late one at WARNING. A user needs none of it: late sweeps catch up.
+#: So our scheduler has a logger of its own, and an executor whose name gives it another.
 JOBS = "issuer.api.scheduler.jobs"
 EXECUTOR = "issuer"
 
@@ -46,120 +42,159 @@ EXECUTOR = "issuer"
 Job = Callable[[], object]
 
 
-class Executor(Protocol):
-    """The hands of a scheduler: threads or tasks."""
+class Executor(ABC):
+    """What runs jobs, in threads or in tasks, and the timer that starts a sweep every second."""
 
+    def __init__(self) -> None:
+        self._sweeping = False
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether the timer runs. After a fork, or if its thread has died, APScheduler's `state` still says so."""
+
+    @abstractmethod
+    def begin(self, sweep: Job) -> None:
+        """Start a timer, or another one."""
+
+    @abstractmethod
     def run(self, job: Job) -> bool:
-        """Run the job at once, beside the caller; False if nothing does. Added to APScheduler it takes 0.3 ms more."""
+        """Run the job at once, beside the caller. False if that is impossible. APScheduler would take 0.3 ms more."""
 
-    def scheduler(self) -> BaseScheduler:
-        """Make an APScheduler, not yet started, whose jobs these hands run."""
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the timer and take no more jobs. Those under way go on."""
 
-    def alive(self, scheduler: BaseScheduler) -> bool:
-        """Whether it runs: after a fork, or if its thread died, its `state` still says so."""
+    def start(self, timer: BaseScheduler, sweep: Job) -> None:
+        """Start the timer. `sweep` calls `swept` at its end; the next one does not start before that."""
 
-    def dismiss(self) -> None:
-        """Take no more jobs; those under way go on."""
+        def sweep_aside() -> None:
+            if not self._sweeping:
+                self._sweeping = True
+                if not self.run(sweep):
+                    self.swept()
+
+        every(timer, sweep_aside, EXECUTOR)
+        timer.start()
+
+    def swept(self) -> None:
+        """Note the end of a sweep."""
+        self._sweeping = False
 
 
-class _Background(BackgroundScheduler):  # type: ignore[misc]  # APScheduler has no types
+def every(scheduler: BaseScheduler, sweep: Job, executor: str) -> Any:
+    """Add a job that runs every second. Return it."""
+    # The trigger is made here: by its name APScheduler would import it now, and a child that another thread forks just
+    # then waits for the import's lock for ever (seen).
+    trigger = IntervalTrigger(seconds=SWEEP_EVERY, timezone=UTC)
+    return scheduler.add_job(sweep, trigger, misfire_grace_time=None, coalesce=True, executor=executor)
+
+
+def _options() -> dict[str, Any]:
+    # In the thread or loop of the timer: the sweep is only handed over there.
+    return {"timezone": UTC, "logger": logging.getLogger(JOBS), "executors": {EXECUTOR: DebugExecutor()}}
+
+
+class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
+    """An APScheduler with a thread of ours. It overrides and calls what APScheduler's guide has for subclasses.
+
+    The names of `threading` are read when it starts: gevent may have replaced them since APScheduler was imported, and
+    what is Python's own can't be joined then. A worker of `gunicorn --preload -k gevent` ended with an error, or not at
+    all.
+    """
+
     def start(self, *args: Any, **options: Any) -> None:
-        """Do as APScheduler does, but with the names that `threading` has now.
+        """Start the thread."""
+        self.woken = threading.Event()
+        super().start(*args, **options)
+        self.thread = threading.Thread(target=self._loop, name="APScheduler", daemon=True)
+        self.thread.start()
 
-        gevent may have put its own there since APScheduler was imported, and what is Python's own can't be joined then:
-        a worker of `gunicorn --preload -k gevent` ended with an error, or not at all.
-        """
-        self._event = threading.Event()
-        BaseScheduler.start(self, *args, **options)
-        self._thread = threading.Thread(target=self._main_loop, name="APScheduler", daemon=self._daemon)
-        self._thread.start()
+    def shutdown(self, *args: Any, **options: Any) -> None:
+        """Stop the thread, and wait for its end."""
+        super().shutdown(*args, **options)
+        self.woken.set()
+        self.thread.join()
 
-    def _main_loop(self) -> None:
+    def wakeup(self) -> None:
+        """Let the thread look for the next job."""
+        self.woken.set()
+
+    def _loop(self) -> None:
         leave_signals()
-        super()._main_loop()
-
-    def _process_jobs(self) -> float | None:
-        if self.state != STATE_RUNNING:
-            return None
-        try:
-            seconds: float | None = super()._process_jobs()
-        except JobLookupError:
-            # `shutdown` changes the state first and empties the job store under the feet of a round that is under way.
-            return None
-        return seconds
+        seconds: float | None = None
+        while self.running:
+            self.woken.wait(seconds)
+            self.woken.clear()
+            # `shutdown` changes the state, and then empties the job store while a round may be under way here.
+            with suppress(JobLookupError):
+                seconds = self._process_jobs()
 
 
-class _Crew(BaseExecutor):  # type: ignore[misc]  # the same
-    """APScheduler's executor on threads of ours."""
-
-    def __init__(self, crew: Crew) -> None:
-        super().__init__()
-        self._crew = crew
-
-    def _do_submit_job(self, job: SchedulersJob, run_times: list[datetime]) -> None:
-        if not self._crew.put(partial(self._run, job, run_times)):
-            raise RuntimeError("no thread can be started")  # else the job would count as running for ever
-
-    def _run(self, job: SchedulersJob, run_times: list[datetime]) -> None:
-        # As APScheduler's own executors do; a subclass gets the alias of a job's store nowhere else.
-        try:
-            events = run_job(job, job._jobstore_alias, run_times, self._logger.name)  # noqa: SLF001
-        except BaseException:  # noqa: BLE001 - APScheduler's to tell
-            self._run_job_error(job.id, *sys.exc_info()[1:])
-        else:
-            self._run_job_success(job.id, events)
-
-
-class Threads:
+class Threads(Executor):
     """Threads of our own."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._crew = Crew("issuer-jobs", WORKERS)
+        self._timer: _Timer | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the timer's thread runs."""
+        timer = self._timer
+        return timer is not None and timer.running and timer.thread.is_alive()
+
+    def begin(self, sweep: Job) -> None:
+        """Start a timer with a thread of its own."""
+
+        def swept() -> None:
+            try:
+                sweep()
+            finally:
+                self.swept()
+
+        timer = _Timer(**_options())
+        self.start(timer, swept)
+        self._timer = timer
 
     def run(self, job: Job) -> bool:
-        """Run the job in one of them."""
+        """Run the job in a thread."""
         return self._crew.put(partial(_done, job))
 
-    def scheduler(self) -> BaseScheduler:
-        """Make a scheduler with a thread of its own."""
-        return _Background(
-            timezone=UTC, daemon=True, logger=logging.getLogger(JOBS), executors={EXECUTOR: _Crew(self._crew)}
-        )
-
-    def alive(self, scheduler: BaseScheduler) -> bool:
-        """Whether its thread runs."""
-        thread: threading.Thread | None = scheduler._thread  # noqa: SLF001 - shown nowhere else
-        return scheduler.state == STATE_RUNNING and thread is not None and thread.is_alive()
-
-    def dismiss(self) -> None:
-        """Take no more jobs."""
+    def close(self) -> None:
+        """Stop the timer. Threads end after their jobs."""
+        if self._timer is not None and self.alive:
+            self._timer.shutdown(wait=False)
         self._crew.close()
 
 
-class _Loop(AsyncIOExecutor):  # type: ignore[misc]  # the same
-    """APScheduler's executor of coroutines; those under way are left to `Tasks.cancel`, which waits for their end."""
-
-    def shutdown(self, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - APScheduler's signature
-        pass
-
-
-class Tasks:
+class Tasks(Executor):
     """The tasks of the running event loop."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._executor = _Loop()
+        self._timer: BaseScheduler | None = None
 
-    def scheduler(self) -> BaseScheduler:
-        """Make a scheduler whose timer is the loop's."""
-        return AsyncIOScheduler(
-            event_loop=self._loop, timezone=UTC, logger=logging.getLogger(JOBS), executors={EXECUTOR: self._executor}
-        )
+    @property
+    def alive(self) -> bool:
+        """Whether the timer's loop runs."""
+        return self._timer is not None and bool(self._timer.running) and self._loop.is_running()
 
-    def alive(self, scheduler: BaseScheduler) -> bool:
-        """Whether its loop runs."""
-        return scheduler.state == STATE_RUNNING and self._loop.is_running()
+    def begin(self, sweep: Callable[[], Any]) -> None:
+        """Start a timer of the loop's."""
+
+        async def swept() -> None:
+            try:
+                await sweep()
+            finally:
+                self.swept()
+
+        timer = AsyncIOScheduler(event_loop=self._loop, **_options())
+        self.start(timer, swept)
+        self._timer = timer
 
     def run(self, job: Callable[[], Any]) -> bool:
         """Run the job as a task."""
@@ -169,12 +204,14 @@ class Tasks:
         task.add_done_callback(_tell)
         return True
 
-    def dismiss(self) -> None:
-        """Tasks under way go on; there is nothing to close."""
+    def close(self) -> None:
+        """Stop the timer. Tasks under way go on."""
+        if self._timer is not None and self.alive:
+            self._timer.shutdown(wait=False)
 
     async def cancel(self) -> None:
         """End the tasks under way: a loop that is closed while one is pending complains."""
-        tasks = [*self._tasks, *self._executor._pending_futures]  # noqa: SLF001 - shown nowhere else
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -203,7 +240,6 @@ class Scheduler:
         self._sweep = sweep
         self._make_crew = crew
         self._theirs = chosen if isinstance(chosen, BaseScheduler) else None
-        self._ours: BaseScheduler | None = None
         self._crew: Executor | None = None
         self._sweeping: Any = None
         self._locks: dict[str, CallLock] = {}
@@ -256,51 +292,38 @@ class Scheduler:
             if self._sweeping is None:
                 with self._lock.thread, self._lock.call():
                     if self._sweeping is None:
-                        self._sweeping = self._every(self._theirs, "default")
+                        self._sweeping = every(self._theirs, self._sweep, "default")
             return True
-        crew, ours = self._crew, self._ours
-        if ours is not None and crew is not None and crew.alive(ours):
+        if self._crew is not None and self._crew.alive:
             return True
         if in_uwsgi_master():
             return False  # callers extend by themselves there, and in each worker a scheduler begins
         with self._lock.thread, self._lock.call():
             if self._stopped:
                 return False
-            if self._ours is None or self._crew is None or not self._crew.alive(self._ours):
-                if self._ours is not None:
-                    log.error("the scheduler ended unexpectedly: starting another one")
+            if self._crew is None or not self._crew.alive:
                 self._begin()
             return True
 
     def _begin(self) -> None:
         logging.getLogger(JOBS).setLevel(logging.CRITICAL)
         logging.getLogger(f"apscheduler.executors.{EXECUTOR}").setLevel(logging.ERROR)
+        if self._crew is not None:
+            log.error("the scheduler ended unexpectedly: starting another one")
         crew = self._crew or self._make_crew()
-        scheduler = crew.scheduler()
-        self._every(scheduler, EXECUTOR)
-        scheduler.start()
-        self._crew, self._ours = crew, scheduler
-
-    def _every(self, scheduler: BaseScheduler, executor: str) -> Any:
-        # Made here: by its name APScheduler would import it at this moment, and a child that is forked just then by
-        # another thread waits for the import's lock for ever (seen).
-        trigger = IntervalTrigger(seconds=SWEEP_EVERY, timezone=UTC)
-        return scheduler.add_job(self._sweep, trigger, misfire_grace_time=None, coalesce=True, executor=executor)
+        crew.begin(self._sweep)
+        self._crew = crew
 
     def stop(self) -> None:
         """Take no more jobs and sweep no more; a job under way goes on. The caller's own scheduler stays as it is."""
         with self._lock.thread, self._lock.call():
             self._stopped = True
-            ours, self._ours = self._ours, None
-            crew = self._crew
             sweeping, self._sweeping = self._sweeping, None
-        if ours is not None and crew is not None and crew.alive(ours):
-            ours.shutdown(wait=False)
-        elif sweeping is not None:
+        if sweeping is not None:
             with suppress(JobLookupError):  # the caller has stopped or emptied it
                 sweeping.remove()
-        if crew is not None:
-            crew.dismiss()
+        if self._crew is not None:
+            self._crew.close()
 
     async def cancel(self) -> None:
         """End what was left under way by `stop`, if tasks do it."""

@@ -14,6 +14,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import Issuer, gateway
+from issuer.api.scheduler import Threads
 from issuer.core import arithmetic
 from issuer.drivers.store_pool import StorePool
 from issuer_persistence.errors import Unconfirmed
@@ -318,16 +319,17 @@ def test_whoever_wants_more_than_is_left_has_it_reserved_at_once(
 def test_a_dead_scheduler_thread_is_replaced(ids: Issuer, caplog: pytest.LogCaptureFixture) -> None:
     ids.create("a", step=10)
     ids.next("a")
-    first = ids._scheduler._ours
+    crew = ids._scheduler._crew
+    assert isinstance(crew, Threads)
+    first = crew._timer
     assert first is not None
     # What a thread that died looks like: APScheduler still says that it runs.
-    first._event.set()
     state, first.state = first.state, 0
-    first._event.set()
-    until(lambda: not first._thread.is_alive(), 30)
+    first.wakeup()
+    until(lambda: not first.thread.is_alive(), 30)
     first.state = state
     assert ids.take("a", 100)[-1] == 101
-    assert ids._scheduler._ours is not first
+    assert crew._timer is not first
     assert "the scheduler ended unexpectedly" in caplog.text
 
 
