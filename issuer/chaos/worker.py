@@ -333,7 +333,7 @@ def _stacks(*_: object) -> None:
     then (seen: after 99 and 252 times). And not by way of stderr, which may be in the middle of a line.
     """
     told = io.StringIO()
-    for thread, frame in sys._current_frames().items():  # noqa: SLF001 - the documented way
+    for thread, frame in sys._current_frames().items():
         told.write(f"Thread {thread}:\n")
         traceback.print_stack(frame, file=told)
     with suppress(RuntimeError):  # no loop runs

@@ -166,7 +166,7 @@ class Access:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None,
         *,
         clock: Callable[[], float] = monotonic,
         wall: Callable[[], float] = time.time,
@@ -174,7 +174,7 @@ class Access:
         """Read the tokens file.
 
         Args:
-            path: The tokens file.
+            path: The tokens file. None allows every caller everything, without tokens.
             clock: Monotonic clock for rates, in seconds.
             wall: Time in seconds since 1970, for tokens that expire.
 
@@ -182,7 +182,7 @@ class Access:
             ConfigurationError: The file cannot be read, or has a mistake.
         """
         self.rates, self.tally, self._wall = RateBuckets(clock), Tally(), wall
-        self._path: Path | None = Path(path)
+        self._path = None if path is None else Path(path)
         self._published = _Published()
         self._content = b""
         self._entries: list[Entry] = []
@@ -190,14 +190,12 @@ class Access:
         self._callers: list[tuple[bytes, Entry, Caller | None]] = []
         self._complaint = ""
         self._changed: tuple[int, ...] = ()
-        self._state = self._read(self._path)
+        self._state = () if self._path is None else self._read(self._path)
 
     @classmethod
     def open(cls) -> Access:
         """Return an instance that allows every caller everything, without tokens."""
-        access = cls.__new__(cls)
-        access._path, access.rates, access.tally = None, RateBuckets(), Tally()  # noqa: SLF001 - its own
-        return access
+        return cls(None)
 
     @property
     def is_open(self) -> bool:

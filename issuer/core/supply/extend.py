@@ -201,6 +201,7 @@ def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, 
 def reserve_and_load(
     record: Tag, key: str, opened: gateway.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
 ) -> Steps[Extension]:
+    """Reserve a segment in the store, and load it into the hash that was opened."""
     tag, n, last = record.tag, size(record, wanted), HIGHEST
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
