@@ -43,7 +43,7 @@ Job = Callable[[], object]
 
 
 class Executor(ABC):
-    """What runs jobs, in threads or in tasks, and the timer that starts a sweep every second."""
+    """Runs jobs, in threads or in tasks, and has a timer that starts a sweep every second."""
 
     def __init__(self) -> None:
         self._sweeping = False
