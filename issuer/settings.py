@@ -6,15 +6,18 @@ import os
 import re
 import threading
 import tomllib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Generic, Literal, TypeVar
 
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer_persistence.records import LEASE_MOST
 from issuer_persistence.urls import FILE, file_path
+
+T = TypeVar("T")
 
 #: Environment variables of other programs that name the store, in the order in which they are looked at.
 STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
@@ -31,6 +34,9 @@ REDIS_CONNECTIONS = 32
 WORKERS_MOST = 256
 _PORTS = 65536
 
+#: If an elected loader is silent for this many seconds longer than the store's timeout, it is replaced.
+GRACE = 1.0
+
 #: How alike an unknown variable and one of ours must be to be taken for a misspelt one: 1 is equal. One wrong letter of
 #: five makes 0.8; ISSUER_BASE_URL, of an OpenID Connect library, is 0.71 like ISSUER_STORE_URL.
 _ALIKE = 0.8
@@ -39,11 +45,16 @@ _DISTINCT = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """A value and where it came from: "argument", a variable's name, a file's path, or "default"."""
+class Kind(Generic[T]):
+    """The type of a setting.
 
-    value: Any = field(repr=False)  # a URL has a password in it
-    source: str
+    `read`: returns the checked value for an argument, a text of the environment, or a value of the file; raises
+    ConfigurationError or ValueError. `metavar`, `words`: the value in the help of the command line, all allowed words.
+    """
+
+    read: Callable[[Any], T]
+    metavar: str
+    words: tuple[str, ...] = ()
 
 
 def seconds(value: Any, name: str, *, zero: bool) -> float:
@@ -56,17 +67,14 @@ def seconds(value: Any, name: str, *, zero: bool) -> float:
     return float(value)
 
 
-def _seconds(name: str, *, zero: bool) -> Callable[[Any], float]:
-    """Return what reads a duration of that name, which may be a text."""
-    return lambda value: seconds(_number(value) if isinstance(value, str) else value, name, zero=zero)
+def _seconds(*, zero: bool) -> Kind[float]:
+    def read(value: Any) -> float:
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = float(value)
+        return seconds(value, "", zero=zero)
 
-
-def _number(text: str) -> float | str:
-    """Return the number that a text is; the text itself if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    return Kind(read, "SECONDS")
 
 
 def _whole(value: object) -> int:
@@ -88,24 +96,10 @@ def _url_or_none(url: Any) -> Any:
     return "none" if isinstance(url, str) and url.strip().lower() == "none" else _url(url)
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _lease(lease: object) -> int:
-    """Return the number; ConfigurationError if it isn't a whole one in its range."""
-    number = int(lease) if isinstance(lease, str) and lease.isdecimal() else lease
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LEASE_MOST:
-        raise ConfigurationError(f"must be a whole number in 0..{LEASE_MOST}, not {brief(lease)}")
-    return number
-
-
 def _flag(value: object) -> bool:
     """Return a truth value; ConfigurationError if it is none."""
-    if isinstance(value, str):
-        value = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
-            value.lower(), value
-        )
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    value = words.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(value, bool):
         raise ConfigurationError(f"must be true or false, not {brief(value)}")
     return value
@@ -137,22 +131,14 @@ def _keys(keys: object) -> dict[str, bytes]:
     return found
 
 
-#: A week; about 150 bytes of Redis are taken for each key. A series is a tag of its own.
-LONGEST_TTL = 604_800.0
-KEYS_PER_SECOND = 100
-SERIES_PER_TAG = 10_000
-
-
-def _count(most: int) -> Callable[[object], int]:
-    """Return what reads a whole number from 1 to the most."""
-
+def _count(lowest: int, highest: int) -> Kind[int]:
     def read(value: object) -> int:
         number = _whole(value)
-        if not 1 <= number <= most:
-            raise ConfigurationError(f"must be 1..{most}, not {number}")
+        if not lowest <= number <= highest:
+            raise ConfigurationError(f"must be {lowest}..{highest}, not {number}")
         return number
 
-    return read
+    return Kind(read, "N")
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -176,10 +162,13 @@ def _address(address: object) -> str:
     return address.strip()
 
 
-def _log_format(value: object) -> str:
-    if value not in ("text", "json"):
-        raise ConfigurationError(f"must be text or json, not {brief(value)}")
-    return str(value)
+def _one_of(*words: str) -> Kind[str]:
+    def read(value: object) -> str:
+        if value not in words:
+            raise ConfigurationError(f"must be {' or '.join(words)}, not {brief(value)}")
+        return str(value)
+
+    return Kind(read, "TEXT", words)
 
 
 def _names(names: object) -> list[str]:
@@ -201,128 +190,150 @@ def _prefix(prefix: object) -> str:
     return prefix
 
 
-@dataclass(slots=True, eq=False)
-class Definition:
-    """One setting, an attribute of `Settings`: its default, the function that reads a value, and its help, in Markdown.
+_OFF = (False, Kind(_flag, ""))
+_PATH = Kind(_path, "FILE")
+#: Nothing is checked here: whoever uses it does.
+_TEXT: Kind[Any] = Kind(lambda value: value, "TEXT")
 
-    `unset`: the text that `issuer config` shows if it isn't set. `unit`: the things that a number counts.
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The definition of a setting.
+
+    `help`: in Markdown, without the period at its end. `unset`: what is shown in place of an empty default, in Markdown
+    too. `unit`: the things that a number counts. `connect`: whether `connect` and `aconnect` have a parameter for it.
+    `command`: the command that has an option for it, "issuer" or "serve"; "" if none has one.
     """
 
+    name: str
     default: Any
-    read: Callable[[Any], Any]
+    kind: Kind[Any]
     help: str
     unset: str = "none"
     unit: str = ""
-    name: str = field(default="", init=False)
+    connect: bool = False
+    command: Literal["issuer", "serve", ""] = ""
 
-    def __set_name__(self, owner: type[Settings], name: str) -> None:
-        self.name = name
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"ISSUER_{self.name.upper()}"
 
-    @overload
-    def __get__(self, settings: None, owner: type[Settings]) -> Definition: ...
-    @overload
-    def __get__(self, settings: Settings, owner: type[Settings]) -> Setting: ...
-    def __get__(self, settings: Settings | None, owner: type[Settings]) -> Definition | Setting:
-        return self if settings is None else settings.named()[self.name]
+    @property
+    def argument(self) -> str:
+        """The name in `connect` and on the command line."""
+        return self.name.removesuffix("_url")
+
+    @property
+    def shown_default(self) -> str:
+        """The default in Markdown."""
+        if self.default in ("", -1, {}, [], None):
+            return self.unset
+        return f"`{self.default:g}`" if isinstance(self.default, float) else f"`{str(self.default).lower()}`"
 
 
-@dataclass(frozen=True)
+def _setting(default: T, kind: Kind[T], help: str, **more: Any) -> T:
+    """Return the field of a setting, with its definition. Its value isn't in `repr`: a URL has a password in it."""
+    definition = {"default": default, "kind": kind, "help": help, **more}
+    return field(default_factory=lambda: default, repr=False, metadata=definition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set from outside, in the order in which it is documented. Times are in seconds."""
+    """The value of each setting, in the order in which they are documented. Times are in seconds.
+
+    `sources`: where each value came from: "argument", a variable's name, a file's path, or "default".
+    """
 
     # fmt: off
-    redis_url = Definition("none", _url_or_none,
+    redis_url: Any = _setting("none", Kind(_url_or_none, "URL"),
         "Address of Redis: a URL with `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `redis+cluster://`. "
-        "With `none`, the process works in direct mode, without Redis")
-    store_url = Definition(
-        None,  # an SQLite file in the home directory, see `load`
-        _url,
+        "With `none`, the process works in direct mode, without Redis", connect=True, command="issuer")
+    store_url: Any = _setting(None, Kind(_url, "URL"),
         "Address of the store: `mongodb://`, `mongodb+srv://`, `sqlite:///path`, or `memory://` for tests. If a "
         "MongoDB URL has no database, the issuer uses the database `issuer`",
-    )
-    prefix = Definition("issuer", _prefix,
-        "First part of all Redis keys. It must consist of printable characters, without braces")
-    timeout = Definition(5.0, _seconds("timeout", zero=True),
+        unset="`sqlite:///$XDG_DATA_HOME/issuer/issuer.db`", connect=True, command="issuer")
+    prefix: str = _setting("issuer", Kind(_prefix, "TEXT"),
+        "First part of all Redis keys. It must consist of printable characters, without braces",
+        connect=True, command="issuer")
+    timeout: float = _setting(5.0, _seconds(zero=True),
         "Longest time that a call may wait, in seconds, 0 or more. With 0, a call gets only numbers that are in the "
-        "memory of its process")
-    store_timeout = Definition(3.0, _seconds("store_timeout", zero=False),
+        "memory of its process", connect=True, command="issuer")
+    store_timeout: float = _setting(3.0, _seconds(zero=False),
         "Longest duration of a request to the store, in seconds, above 0. If the loader of a segment does not finish "
         "within this time and one more second, Redis elects another loader. Use the same value in every process, and "
-        "a value well below `timeout`")
-    redis_timeout = Definition(
-        1.0, _seconds("redis_timeout", zero=False), "Longest duration of a round trip to Redis, in seconds, above 0"
-    )
-    redis_connections = Definition(REDIS_CONNECTIONS, _count(10_000),
+        "a value well below `timeout`", connect=True)
+    redis_timeout: float = _setting(1.0, _seconds(zero=False),
+        "Longest duration of a round trip to Redis, in seconds, above 0", connect=True)
+    redis_connections: int = _setting(REDIS_CONNECTIONS, _count(1, 10_000),
         "Maximum number of connections from this process to Redis, 1..10000. If all are in use, a call waits for one, "
         "within its `timeout`. Concurrent calls for the same tag share a connection. For a Redis Cluster, set a value "
-        "above the number of nodes", unit="connections")
-    insist = Definition(5.0, _seconds("insist", zero=True),
+        "above the number of nodes", unit="connections", connect=True)
+    insist: float = _setting(5.0, _seconds(zero=True),
         "Time in seconds, 0 or more. If the store is down and no numbers are left, calls wait this long for the "
         "store. After that, calls fail at once until the store is back. Set a longer time than a failover of the "
-        "store takes")
-    lease = Definition(0, _lease,
+        "store takes", connect=True)
+    lease: int = _setting(0, _count(0, LEASE_MOST),
         "Count of numbers of a trend tag that a process draws from Redis in advance, 0..1000000. If a tag has a "
-        "`lease` of its own, that value applies", unit="numbers")
-    journal = Definition("", _path,
+        "`lease` of its own, that value applies", unit="numbers", connect=True)
+    journal: str = _setting("", _PATH,
         "File of the journal. The process appends every reservation to this file before it uses the numbers. The "
-        "directory of the file must exist")
-    keys = Definition({}, _keys,
+        "directory of the file must exist", connect=True)
+    keys: Mapping[str, bytes] = _setting({}, Kind(_keys, "KEYS"),
         'Secret keys for scrambled tags, each with a name: `k1=...,k2=...` as a text, or the table `{k1 = "..."}` in '
-        "a file. Each secret has 16 bytes or more")
-    application = Definition("issuer", _as_it_is, "Name of your service in the ledger. `issuer who` shows it")
-    port_number = Definition(0, _whole,
+        "a file. Each secret has 16 bytes or more", connect=True)
+    application: str = _setting("issuer", _TEXT, "Name of your service in the ledger. `issuer who` shows it")
+    port_number: int = _setting(0, Kind(_whole, "N"),
         "Port in the name of this process, 0..65535. The process leases its machine number for `snowflake` under the "
         "name `application.port.ip`, and gets the same machine number again after a restart if its name is the same")
-    ip_address = Definition(
-        "", _as_it_is, "IP address in the name of this process, see `port_number`", unset="this host's"
-    )
-    machine = Definition(-1, _whole,
+    ip_address: str = _setting("", _TEXT, "IP address in the name of this process, see `port_number`",
+        unset="this host's")
+    machine: int = _setting(-1, Kind(_whole, "N"),
         "Fixed machine number of this process for `snowflake`, 0 or more. Each process needs a different one")
-    rack = Definition(
-        -1, _whole, "Fixed rack number of this process for `snowflake`, 0 or more. Only for layouts with racks"
-    )
-    machine_files = Definition("", _path,
+    rack: int = _setting(-1, Kind(_whole, "N"),
+        "Fixed rack number of this process for `snowflake`, 0 or more. Only for layouts with racks")
+    machine_files: str = _setting("", _PATH,
         "Directory for the files of machine numbers. The source `file` requires it",
         unset="the temporary directory")
-    require_servers = Definition(default=False, read=_flag,
-        help="Raise an error at start if no store is configured. Otherwise a container with a forgotten variable "
+    require_servers: bool = _setting(*_OFF,
+        "Raise an error at start if no store is configured. Otherwise a container with a forgotten variable "
         "would use an SQLite file of its own, and issue numbers from 1")
-    metrics = Definition(
-        default=False, read=_flag, help="Add the metrics to the default registry of `prometheus_client`"
-    )
-    http = Definition("127.0.0.1:8000", _address,
+    metrics: bool = _setting(*_OFF, "Add the metrics to the default registry of `prometheus_client`",
+        connect=True)
+    http: str = _setting("127.0.0.1:8000", Kind(_address, "HOST:PORT"),
         "Address at which `issuer serve` accepts HTTP, as `HOST:PORT`. With port 0 it uses any free port. With `none` "
-        "it does not serve HTTP")
-    resp = Definition("", _address, "Address at which `issuer serve` accepts the Redis protocol, as `HOST:PORT`")
-    workers = Definition(1, _count(WORKERS_MOST), "Number of worker processes of `issuer serve`, 1..256")
-    tokens = Definition(
-        "", _path, "File of tokens. With it, each caller of `issuer serve` needs a token that is in this file"
-    )
-    open = Definition(
-        default=False, read=_flag, help="Allow callers on other machines to use `issuer serve` without a token"
-    )
-    allowed_hosts = Definition([], _names,
+        "it does not serve HTTP", command="serve")
+    resp: str = _setting("", Kind(_address, "HOST:PORT"),
+        "Address at which `issuer serve` accepts the Redis protocol, as `HOST:PORT`", command="serve")
+    workers: int = _setting(1, _count(1, WORKERS_MOST), "Number of worker processes of `issuer serve`, 1..256",
+        command="serve")
+    tokens: str = _setting("", _PATH,
+        "File of tokens. With it, each caller of `issuer serve` needs a token that is in this file", command="serve")
+    open: bool = _setting(*_OFF,
+        "Allow callers on other machines to use `issuer serve` without a token", command="serve")
+    allowed_hosts: Sequence[str] = _setting([], Kind(_names, "NAME"),
         "Names that HTTP requests to `issuer serve` may have in the header `Host`: a list, or the text "
         "`a.example.com,b`. `*.example.com` allows all subdomains, `*` allows any name. `localhost` and IP addresses "
-        "are always allowed")
-    drain_delay = Definition(1.0, _seconds("drain_delay", zero=True),
+        "are always allowed", command="serve")
+    drain_delay: float = _setting(1.0, _seconds(zero=True),
         "Time in seconds, 0 or more. After SIGTERM, `/readyz` answers 503, and `issuer serve` still accepts "
         "connections for this time. Set a longer time than your load balancer needs to stop sending requests: 10 in "
-        "Kubernetes")
-    longest_ttl = Definition(LONGEST_TTL, _seconds("longest_ttl", zero=False),
+        "Kubernetes", command="serve")
+    longest_ttl: float = _setting(604_800.0, _seconds(zero=False),
         "Longest time in seconds, above 0, for which `issuer serve` keeps an `Idempotency-Key` and its number. A "
         "request with a longer `ttl` is rejected")
-    keys_per_second = Definition(KEYS_PER_SECOND, _count(1_000_000),
+    keys_per_second: int = _setting(100, _count(1, 1_000_000),
         "Maximum number of new `Idempotency-Key` values per second, 1..1000000. Each token has this limit. Callers "
         "without a token share one limit. Each key needs about 150 bytes in Redis: with 100 keys per second, a day "
         "needs 1.3 GB", unit="keys")
-    series_per_tag = Definition(SERIES_PER_TAG, _count(10_000_000),
+    series_per_tag: int = _setting(10_000, _count(1, 10_000_000),
         "Maximum number of series of a keyed tag, 1..10000000. If a tag has reached this number, `issuer serve` "
         "rejects requests with a new `restart_key`", unit="series")
-    log_format = Definition("text", _log_format, "Format of the logs of `issuer serve`: `text` or `json`")
+    log_format: str = _setting("text", _one_of("text", "json"),
+        "Format of the logs of `issuer serve`: `text` or `json`", command="serve")
     # fmt: on
 
-    _values: Mapping[str, Setting]
+    sources: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(DEFINITIONS, DEFAULT))
 
     @property
     def embedded(self) -> bool:
@@ -330,16 +341,17 @@ class Settings:
 
         Tags are made at their first use there.
         """
-        return self.redis_url.source == DEFAULT and self.store_url.source == DEFAULT
+        return self.sources["redis_url"] == self.sources["store_url"] == DEFAULT
 
-    def named(self) -> dict[str, Setting]:
-        """All of them by name, in the order in which they are documented."""
-        return dict(self._values)
+    @property
+    def window(self) -> float:
+        """How long an elected loader has: one that is silent for longer is replaced."""
+        return self.store_timeout + GRACE
 
 
-#: Each setting by its name.
+#: The definition of each setting by its name.
 DEFINITIONS: Mapping[str, Definition] = {
-    name: each for name, each in vars(Settings).items() if isinstance(each, Definition)
+    each.name: Definition(each.name, **each.metadata) for each in fields(Settings) if each.metadata
 }
 
 
@@ -351,66 +363,69 @@ def load(
 ) -> Settings:
     """Put the settings together. `arguments` that are None count as not given.
 
-    The file is `config`, or $ISSUER_CONFIG, or ./issuer.toml, or $XDG_CONFIG_HOME/issuer/issuer.toml: the first that is
-    there; one that was named has to be. Relative paths in it are relative to it. Raises ConfigurationError for an
-    unknown key, a missing file, a bad value, a variable that is empty, and a default that `require_servers` forbids.
+    The file is `config`, or $ISSUER_CONFIG, or ./issuer.toml, or $XDG_CONFIG_HOME/issuer/issuer.toml: the first that
+    exists; one that was named has to exist. Relative paths in it are relative to it.
+
+    Raises:
+        ConfigurationError: An unknown key, a missing file, an invalid value, an empty variable, or a default that
+            `require_servers` forbids.
     """
     environment = os.environ if environ is None else environ
-    names = list(DEFINITIONS)
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
     _check_misspelt(environment, {*given, "config"} if config else {*given})
-    from_file, path = _file(config, environment, names)
-    found: dict[str, Setting] = {}
-    for name in names:
-        variable = f"ISSUER_{name.upper()}"
+    from_file, path = _file(config, environment)
+    found: dict[str, tuple[Any, str]] = {}
+    for name, definition in DEFINITIONS.items():
+        variable = definition.variable
         if name in given:
-            found[name] = Setting(given[name], "argument")
+            found[name] = given[name], "argument"
         elif variable in environment:
-            found[name] = Setting(_filled(variable, environment[variable]), variable)
+            found[name] = _filled(variable, environment[variable]), variable
         elif path is not None and name in from_file:
-            found[name] = Setting(_beside(path, name, from_file[name]), str(path))
+            found[name] = _beside(path, name, from_file[name]), str(path)
     if "store_url" not in found:
         for variable in STORE_VARIABLES:
             if variable in environment:
-                found["store_url"] = Setting(_filled(variable, environment[variable]), variable)
+                found["store_url"] = _filled(variable, environment[variable]), variable
                 break
     if "store_url" in found and "redis_url" not in found and REDIS_VARIABLE in environment:
-        found["redis_url"] = Setting(_filled(REDIS_VARIABLE, environment[REDIS_VARIABLE]), REDIS_VARIABLE)
-    defaults = {name: definition.default for name, definition in DEFINITIONS.items()}
-    defaults["store_url"] = f"{FILE}{_data_home(environment) / 'issuer' / 'issuer.db'}"
-    return _checked({name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
+        found["redis_url"] = _filled(REDIS_VARIABLE, environment[REDIS_VARIABLE]), REDIS_VARIABLE
+    home = Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    found.setdefault("store_url", (f"{FILE}{home / 'issuer' / 'issuer.db'}", DEFAULT))
+    settings = Settings(
+        **{name: _checked(name, value, source) for name, (value, source) in found.items()},
+        sources={name: found[name][1] if name in found else DEFAULT for name in DEFINITIONS},
+    )
+    if settings.sources["store_url"] == DEFAULT:
+        _check_default(settings)
+    return settings
 
 
-def _checked(found: Mapping[str, Setting]) -> Settings:
-    checked: dict[str, Setting] = {}
-    for name, setting in found.items():
-        try:
-            checked[name] = Setting(DEFINITIONS[name].read(setting.value), setting.source)
-        except (ValueError, ConfigurationError) as error:
-            raise ConfigurationError(f"{name} from {setting.source}: {error}") from error
-    done = Settings(checked)
-    if done.store_url.source == DEFAULT:
-        _check_default(done)
-    return done
+def _checked(name: str, value: Any, source: str) -> Any:
+    try:
+        return DEFINITIONS[name].kind.read(value)
+    except (ValueError, ConfigurationError) as error:
+        raise ConfigurationError(f"{name} from {source}: {error}") from error
 
 
 def _check_default(settings: Settings) -> None:
     """Refuse the default store where it can't be meant: each machine would count from 1 in a file of its own."""
     way_out = "Configure the store: --store, ISSUER_STORE_URL or store_url in a file"
-    if settings.redis_url.value != "none":
+    sources = settings.sources
+    if settings.redis_url != "none":
         raise ConfigurationError(
-            f"Redis is configured ({settings.redis_url.source}), but no store: two machines, each with its own SQLite "
+            f"Redis is configured ({sources['redis_url']}), but no store: two machines, each with its own SQLite "
             f"file, would issue the same numbers after Redis is emptied. {way_out}"
         )
-    if settings.redis_url.source != DEFAULT:
+    if sources["redis_url"] != DEFAULT:
         raise ConfigurationError(
-            f"Redis is none ({settings.redis_url.source}), so all numbers come from the store, but no store is "
-            f"configured. {way_out}. If you configure neither, numbers come from {settings.store_url.value}"
+            f"Redis is none ({sources['redis_url']}), so all numbers come from the store, but no store is "
+            f"configured. {way_out}. If you configure neither, numbers come from {settings.store_url}"
         )
-    if settings.require_servers.value:
+    if settings.require_servers:
         raise ConfigurationError(
-            f"no store is configured, and require_servers ({settings.require_servers.source}) forbids the default, a "
-            f"file that only this machine has ({settings.store_url.value}). {way_out}"
+            f"no store is configured, and require_servers ({sources['require_servers']}) forbids the default, a "
+            f"file that only this machine has ({settings.store_url}). {way_out}"
         )
 
 
@@ -428,7 +443,7 @@ def _beside(path: Path, name: str, value: object) -> object:
     """Return a value of the settings file: a relative one is relative to the file, not to the current directory."""
     if not isinstance(value, str) or not value:
         return value
-    if DEFINITIONS[name].read is _path:
+    if DEFINITIONS[name].kind is _PATH:
         return str(path.absolute().parent / value)
     if name == "store_url" and (file := file_path(value)):
         return f"{FILE}{path.absolute().parent / file}"
@@ -441,7 +456,7 @@ def _check_misspelt(environment: Mapping[str, str], given: Collection[str]) -> N
     Only those are looked at that would be read: the setting is none of `given`, and has no variable that is right.
     Other programs have ISSUER_ variables as well: what looks like none of ours is theirs.
     """
-    ours = {f"ISSUER_{name.upper()}": name for name in (*DEFINITIONS, "config")}
+    ours = {"ISSUER_CONFIG": "config", **{each.variable: name for name, each in DEFINITIONS.items()}}
     wanted = [name for variable, name in ours.items() if name not in given and variable not in environment]
     # Besides the variables, the names under which `connect` and the command line take the two addresses.
     likely = {each: name for name in wanted for each in (name, name.removesuffix("_url")) if len(each) >= _DISTINCT}
@@ -456,9 +471,7 @@ def _check_misspelt(environment: Mapping[str, str], given: Collection[str]) -> N
             )
 
 
-def _file(
-    config: str | os.PathLike[str] | None, environment: Mapping[str, str], names: list[str]
-) -> tuple[dict[str, Any], Path | None]:
+def _file(config: str | os.PathLike[str] | None, environment: Mapping[str, str]) -> tuple[dict[str, Any], Path | None]:
     named = config or (_filled("ISSUER_CONFIG", environment["ISSUER_CONFIG"]) if "ISSUER_CONFIG" in environment else "")
     home = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     for candidate in [Path(named)] if named else [Path("issuer.toml"), home / "issuer" / "issuer.toml"]:
@@ -476,14 +489,10 @@ def _file(
             content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(f"settings file {candidate}: {error}") from error
-        unknown = sorted(set(content) - set(names))
+        unknown = sorted(content.keys() - DEFINITIONS.keys())
         if unknown:
             raise ConfigurationError(
-                f"settings file {candidate}: unknown key {brief(unknown[0])}; the keys are {', '.join(names)}"
+                f"settings file {candidate}: unknown key {brief(unknown[0])}; the keys are {', '.join(DEFINITIONS)}"
             )
         return content, candidate
     return {}, None
-
-
-def _data_home(environment: Mapping[str, str]) -> Path:
-    return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")

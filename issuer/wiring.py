@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from issuer import settings as settings_
 from issuer.core.error_mapping import store_error
 from issuer.core.event_log import log_event
 from issuer.core.events import Observers
@@ -19,6 +18,7 @@ from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Plugin
 from issuer.plugins.hooks import named
 from issuer.plugins.rejected import Handler, Rejections
+from issuer.settings import DEFINITIONS, Settings, load
 from issuer.strategies.contract import Instance
 from issuer.strategies.registry import strategy_names
 from issuer_persistence.contract import Store
@@ -113,16 +113,15 @@ def connect(
     Raises:
         ConfigurationError: A setting is invalid, or settings contradict each other.
     """
-    given = _settings_of(locals())
+    arguments = locals()
     with no_fork():
         from issuer.api.blocking import Issuer
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(
             f"scheduler must be 'background', None or an APScheduler scheduler, not {brief(scheduler)}"
         )
-    hooks = Hooks(Chain(plugins), rejected, instance, alarm)
-    settings, to_redis, measure = _parts(redis, store, given, config, hooks, connections=_redis)
-    ids = Issuer(settings, to_redis, scheduler)
+    resolved, to_redis, measure = _parts(arguments, Chain(plugins), connections=_redis)
+    ids = Issuer(resolved, to_redis, scheduler)
     measure(ids)
     return ids
 
@@ -187,80 +186,64 @@ def aconnect(
     Raises:
         ConfigurationError: A setting is invalid, or settings contradict each other.
     """
-    given = _settings_of(locals())
+    arguments = locals()
     with no_fork():
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
         from issuer.api.aio import AsyncIssuer
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler must be 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
-    hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
-    settings, to_redis, measure = _parts(redis, store, given, config, hooks, connections=_async_redis)
-    ids = AsyncIssuer(settings, to_redis, scheduler)
+    resolved, to_redis, measure = _parts(arguments, AsyncChain(plugins), connections=_async_redis)
+    ids = AsyncIssuer(resolved, to_redis, scheduler)
     measure(ids)
     return ids
 
 
-def _settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a call's arguments that are settings: which they are, `Settings` alone says."""
-    return {name: value for name, value in arguments.items() if name in settings_.DEFINITIONS}
-
-
-class Hooks(NamedTuple):
-    """Arguments of `connect` that are not settings: they cannot be in a file or a variable."""
-
-    plugins: Chain | AsyncChain
-    rejected: Handler | None
-    instance: Instance | None
-    alarm: Callable[[IssuerError], None] | None
-
-
 def _parts(
-    redis: object,
-    store: object,
-    given: dict[str, Any],
-    config: str | os.PathLike[str] | None,
-    hooks: Hooks,
+    arguments: Mapping[str, Any],
+    chain: Chain | AsyncChain,
     *,
     connections: Callable[[object, float, int], T | None],
 ) -> tuple[IssuerConfig, T | None, Measure]:
-    """Put together what both colours need. What can be refused without a store is refused before one is opened."""
-    _check_hooks(hooks)
+    """Put together what both interfaces need. Errors that need no store are raised before a store is opened.
+
+    Args:
+        arguments: Arguments of `connect`. Which of them are settings is defined in `issuer.settings`.
+        chain: The plugins.
+        connections: Function that returns the connections to Redis.
+    """
+    instance, alarm = arguments["instance"], arguments["alarm"]
+    _check_hooks(chain, instance, alarm)
     events = Observers([log_event])
-    rejections = Rejections(hooks.rejected, events.emit)
-    named = {"redis_url": _named("redis", redis), "store_url": _named("store", store)}
-    settings = settings_.load({**given, **named}, config=config)
-    for name, key in settings.keys.value.items():
-        checked_key(name, key, settings.keys.source)
-    instance = _instance(settings) if hooks.instance is None else hooks.instance
-    measure = _metrics() if settings.metrics.value else _unmeasured
+    rejections = Rejections(arguments["rejected"], events.emit)
+    given = {
+        each.name: _given(each.argument, arguments[each.argument]) for each in DEFINITIONS.values() if each.connect
+    }
+    settings = load(given, config=arguments["config"])
+    for name, key in settings.keys.items():
+        checked_key(name, key, settings.sources["keys"])
+    instance = _instance(settings) if instance is None else instance
+    measure = _metrics() if settings.metrics else _unmeasured
     if settings.embedded:
-        _tell_of_default(settings.store_url.value)
-    named_store = settings.store_url.value
-    opened = _store(named_store, settings.journal.value)
-    own_store = not isinstance(named_store, Store)
+        _tell_of_default(settings.store_url)
+    store = _store(settings)
+    own_store = not isinstance(settings.store_url, Store)
     try:
-        to_redis = connections(settings.redis_url.value, settings.redis_timeout.value, settings.redis_connections.value)
+        to_redis = connections(settings.redis_url, settings.redis_timeout, settings.redis_connections)
     except ConfigurationError:
         if own_store:
-            opened.close()
+            store.close()
         raise
     resolved = IssuerConfig(
+        settings=settings,
         redis=None if to_redis is None else to_redis.name,
-        store=opened,
+        store=store,
         own_store=own_store,
-        prefix=settings.prefix.value,
-        timeout=settings.timeout.value,
-        store_timeout=settings.store_timeout.value,
-        insist=settings.insist.value,
-        auto_create=settings.embedded,
-        lease=settings.lease.value,
-        keys=settings.keys.value,
-        plugins=hooks.plugins.plugins,
+        plugins=chain.plugins,
         rejections=rejections,
         events=events,
         instance=instance,
-        alarm=_no_alarm if hooks.alarm is None else hooks.alarm,
+        alarm=_no_alarm if alarm is None else alarm,
     )
     return resolved, to_redis, measure
 
@@ -277,18 +260,18 @@ def _unmeasured(ids: Issuer | AsyncIssuer) -> None:
     """Count nothing."""
 
 
-def _named(name: str, given: object) -> object:
-    """Return what was given, None if nothing was. ConfigurationError for a None: it is never meant.
+def _given(name: str, value: object) -> object:
+    """Return an argument, None if it was not given. ConfigurationError for a `redis` or `store` that is None.
 
-    It is what `os.environ.get` gives for a variable that isn't set. Two pods that fell back to files of their own then
-    would count 1, 2, ... each.
+    `os.environ.get` returns None for a variable that is not set. Two pods would then use files of their own, and both
+    would count 1, 2, ...
     """
-    if given is None:
+    if value is None and name in ("redis", "store"):
         way_out = ', or "none" for numbers from the store alone' if name == "redis" else ""
         raise ConfigurationError(
             f"{name} is None: omit it to use the settings (ISSUER_{name.upper()}_URL), or give a value{way_out}"
         )
-    return None if given is UNSET else given
+    return None if value is UNSET else value
 
 
 _told_of_default = False
@@ -313,14 +296,14 @@ def default_is_known() -> None:
     _told_of_default = True
 
 
-def _check_hooks(hooks: Hooks) -> None:
-    """Refuse what can't be used, and a plugin that names an unknown strategy: it would never run."""
-    if hooks.instance is not None and not isinstance(hooks.instance, Instance):
-        raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(hooks.instance)}")
-    if hooks.alarm is not None and not callable(hooks.alarm):
-        raise ConfigurationError(f"alarm must be None or a function that takes one error, not {brief(hooks.alarm)}")
-    there = strategy_names() if hooks.plugins.strategies else []
-    for plugin in hooks.plugins.plugins:
+def _check_hooks(chain: Chain | AsyncChain, instance: object, alarm: object) -> None:
+    """Raise ConfigurationError for invalid values, and for a plugin of an unknown strategy: it would never run."""
+    if instance is not None and not isinstance(instance, Instance):
+        raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(instance)}")
+    if alarm is not None and not callable(alarm):
+        raise ConfigurationError(f"alarm must be None or a function that takes one error, not {brief(alarm)}")
+    there = strategy_names() if chain.strategies else []
+    for plugin in chain.plugins:
         for name in sorted({*(plugin.strategies or ())} - {*there}):
             raise ConfigurationError(
                 f"{named(plugin)}.strategies: unknown strategy {name!r}; the strategies are {', '.join(there)}. "
@@ -328,16 +311,15 @@ def _check_hooks(hooks: Hooks) -> None:
             )
 
 
-def _instance(settings: settings_.Settings) -> Instance:
-    """Return what this process is known by, as the settings say it."""
-    machine, rack = settings.machine.value, settings.rack.value
+def _instance(settings: Settings) -> Instance:
+    """Return the identity of this process according to the settings."""
     return Instance(
-        application=settings.application.value,
-        port=settings.port_number.value,
-        ip=settings.ip_address.value,
-        machine=None if machine < 0 else machine,
-        rack=None if rack < 0 else rack,
-        directory=settings.machine_files.value,
+        application=settings.application,
+        port=settings.port_number,
+        ip=settings.ip_address,
+        machine=None if settings.machine < 0 else settings.machine,
+        rack=None if settings.rack < 0 else settings.rack,
+        directory=settings.machine_files,
     )
 
 
@@ -345,10 +327,10 @@ def _no_alarm(error: IssuerError) -> None:
     """Do nothing: what is wrong is logged anyway."""
 
 
-def _store(named: object, journal: str) -> Store:
-    """Return the store, and its journal beside it if there is to be one."""
-    store = _opened(named)
-    return Journalled(store, journal) if journal else store
+def _store(settings: Settings) -> Store:
+    """Return the store, with a journal if one is set."""
+    store = _opened(settings.store_url)
+    return Journalled(store, settings.journal) if settings.journal else store
 
 
 def _opened(named: object) -> Store:

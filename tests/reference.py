@@ -1,4 +1,7 @@
-"""The pages of docs/reference that are generated from the code: `python -m tests.reference` writes them."""
+"""What is generated from the code: pages of docs/reference, and the copies of `connect`'s parameters in `aconnect`.
+
+`python -m tests.reference` writes it.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,15 @@ _TABLES = {
 }
 _COMMANDS = "## Commands\n"
 
+WIRING = Path(__file__).resolve().parents[1] / "issuer" / "wiring.py"
+#: Parameters that `aconnect` has in its own way.
+_OWN = ("redis", "plugins", "scheduler")
+#: The signature and the list in the docstring, each with the pattern of an entry.
+_PARAMETERS = (
+    (r"(?<=\*,\n).*?(?=\n\) ->)", r"^(    (\w+): .*)"),
+    (r"(?<=Args:\n).*?(?=\n\n    Raises:)", r"^(        (\w+): .*(?:\n {12}.*)*)"),
+)
+
 
 def pages() -> dict[Path, str]:
     """Return each page with what it should be."""
@@ -52,14 +64,30 @@ def pages() -> dict[Path, str]:
         found[FOLDER / name] = f"{before}{heading}{_tables()[name].removeprefix(first)}{rest}"
     page = FOLDER / "command-line.md"
     found[page] = found[page].partition(_COMMANDS)[0] + _COMMANDS + _commands()
-    return found
+    return {**found, WIRING: _wiring()}
+
+
+def _wiring() -> str:
+    """Return the text of wiring.py in which `aconnect` has the parameters of `connect`, and their descriptions."""
+    text = WIRING.read_text(encoding="utf-8")
+    before, blocking, awaited = re.split(r"^(?=def a?connect\()", text, flags=re.MULTILINE)
+    for block, entry in _PARAMETERS:
+        here, there = (re.search(block, each, re.DOTALL) for each in (blocking, awaited))
+        assert here, block
+        assert there, block
+        copied, own = (
+            {name: body for body, name in re.findall(entry, each[0], re.MULTILINE)} for each in (here, there)
+        )
+        copied |= {name: own[name] for name in _OWN}
+        awaited = awaited.replace(there[0], "\n".join(copied.values()))
+    return before + blocking + awaited
 
 
 def _tables() -> dict[str, str]:
     return {
         "command-line.md": _table(("exit code", "meaning"), [(str(code), MEANINGS[code]) for code in MEANINGS]),
         "settings.md": _table(
-            ("file key", "environment", "default", "meaning"), [_setting(*each) for each in DEFINITIONS.items()]
+            ("file key", "environment", "default", "meaning"), [_setting(each) for each in DEFINITIONS.values()]
         ),
         "scripts.md": _table(("script", "purpose"), [(f"`{name}`", _purpose(name)) for name in NAMES]),
     }
@@ -70,15 +98,9 @@ def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- |", "|---|").replace(" --- |", "---|")
 
 
-def _setting(name: str, definition: Definition) -> tuple[str, ...]:
-    default = definition.unset if definition.default in ("", -1, {}) else definition.default
-    shown = f"{default:g}" if isinstance(default, float) else str(default).lower()
-    if name == "store_url":
-        shown = "sqlite:///$XDG_DATA_HOME/issuer/issuer.db"
-    elif isinstance(definition.default, (list, str)) and definition.default == default:
-        shown = str(default)
-    code = f"`{shown}`" if definition.default not in ("", -1, {}) else shown
-    return f"`{name}`", f"`ISSUER_{name.upper()}`{_MORE_VARIABLES.get(name, '')}", code, definition.help
+def _setting(each: Definition) -> tuple[str, ...]:
+    variable = f"`{each.variable}`{_MORE_VARIABLES.get(each.name, '')}"
+    return f"`{each.name}`", variable, each.shown_default, each.help
 
 
 def _purpose(name: str) -> str:

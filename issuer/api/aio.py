@@ -80,7 +80,7 @@ class AsyncIssuer:
         scheduler: Literal["background"] | AsyncIOScheduler | None,
     ) -> None:
         self._config = config
-        self._runner = Runner(config.store, redis, config.store_timeout)
+        self._runner = Runner(config.store, redis, config.settings.store_timeout)
         self._chosen = scheduler
         self._chain = AsyncChain(config.plugins) if config.plugins else None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -757,7 +757,7 @@ class AsyncIssuer:
         return forgotten, self._runner.redis and self._runner.redis.begin()
 
     def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline(self._config.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+        return Deadline(self._config.settings.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
 
     async def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
         self._enter()
@@ -769,7 +769,7 @@ class AsyncIssuer:
         return await self._runner.see_through(self._run(steps, deadline, tag))
 
     def _make_combiner(self, tag: str) -> Combiner:
-        return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.timeout)
+        return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.settings.timeout)
 
     async def _sweep(self) -> None:
         # The issuer is closed, or the loop ends: APScheduler would report it as a job that failed.

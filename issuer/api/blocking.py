@@ -69,7 +69,7 @@ class Issuer:
         self, config: IssuerConfig, redis: Connections | None, scheduler: Literal["background"] | BaseScheduler | None
     ) -> None:
         self._config = config
-        self._runner = Runner(config.store, redis, config.store_timeout)
+        self._runner = Runner(config.store, redis, config.settings.store_timeout)
         self._chosen = scheduler
         self._chain = Chain(config.plugins) if config.plugins else None
         self._start()
@@ -753,7 +753,7 @@ class Issuer:
 
     def _deadline(self, timeout: float | None) -> Deadline:
         notice()  # every call that isn't answered out of hand comes here before anything else
-        return Deadline(self._config.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+        return Deadline(self._config.settings.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
 
     def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
         if self._registry.closed:
@@ -761,7 +761,7 @@ class Issuer:
         return self._runner.run(steps, deadline, tag)
 
     def _make_combiner(self, tag: str) -> Combiner:
-        return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.timeout)
+        return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.settings.timeout)
 
     def _sweep(self) -> None:
         if self.care.sweep():

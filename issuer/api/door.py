@@ -29,7 +29,7 @@ class Door:
     def __init__(self, ids: AsyncIssuer) -> None:
         self._ids = ids
         #: Seconds that a caller waits at most.
-        self.timeout = ids._config.timeout
+        self.timeout = ids._config.settings.timeout
 
     def at_hand(self, tag: str, n: int) -> list[int]:
         """Return up to n numbers that need no waiting, perhaps none: of a trend tag that is leased, or served direct.
@@ -93,7 +93,7 @@ class Door:
         try:
             await self._ids._run(read_record(check_tag(tag)), Deadline(seconds), tag)
         except UnknownTag:
-            if not self._ids._config.auto_create:
+            if not self._ids._config.settings.embedded:
                 raise
             return False
         return True

@@ -152,10 +152,7 @@ class AsyncCare:
     ) -> list[Finding]:
         """Examine everything; see Issuer.doctor."""
         config = self._config
-        window = self._runtime.window
-        facts = Facts(
-            store=config.store.url, timeout=config.timeout, window=window, lease=config.lease, redis=config.redis
-        )
+        facts = Facts(settings=config.settings, store=config.store.url, redis=config.redis)
         for steps in Examination(facts, config.key, most=most, progress=progress).rounds():
             await self._run(steps, self._deadline(timeout), None)
         return judge(facts)
@@ -199,7 +196,7 @@ class AsyncCare:
                 if combiner.serving is not None:
                     await combiner.run(combiner.serving.sweep(deadline), deadline)
                     continue
-                soon = Deadline(min(deadline.left(), self._runtime.window))
+                soon = Deadline(min(deadline.left(), self._runtime.settings.window))
                 await combiner.run(combiner.supply.rejoin(), soon)
                 loaded += await combiner.run(combiner.supply.fetch(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the other tags must not wait for it
@@ -217,7 +214,7 @@ class AsyncCare:
         for combiner in combiners:
             if self._registry.closed:
                 return False
-            deadline = Deadline(self._config.store_timeout)
+            deadline = Deadline(self._config.settings.store_timeout)
             try:
                 steps = combiner.supply.sweep() if combiner.serving is None else combiner.serving.sweep(deadline)
                 await combiner.run(steps, deadline)
@@ -236,7 +233,7 @@ class AsyncCare:
                 if self._registry.closed:
                     return
                 try:
-                    await combiner.run(combiner.supply.refresh(), Deadline(self._config.store_timeout))
+                    await combiner.run(combiner.supply.refresh(), Deadline(self._config.settings.store_timeout))
                 except Exception as error:  # noqa: BLE001 - as in `tick`
                     self._registry.troubled(combiner, error)
                     if isinstance(error, StoreUnavailable):
@@ -255,6 +252,6 @@ class AsyncCare:
         self.pruned = now = now_ms()
         steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
         try:
-            await self._run(steps, Deadline(self._config.store_timeout), None)
+            await self._run(steps, Deadline(self._config.settings.store_timeout), None)
         except IssuerError as error:
             log.debug("old ledger entries could not be deleted: %s", error)

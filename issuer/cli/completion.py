@@ -37,7 +37,7 @@ class TagName(click.ParamType):  # type: ignore[type-arg]  # subscripting it fai
 
 def _tags(session: Session) -> list[str]:
     settings = session.settings()
-    store = settings.store_url.value
+    store = settings.store_url
     if is_missing(store):
         return []
     with closing(connect(redis="none", store=store, config=session.config, scheduler=None)) as issuer:

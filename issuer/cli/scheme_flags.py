@@ -64,7 +64,7 @@ def _strategies(_context: click.Context, _param: click.Parameter, incomplete: st
 def _key_names(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     start, equals, name = incomplete.rpartition("=")
     try:
-        keys = Session.of(context).settings().keys.value
+        keys = Session.of(context).settings().keys
     except IssuerError:  # a Tab must never print an error into the user's line
         return []
     return [start + equals + key for key in sorted(keys) if key.startswith(name)]

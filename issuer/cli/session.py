@@ -57,12 +57,12 @@ class Session:
         """
         if self._issuer is None:
             settings = self.settings()
-            store = settings.store_url
-            if settings.embedded and not is_missing(store.value):
+            store, source = settings.store_url, settings.sources["store_url"]
+            if settings.embedded and not is_missing(store):
                 default_is_known()  # its warning came when its file was made
-            if not makes_store and store.source != settings_.DEFAULT and is_missing(store.value):
+            if not makes_store and source != settings_.DEFAULT and is_missing(store):
                 raise ConfigurationError(
-                    f"there is no store {mask(store.value)} (from {store.source}): correct the name; "
+                    f"there is no store {mask(store)} (from {source}): correct the name; "
                     "to make a new store, create its first tag with `issuer create`"
                 )
             self._issuer = connect(**self.given, scheduler=scheduler, rejected=_told)

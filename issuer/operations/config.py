@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,12 +17,10 @@ from issuer.errors import IssuerError, SchemeError
 from issuer.gateway.keys import redis_key
 from issuer.numbers.codec import Scheme
 from issuer.plugins.rejected import Rejections
+from issuer.settings import Settings
 from issuer.strategies.contract import Context, Instance
 from issuer_persistence.contract import Store
 from issuer_persistence.records import Tag
-
-#: An elected loader that is silent for this many seconds longer than the store's timeout is replaced.
-GRACE = 1.0
 
 #: How long a `close` or an exit may take to give numbers back, in seconds.
 CLOSING = 3.0
@@ -36,26 +34,18 @@ SCHEMES_MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class IssuerConfig:
-    """Resolved configuration, from the arguments of `connect` and the settings; times in seconds.
+    """Configuration of an issuer: the settings, and what `connect` made of them and of its other arguments.
 
-    `redis`: its name in messages; None: direct. `own_store`: to be closed with the issuer. `insist`: during an outage
-    of the store callers wait for it this long. `auto_create`: make a tag at its first use. `lease`: for trend tags that
-    don't say it themselves. `keys`: for scrambling, by name. `plugins`: as they were given, of either colour.
-    `rejections`: the handler that is called whenever no number can be given. `instance`: what tells this process from
-    others. `alarm`: called with what people should hear of. `events`: the issuer's observers, of which the log is the
-    first.
+    `redis`: its name in messages; None: no Redis. `own_store`: to be closed with the issuer. `plugins`: as they were
+    given. `rejections`: the handler that is called when no number can be issued. `instance`: the identity of this
+    process. `alarm`: called with errors that an operator must handle. `events`: the issuer's observers; the first one
+    is the log.
     """
 
+    settings: Settings
     redis: str | None
     store: Store
     own_store: bool
-    prefix: str
-    timeout: float
-    store_timeout: float
-    insist: float
-    auto_create: bool
-    lease: int
-    keys: Mapping[str, bytes]
     plugins: Sequence[Any]
     rejections: Rejections
     instance: Instance
@@ -75,7 +65,7 @@ class IssuerConfig:
         if scheme is None:
             if len(self._schemes) >= SCHEMES_MOST:
                 self._schemes.clear()
-            scheme = self._schemes[known] = Scheme.of(tag, self.keys)
+            scheme = self._schemes[known] = Scheme.of(tag, self.settings.keys)
         return scheme
 
     def reader(self, tag: Tag) -> Scheme:
@@ -83,35 +73,35 @@ class IssuerConfig:
         try:
             return self.texts(tag)
         except SchemeError:
-            return Scheme(tag, self.keys, reading=True)
+            return Scheme(tag, self.settings.keys, reading=True)
 
     def context(self, tag: Tag, runtime: Runtime, run: Callable[[Steps[Any], Deadline], Any]) -> Context:
         """Return what the tag's strategy is given; `run`: see Context."""
         return Context(
             tag=tag.tag,
             options=tag.scheme.get("options", {}),
-            prefix=self.prefix,
-            timeout=self.timeout,
+            prefix=self.settings.prefix,
+            timeout=self.settings.timeout,
             instance=self.instance,
             alarm=self.alarm,
             run=run,
             flight=runtime.flight,
             redis=runtime.redis,
             background=runtime.background,
-            window=runtime.window,
+            window=self.settings.window,
         )
 
     def key(self, tag: str) -> str:
         """Return the name of the tag's hash in Redis."""
-        return redis_key(self.prefix, tag)
+        return redis_key(self.settings.prefix, tag)
 
     def hash_key(self, tag: str) -> str | None:
         """Return the same, None if there is no Redis."""
-        return None if self.redis is None else redis_key(self.prefix, tag)
+        return None if self.redis is None else redis_key(self.settings.prefix, tag)
 
     def described(self, kind: str) -> str:
         """Return how an issuer of that kind shows itself."""
-        return f"<{kind} redis={self.redis!r} store={self.store.url!r} prefix={self.prefix!r}>"
+        return f"<{kind} redis={self.redis!r} store={self.store.url!r} prefix={self.settings.prefix!r}>"
 
     def runtime(
         self,
@@ -125,21 +115,17 @@ class IssuerConfig:
 
         `scheduler`: the one that there should be, None for none.
         """
-        window = self.store_timeout + GRACE
         return Runtime(
+            settings=self.settings,
             redis=self.redis is not None,
             store=self.store.url,
-            background=partial(background, window),
+            background=partial(background, self.settings.window),
             scheduled=scheduler is not None,
             flight=flight,
             attend=attend,
-            window=window,
-            auto_create=self.auto_create,
-            lease=self.lease,
             fast_path=FastPath(),
             scheme=self.scheme,
             identity=self._identity,
-            insist=self.insist,
             emit=self.events.emit,
             application=self.instance.application,
         )

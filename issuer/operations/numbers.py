@@ -362,7 +362,9 @@ class Issuing(Generic[L]):
 
     def _holder(self, strategy: str, options: Mapping[str, Any], found: Decoded) -> Steps[str | None]:
         try:
-            told: str | None = yield from holder(strategy, options, found.value, found.tag, self._config.prefix)
+            told: str | None = yield from holder(
+                strategy, options, found.value, found.tag, self._config.settings.prefix
+            )
         except IssuerError as error:
             log.debug("tag %r: the process that issued %d is unknown: %s", found.tag, found.value, error)
             return None
@@ -389,11 +391,11 @@ class Issuing(Generic[L]):
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
         """Tell which machine numbers of the tag were ever used; see Issuer.machines."""
-        return (yield from aside.look((yield from read_record(check_found(tag))), self._config.prefix))
+        return (yield from aside.look((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
         """Set aside those that were used in the future; see Issuer.set_aside."""
-        return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.prefix))
+        return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def _generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Get n numbers of a strategy that has no counter."""

@@ -68,7 +68,7 @@ def create(
             if own and found is None:
                 yield from founded(record)
             return record
-    differs = _differences(there, asked, keys=config.keys)
+    differs = _differences(there, asked, keys=config.settings.keys)
     if differs:
         raise TagDiffers(tag, differs)
     return scheme_record.in_true_order(there)
@@ -170,7 +170,7 @@ def _scheme(
         limit=last,
         above=above,
         lease=asked.lease,
-        keys=config.keys,
+        keys=config.settings.keys,
         before=found.scheme if found is not None and found.deleted else None,
     )
     _check_limit(tag, scheme, last, limit, first=above + 1)
@@ -235,7 +235,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     _check_skipping(before, asked)
     _check_counters(tag, scheme_record.strategy(before.scheme), asked, last)
     _check_segment(tag, before.scheme, asked.step or before.step, asked.ahead or before.ahead)
-    before, after = yield from _Change(tag, key, asked, last, config.keys).made(before)
+    before, after = yield from _Change(tag, key, asked, last, config.settings.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
         # Now rather than at the next reservation: what was loaded for other values is a gap.
         store_id = yield from floor.identity()

@@ -4,26 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from issuer.settings import DEFINITIONS
 from tests.e2e.conftest import PATIENT, Cli
 
-NAMES = (
-    *("redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "redis_connections", "insist"),
-    *(
-        "lease",
-        "journal",
-        "keys",
-        "application",
-        "port_number",
-        "ip_address",
-        "machine",
-        "rack",
-        "machine_files",
-        "require_servers",
-    ),
-    "metrics",
-    *("http", "resp", "workers", "tokens", "open", "allowed_hosts", "drain_delay", "longest_ttl"),
-    *("keys_per_second", "series_per_tag", "log_format"),
-)
+NAMES = (*DEFINITIONS,)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from issuer import AsyncIssuer
 from issuer.doors.access import Access
 from issuer.doors.tokens import line_for, new_token
 from issuer.doors.web.app import application
+from issuer.settings import Settings
 from issuer_persistence.contract import Store
 from tests.waiting import run
 
@@ -120,13 +121,14 @@ async def door(
     redis: str = "none",
     store: str | Store = "memory://",
     settings: Mapping[str, Any] | None = None,
+    limits: Settings | None = None,
     **options: Any,
 ) -> AsyncIterator[Door]:
-    """Open one. `settings`: of the issuer; `options`: of the application."""
+    """Open one. `settings`: of the issuer; `limits`, `options`: of the application."""
     # A machine that others keep busy stands still for seconds.
     patient = {"timeout": 60.0, "store_timeout": 45.0, "redis_timeout": 30.0, **(settings or {})}
     async with issuer.aconnect(redis=redis, store=store, scheduler=None, **patient) as ids:
-        yield Door(ids, application(ids, access or Access.open(), **options))
+        yield Door(ids, application(ids, access or Access.open(), settings=limits, **options))
 
 
 def through(behave: Callable[[Door], Coroutine[Any, Any, None]], **options: Any) -> None:

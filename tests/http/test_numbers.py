@@ -11,9 +11,9 @@ import issuer
 from issuer.doors.access import Access
 from issuer.doors.web import service
 from issuer.doors.web.app import application
-from issuer.doors.web.service import Limits
 from issuer.errors import StoreUnavailable
 from issuer.operations import numbers
+from issuer.settings import Settings
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Tag
 from tests.clocks import Clock
@@ -314,7 +314,7 @@ def test_what_clients_may_have_kept_is_bounded_and_refused_beyond(redis_url: str
     clock = Clock()
     access = Access.open()
     access.rates.clock = clock
-    through(behave, redis=redis_url, access=access, limits=Limits(longest_ttl=60, keys_per_second=2))
+    through(behave, redis=redis_url, access=access, limits=Settings(longest_ttl=60, keys_per_second=2))
 
 
 @pytest.mark.live
@@ -343,11 +343,11 @@ def test_a_tag_gets_no_more_series_than_the_server_allows(redis_url: str, monkey
         # Programs may make them: the limit is the server's.
         await door.ids.issue("a", restart_key="d")
         monkeypatch.setattr(numbers, "SERIES_COUNTED_FOR", 0.0)
-        door.app = application(door.ids, Access.open(), limits=Limits(series_per_tag=5))
+        door.app = application(door.ids, Access.open(), settings=Settings(series_per_tag=5))
         assert [await drawn(key) for key in "ef"] == [(200, ""), (400, "invalid_argument")]
         assert looks
 
-    through(behave, redis=redis_url, limits=Limits(series_per_tag=3))
+    through(behave, redis=redis_url, limits=Settings(series_per_tag=3))
 
 
 def test_take_reserve_and_warm_do_what_python_does() -> None:

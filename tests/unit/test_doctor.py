@@ -24,6 +24,7 @@ from issuer.care.doctor.findings import (
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
 from issuer.gateway import Hash
+from issuer.settings import Settings
 from issuer_persistence.records import HIGHEST, LedgerEntry, Order, StoreFacts, Tag
 from tests.lua.hashes import OTHER_STORE
 
@@ -74,9 +75,8 @@ def server(info: dict[str, str] | None = None, /, **facts: Any) -> ServerFacts:
 
 def healthy(**changes: Any) -> Facts:
     facts = Facts(
+        settings=Settings(),
         store="mongodb://m",
-        timeout=5,
-        window=4,
         redis="redis://r:1",
         servers=[server()],
         draw=DrawFacts(status="empty"),
@@ -105,7 +105,7 @@ def with_tag(hash: Hash | None = HASH, **facts: Any) -> Facts:
 
 
 def leased(order: Order, *, lease: int | None = None, ahead: int = 1, default: int = 0) -> Facts:
-    return healthy(records=[replace(ORDERS, order=order, lease=lease, ahead=ahead)], lease=default)
+    return healthy(records=[replace(ORDERS, order=order, lease=lease, ahead=ahead)], settings=Settings(lease=default))
 
 
 #: A day, and its counters.
@@ -199,7 +199,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.schema, "store-schema", "advice", [with_store(schema=4, newest_schema=6)]),
     (store.clock, "store-clock", "weak", [healthy(store_clock=ClockDifference(FAR_APART))]),
     (store.clock, "store-clock", "unknown", [healthy(store_clock=None, store_facts=replace(STORE, time=None))]),
-    (store.timeouts, "settings-timeouts", "advice", [healthy(timeout=4)]),
+    (store.timeouts, "settings-timeouts", "advice", [healthy(settings=Settings(timeout=4))]),
     (tags.looked_at, "tags-looked-at", "unknown", [healthy(tags=[]), with_tag(None, error=AWAY)]),
     (tags.halted, "tag-halted", "weak", [with_tag(halted=True)]),
     (tags.blanks, "tag-blanks", "advice", [healthy(records=[replace(ORDERS, tag=" orders")])]),

@@ -2,7 +2,9 @@
 
 import inspect
 import logging
+import re
 from collections.abc import Sequence
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +13,31 @@ import pytest
 import issuer
 from issuer import wiring
 from issuer.errors import ConfigurationError, InvalidArgument
-from issuer.settings import DEFINITIONS, STORE_VARIABLES, Setting, host_and_port, load, seconds
+from issuer.settings import DEFINITIONS, STORE_VARIABLES, Settings, host_and_port, load, seconds
 from tests.unit.refusals import refused
 
-#: For every setting four values that differ: from the argument, the environment, the file, and the default.
-VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
-    "redis_url": ("redis://argument", "redis://environment", "redis://file", "none"),
-    "store_url": ("memory://argument", "memory://environment", "memory://file", None),
-    "prefix": ("argument", "environment", "file", "issuer"),
-    "timeout": (11.0, 12.0, 13.0, 5.0),
-    "store_timeout": (11.0, 12.0, 13.0, 3.0),
-    "redis_timeout": (11.0, 12.0, 13.0, 1.0),
-    "redis_connections": (11, 12, 13, 32),
-    "insist": (11.0, 12.0, 13.0, 5.0),
-    "lease": (11, 12, 13, 0),
-    "journal": ("argument", "environment", "file", ""),
-    "application": ("argument", "environment", "file", "issuer"),
-    "port_number": (11, 12, 13, 0),
-    "ip_address": ("10.0.0.1", "10.0.0.2", "10.0.0.3", ""),
-    "machine": (11, 12, 13, -1),
-    "rack": (1, 2, 3, -1),
-    "machine_files": ("argument", "environment", "file", ""),
-    "require_servers": (False, True, False, False),
-    "metrics": (True, True, True, False),
-    "http": ("127.0.0.1:1", "[::1]:2", "localhost:0", "127.0.0.1:8000"),
-    "resp": ("127.0.0.1:1", "[::1]:2", "localhost:65535", ""),
-    "workers": (1, 2, 256, 1),
-    "tokens": ("argument", "environment", "file", ""),
-    "open": (True, False, True, False),
-    "allowed_hosts": (["argument"], ["environment", "*.b"], ["file"], []),
-    "drain_delay": (11.0, 12.0, 13.0, 1.0),
-    "longest_ttl": (11.0, 12.0, 13.0, 604_800.0),
-    "keys_per_second": (11, 12, 13, 100),
-    "series_per_tag": (11, 12, 13, 10_000),
-    "log_format": ("json", "json", "json", "text"),
+#: Three values that differ, from the argument, the environment and the file, by the type of a setting.
+USUAL: dict[type, tuple[Any, Any, Any]] = {
+    float: (11.0, 12.0, 13.0),
+    int: (11, 12, 13),
+    str: ("argument", "environment", "file"),
+    bool: (True, False, True),
+    list: (["argument"], ["environment", "*.b"], ["file"]),
 }
+#: The same of settings with other values.
+OTHERS: dict[str, tuple[Any, Any, Any]] = {
+    "redis_url": ("redis://argument", "redis://environment", "redis://file"),
+    "store_url": ("memory://argument", "memory://environment", "memory://file"),
+    "http": ("127.0.0.1:1", "[::1]:2", "localhost:0"),
+    "resp": ("127.0.0.1:1", "[::1]:2", "localhost:65535"),
+    "log_format": ("json", "json", "json"),
+}
+ALL = [name for name in DEFINITIONS if name != "keys"]
 NUMBERS = ("port_number", "machine", "rack")
 TIMES = ("timeout", "store_timeout", "redis_timeout")
 DURATIONS = (*TIMES, "drain_delay", "longest_ttl")
 #: Those whose value in a file is relative to it.
-PATHS = ("journal", "machine_files", "tokens")
-ALL = list(VALUES)
+PATHS = [name for name, each in DEFINITIONS.items() if each.kind.metavar == "FILE"]
 NAMED = {"ISSUER_STORE_URL": "memory://x"}
 
 
@@ -79,18 +65,28 @@ def _with_store(name: str) -> str:
     return "" if name == "store_url" else 'store_url = "memory://base"\n'
 
 
-def test_every_setting_is_covered_here() -> None:
-    assert [name for name in load(environ={}).named() if name != "keys"] == ALL
+def held(found: Settings, name: str) -> tuple[Any, str]:
+    """Return the value of a setting, and where it came from."""
+    return getattr(found, name), found.sources[name]
+
+
+def test_the_settings_are_fixed_and_show_no_value_and_are_the_defaults_where_nothing_is_given() -> None:
+    found = load({"store_url": "mongodb://me:secret@m"}, environ={})
+    with pytest.raises(FrozenInstanceError):
+        found.lease = 5  # type: ignore[misc]
+    assert "secret" not in repr(found)
+    assert replace(found, store_url=None) == Settings(sources=found.sources)
+    assert [*Settings().sources] == [*DEFINITIONS]
 
 
 def test_keys_are_named_secrets_as_a_text_or_a_table(folder: Path) -> None:
     environ = _environ(folder, ISSUER_KEYS="k1=one secret=with a sign,k2=two")
-    assert load(environ=environ).keys == Setting({"k1": b"one secret=with a sign", "k2": b"two"}, "ISSUER_KEYS")
+    assert held(load(environ=environ), "keys") == ({"k1": b"one secret=with a sign", "k2": b"two"}, "ISSUER_KEYS")
     (folder / "issuer.toml").write_text('[keys]\nk1 = "one"\n')
-    assert load(environ=_environ(folder)).keys == Setting({"k1": b"one"}, "issuer.toml")
-    assert load({"keys": {"k": b"three"}}, environ=environ).keys == Setting({"k": b"three"}, "argument")
+    assert held(load(environ=_environ(folder)), "keys") == ({"k1": b"one"}, "issuer.toml")
+    assert held(load({"keys": {"k": b"three"}}, environ=environ), "keys") == ({"k": b"three"}, "argument")
     (folder / "issuer.toml").unlink()
-    assert load(environ=_environ(folder)).keys == Setting({}, "default")
+    assert held(load(environ=_environ(folder)), "keys") == ({}, "default")
     for keys in ({"": b"x"}, {"k": b""}, {"k": 5}, ["k"]):
         error = refused(ConfigurationError, "key", load, {"keys": keys}, environ=_environ(folder))
         assert "one" not in str(error)
@@ -98,19 +94,19 @@ def test_keys_are_named_secrets_as_a_text_or_a_table(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_argument_wins_over_environment_over_file_over_default(folder: Path, name: str) -> None:
-    argument, environment, file, default = VALUES[name]
+    definition = DEFINITIONS[name]
+    argument, environment, file = OTHERS.get(name) or USUAL[type(definition.default)]
     variable = f"ISSUER_{name.upper()}"
     (folder / "issuer.toml").write_text(_with_store(name) + _toml(name, file))
     said = ", ".join(environment) if isinstance(environment, list) else str(environment)
     environ = _environ(folder, **{variable: said})
-    assert load({name: argument}, environ=environ).named()[name] == Setting(argument, "argument")
-    assert load({name: None}, environ=environ).named()[name] == Setting(environment, variable)
+    assert held(load({name: argument}, environ=environ), name) == (argument, "argument")
+    assert held(load({name: None}, environ=environ), name) == (environment, variable)
     said = f"{folder}/{file}" if name in PATHS else file
-    assert load(environ=_environ(folder)).named()[name] == Setting(said, "issuer.toml")
+    assert held(load(environ=_environ(folder)), name) == (said, "issuer.toml")
     (folder / "issuer.toml").unlink()
-    found = load(environ=_environ(folder)).named()[name]
-    assert found.source == "default"
-    assert found.value == (default if default is not None else f"sqlite:///{folder}/data/issuer/issuer.db")
+    default = f"sqlite:///{folder}/data/issuer/issuer.db" if name == "store_url" else definition.default
+    assert held(load(environ=_environ(folder)), name) == (default, "default")
 
 
 def test_variables_of_other_programs_name_the_store_if_neither_ours_nor_a_file_does(folder: Path) -> None:
@@ -121,44 +117,44 @@ def test_variables_of_other_programs_name_the_store_if_neither_ours_nor_a_file_d
         ("ISSUER_STORE_URL", "memory://"),
     ):
         variables[source] = url
-        assert load(environ=variables).store_url == Setting(url, source)
+        assert held(load(environ=variables), "store_url") == (url, source)
     (folder / "issuer.toml").write_text('store_url = "memory://file"\n')
-    assert load(environ={"MONGODB_URI": "mongodb://a"}).store_url.source == "issuer.toml"
+    assert load(environ={"MONGODB_URI": "mongodb://a"}).sources["store_url"] == "issuer.toml"
 
 
 def test_redis_url_counts_only_where_a_store_is_named_and_redis_can_be_switched_off_by_name() -> None:
     theirs = {"REDIS_URL": "redis://other"}
-    assert load(environ=theirs).redis_url == Setting("none", "default")
+    assert held(load(environ=theirs), "redis_url") == ("none", "default")
     named = {"ISSUER_STORE_URL": "memory://"}, {"MONGO_URL": "mongodb://m"}
     for loaded in (load({"store_url": "memory://"}, environ=theirs), *(load(environ=theirs | each) for each in named)):
-        assert loaded.redis_url == Setting("redis://other", "REDIS_URL")
+        assert held(loaded, "redis_url") == ("redis://other", "REDIS_URL")
     for value in ("none", "None", " NONE "):
         ours = load(environ={**theirs, **named[0], "ISSUER_REDIS_URL": value})
-        assert ours.redis_url == Setting("none", "ISSUER_REDIS_URL")
+        assert held(ours, "redis_url") == ("none", "ISSUER_REDIS_URL")
 
 
 def test_the_first_file_there_is_is_the_only_one_read(folder: Path) -> None:
     home = folder / "config" / "issuer"
     home.mkdir(parents=True)
     (home / "issuer.toml").write_text('prefix = "home"\ntimeout = 7\n')
-    assert load(environ=_environ(folder)).prefix == Setting("home", str(home / "issuer.toml"))
+    assert held(load(environ=_environ(folder)), "prefix") == ("home", str(home / "issuer.toml"))
     (folder / "issuer.toml").write_text('prefix = "here"\n')
     found = load(environ=_environ(folder))
-    assert (found.prefix.value, found.timeout.source) == ("here", "default")
+    assert (found.prefix, found.sources["timeout"]) == ("here", "default")
     (folder / "a.toml").write_text('prefix = "variable"\n')
     environ = _environ(folder, ISSUER_CONFIG="a.toml")
-    assert load(environ=environ).prefix == Setting("variable", "a.toml")
+    assert held(load(environ=environ), "prefix") == ("variable", "a.toml")
     (folder / "b.toml").write_text('prefix = "argument"\n')
-    assert load(environ=environ, config="b.toml").prefix == Setting("argument", "b.toml")
-    assert load(environ=environ, config=folder / "b.toml").prefix.value == "argument"
+    assert held(load(environ=environ, config="b.toml"), "prefix") == ("argument", "b.toml")
+    assert load(environ=environ, config=folder / "b.toml").prefix == "argument"
 
 
 def test_without_xdg_variables_the_folders_are_those_of_the_home(folder: Path) -> None:
     (folder / ".config" / "issuer").mkdir(parents=True)
     (folder / ".config" / "issuer" / "issuer.toml").write_text('prefix = "home"\n')
     found = load(environ={})
-    assert found.prefix.value == "home"
-    assert found.store_url.value == f"sqlite:///{folder}/.local/share/issuer/issuer.db"
+    assert found.prefix == "home"
+    assert found.store_url == f"sqlite:///{folder}/.local/share/issuer/issuer.db"
 
 
 def test_a_file_that_was_named_has_to_be_there_and_to_be_a_file(folder: Path) -> None:
@@ -212,7 +208,7 @@ def test_what_is_no_value_names_the_setting_and_its_source(folder: Path) -> None
     for name, said, values in WRONG:
         for value in values:
             wrong(name, value, f"{name} from argument: .*{said}")
-    assert load({"timeout": 0}, environ={}).timeout.value == 0.0
+    assert load({"timeout": 0}, environ={}).timeout == 0.0
     (folder / "issuer.toml").write_text('rack = "one"\n')
     refused(ConfigurationError, "rack from .*issuer.toml: must be a whole", load, environ=_environ(folder))
     for time in (-1, float("inf"), float("nan"), True, "1", None):
@@ -226,7 +222,7 @@ def test_what_has_no_name_may_be_a_secret_and_is_not_told() -> None:
 
 def test_an_address_may_be_none(folder: Path) -> None:
     for none in ("none", "NONE", " none "):
-        assert load({"http": none, "resp": none}, environ=_environ(folder)).http.value == ""
+        assert load({"http": none, "resp": none}, environ=_environ(folder)).http == ""
     assert host_and_port("[::1]:80") == ("::1", 80)
     assert host_and_port("ids.example.com:8000") == ("ids.example.com", 8000)
 
@@ -294,23 +290,23 @@ def test_a_misspelt_variable_of_ours_is_refused_and_told_which_one_it_is_like() 
 def test_a_variable_that_would_not_be_read_is_not_held_against_anyone() -> None:
     environ = {"ISSUER_REDIS_URI": "x", "ISSUER_STORE": "", "ISSUER_STORE_URI": "x", **HOME}
     named = {"redis_url": "redis://r", "store_url": "memory://x"}
-    assert load(named, environ=environ).redis_url == Setting("redis://r", "argument")
+    assert held(load(named, environ=environ), "redis_url") == ("redis://r", "argument")
     ours = {"ISSUER_REDIS_URL": "redis://r", "ISSUER_STORE_URL": "memory://x"}
-    assert load(environ={**environ, **ours}).redis_url == Setting("redis://r", "ISSUER_REDIS_URL")
+    assert held(load(environ={**environ, **ours}), "redis_url") == ("redis://r", "ISSUER_REDIS_URL")
     refused(ConfigurationError, "ISSUER_REDIS_URI", load, {"store_url": "memory://x"}, environ=environ)
     # An empty one of ours neither.
-    assert load(named, environ={"ISSUER_REDIS_URL": "", **HOME}).redis_url.source == "argument"
+    assert load(named, environ={"ISSUER_REDIS_URL": "", **HOME}).sources["redis_url"] == "argument"
 
 
 @pytest.mark.parametrize("empty", ["", "  "])
 def test_a_variable_that_is_empty_is_refused(empty: str) -> None:
-    ours = [f"ISSUER_{name.upper()}" for name in load(environ={}).named()]
+    ours = [each.variable for each in DEFINITIONS.values()]
     for name in (*ours, "ISSUER_CONFIG", *STORE_VARIABLES):
         refused(ConfigurationError, f"{name} is empty", load, environ={name: empty})
     refused(ConfigurationError, "REDIS_URL is empty", load, environ={**NAMED, "REDIS_URL": empty})
     # Variables of others that nobody looks at may be empty.
     assert load(environ={"REDIS_URL": ""}).embedded
-    assert load(environ={**NAMED, "MONGODB_URI": ""}).store_url.value == "memory://x"
+    assert load(environ={**NAMED, "MONGODB_URI": ""}).store_url == "memory://x"
 
 
 @pytest.mark.parametrize("make", [issuer.connect, issuer.aconnect])
@@ -333,7 +329,7 @@ def test_the_default_is_refused_where_servers_are_required() -> None:
     for said in ("1", "true", "yes"):
         required = {"ISSUER_REQUIRE_SERVERS": said}
         refused(ConfigurationError, r"require_servers \(ISSUER_REQUIRE_SERVERS\)", load, environ=required)
-        assert load(environ={**required, **NAMED}).require_servers.value
+        assert load(environ={**required, **NAMED}).require_servers
     assert load(environ={"ISSUER_REQUIRE_SERVERS": "0"}).embedded
     refused(ConfigurationError, "true or false", load, environ={"ISSUER_REQUIRE_SERVERS": "perhaps"})
 
@@ -345,32 +341,34 @@ def test_relative_paths_of_a_settings_file_are_relative_to_it(tmp_path: Path, mo
     for here, named in ((tmp_path, "etc/issuer.toml"), (etc, "issuer.toml"), (etc, None)):
         monkeypatch.chdir(here)
         found = load(config=named, environ={})
-        values = (found.store_url.value, found.journal.value, found.machine_files.value)
+        values = (found.store_url, found.journal, found.machine_files)
         assert values == (f"sqlite:///{etc}/ids.db", f"{etc}/j", f"{etc}/m")
 
 
 def test_absolute_paths_and_those_of_variables_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "issuer.toml").write_text('store_url = "sqlite:////var/ids.db"\njournal = "/var/j"\n')
     found = load(environ={})
-    assert (found.store_url.value, found.journal.value) == ("sqlite:////var/ids.db", "/var/j")
-    assert load(environ={"ISSUER_STORE_URL": "sqlite:///ids.db"}).store_url.value == "sqlite:///ids.db"
+    assert (found.store_url, found.journal) == ("sqlite:////var/ids.db", "/var/j")
+    assert load(environ={"ISSUER_STORE_URL": "sqlite:///ids.db"}).store_url == "sqlite:///ids.db"
 
 
 def test_an_argument_that_has_the_name_of_a_setting_is_that_setting_in_both_faces() -> None:
-    taken = [
-        inspect.signature(face).parameters.keys() & DEFINITIONS.keys() for face in (issuer.connect, issuer.aconnect)
+    others = {"plugins", "rejected", "instance", "alarm", "scheduler", "config"}
+    wanted = {each.argument for each in DEFINITIONS.values() if each.connect} | others
+    blocking, awaited = (inspect.signature(face).parameters for face in (issuer.connect, issuer.aconnect))
+    assert blocking.keys() == wanted
+    assert [(each.name, each.default) for each in blocking.values()] == [
+        (each.name, each.default) for each in awaited.values()
     ]
-    assert (
-        taken[0]
-        == taken[1]
-        == {
-            *(*TIMES, "redis_connections", "prefix", "insist", "lease", "journal", "keys", "metrics"),
-        }
-    )
+    told = inspect.getdoc(issuer.connect) or ""
+    assert [*blocking] == re.findall(r"^    (\w+): ", told.partition("Args:")[2].partition("Raises:")[0], re.MULTILINE)
+    for each in DEFINITIONS.values():
+        for range in re.findall(r"\d+\.\.\d+", each.help) if each.connect else []:
+            assert range in told.replace(" (none)", "").replace(" 000", "000"), each.name
     for face in (issuer.connect, issuer.aconnect):
         ids = face(
             redis="none", store="memory://", prefix="p", timeout=7, store_timeout=6, insist=5, lease=4, scheduler=None
         )
-        config = ids._config
-        assert (config.prefix, config.timeout, config.store_timeout, config.insist, config.lease) == ("p", 7, 6, 5, 4)
-        config.store.close()
+        found = ids._config.settings
+        assert (found.prefix, found.timeout, found.store_timeout, found.insist, found.lease) == ("p", 7, 6, 5, 4)
+        ids._config.store.close()

@@ -9,6 +9,7 @@ from typing import Literal
 from issuer.advice import Words, filled, python
 from issuer.errors import IssuerError
 from issuer.gateway import Hash
+from issuer.settings import Settings
 from issuer.times import lasting
 from issuer_persistence.records import LedgerEntry, StoreFacts, Tag
 
@@ -89,15 +90,11 @@ class Facts:
 
     redis: name of Redis in messages, None in direct mode. redis_error: error of the search for its masters.
     store_error: error of a request to the store. records: all tags. witnessed: highest number of each tag in the
-    journal. tags: tags that were examined closely. lease: `lease` of trend tags without one of their own. timeout: how
-    long a caller waits, in seconds. window: time after which an elected loader that does not answer is replaced, in
-    seconds.
+    journal. tags: tags that were examined closely.
     """
 
+    settings: Settings
     store: str
-    timeout: float
-    window: float
-    lease: int = 0
     redis: str | None = None
     redis_error: IssuerError | None = None
     servers: list[ServerFacts] = field(default_factory=list)

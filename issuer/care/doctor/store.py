@@ -217,16 +217,16 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 def timeouts(facts: Facts) -> Iterator[Finding]:
     """Whether callers outwait a loader that hangs."""
-    window = lasting_(facts.window)
-    what = f"timeout is {lasting_(facts.timeout)}; a loader that hangs is replaced after {window}"
-    if facts.timeout > facts.window:
+    window = lasting_(facts.settings.window)
+    what = f"timeout is {lasting_(facts.settings.timeout)}; a loader that hangs is replaced after {window}"
+    if facts.settings.timeout > facts.settings.window:
         why = "The loader is replaced while the callers still wait."
         yield Check("settings-timeouts", "settings").ok(what, why)
         return
     yield Check("settings-timeouts", "settings").advice(
         what,
         "Callers that wait for the segment of this loader get an error before the loader is replaced.",
-        f"Set timeout above {facts.window:g}, or lower store_timeout. Use the same values in every process.",
+        f"Set timeout above {facts.settings.window:g}, or lower store_timeout. Use the same values in every process.",
     )
 
 

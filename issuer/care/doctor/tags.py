@@ -162,7 +162,7 @@ def lease(facts: Facts) -> Iterator[Finding]:
     """Whether leases are so long that they take the mark of a segment with them."""
     belongs = parts.parents(facts.records)
     for record in facts.records if facts.redis is not None else ():
-        size = facts.lease if record.lease is None else record.lease
+        size = facts.settings.lease if record.lease is None else record.lease
         leased = record.order == "trend" and scheme_record.strategy(record.scheme) == scheme_record.SEGMENT
         if not leased or record.tag in belongs or size * LEASES < record.segment:
             continue

@@ -88,13 +88,13 @@ def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: 
     """
     settings = session.settings()
     issuer = session.connect(scheduler="background", makes_store=True)
-    direct = settings.redis_url.value == "none"
+    direct = settings.redis_url == "none"
     share = seconds / (4 if direct else 5)
     measured: dict[str, _Measured | None] = {}
     measured["ping"] = None if direct else _ping(settings, share)
     scratch = f"{tag}-{secrets.token_hex(4)}"
     with _made(issuer, scratch):
-        where = mask(settings.store_url.value) if direct else mask(settings.redis_url.value)
+        where = mask(settings.store_url) if direct else mask(settings.redis_url)
         say(f"drawing from {plain(scratch)} in {plain(where)} for {lasting(seconds)}; the tag is deleted at the end")
         measured |= _all(issuer, scratch, share, threads)
     if as_json:
@@ -121,8 +121,8 @@ def _all(issuer: Issuer, tag: str, share: float, threads: int) -> dict[str, _Mea
 
 def _content(settings: Settings, tag: str, threads: int, measured: dict[str, _Measured | None]) -> dict[str, Any]:
     return {
-        "redis": mask(settings.redis_url.value),
-        "store": mask(settings.store_url.value),
+        "redis": mask(settings.redis_url),
+        "store": mask(settings.store_url),
         "tag": tag,
         "callers": threads,
         **{name: each and each.content() for name, each in measured.items()},
@@ -150,8 +150,8 @@ def _made(issuer: Issuer, tag: str) -> Iterator[None]:
 
 def _ping(settings: Settings, seconds: float) -> _Measured:
     """One bare round trip: what no draw can be faster than. Raises RedisUnavailable."""
-    timeout = settings.redis_timeout.value
-    url = settings.redis_url.value
+    timeout = settings.redis_timeout
+    url = settings.redis_url
     try:
         with redis.Redis.from_url(
             url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0)

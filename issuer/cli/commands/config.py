@@ -33,8 +33,8 @@ def config(session: Session, *, as_json: bool) -> None:
     The source is an option, an environment variable, a file or the default. Passwords in URLs and keys are not shown.
     In JSON, a setting without a value is null.
     """
-    settings = {name: (_masked(name, setting.value), setting.source)
-                for name, setting in session.settings().named().items()}  # fmt: skip
+    loaded = session.settings()
+    settings = {name: (_masked(name, getattr(loaded, name)), source) for name, source in loaded.sources.items()}
     if as_json:
         show_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
         return

@@ -47,7 +47,7 @@ def inspect(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -
     if as_json:
         show_json(view(seen))
     else:
-        direct = session.settings().redis_url.value == "none"
+        direct = session.settings().redis_url == "none"
         if deleted:
             say(
                 f"{plain(tag)} was deleted {ago(seen.store.timestamp, now_ms())}. If it is created again, it starts "

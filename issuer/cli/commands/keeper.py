@@ -41,7 +41,7 @@ def keeper(session: Session) -> None:
     server is back, also when it starts. Several keepers may run at the same time.
     """
     settings = session.settings()
-    if settings.redis_url.value == "none":
+    if settings.redis_url == "none":
         raise ConfigurationError(
             "a keeper loads segments into Redis, and no Redis is configured: give --redis and --store"
         )
@@ -51,7 +51,7 @@ def keeper(session: Session) -> None:
     issuer = session.connect(scheduler="background", makes_store=True)
     issuer.observe(_tell_segment)
     watch = Watch(issuer, _tell)
-    where = f"{mask(settings.store_url.value)} in {mask(settings.redis_url.value)}"
+    where = f"{mask(settings.store_url)} in {mask(settings.redis_url)}"
     try:
         watch.look()
     except Unavailable as error:

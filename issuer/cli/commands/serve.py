@@ -119,6 +119,6 @@ def serve(
         from issuer.doors.server.run import serve as serve_
 
         settings = session.settings(given)
-        formats.append(str(settings.log_format.value))
+        formats.append(str(settings.log_format))
         code = serve_(ServerOptions.of(settings, session.given, verbose=verbose))
     sys.exit(code)

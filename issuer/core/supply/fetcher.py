@@ -126,7 +126,7 @@ class Fetcher:
         self, runtime: Runtime, origin: Origin, shortage: Shortage, fetch: Fetch, segments: Fetcher | None = None
     ) -> None:
         """`segments`: the fetcher of the segments that leases come from; None: of segments itself."""
-        self.flights = SingleFlight(runtime.flight, longest=runtime.window + 1)
+        self.flights = SingleFlight(runtime.flight, longest=runtime.settings.window + 1)
         self._tag = origin.tag
         self._runtime = runtime
         self._origin = origin
@@ -168,7 +168,7 @@ class Fetcher:
     def given_up(self) -> bool:
         """Whether the store has been away for longer than callers wait for it."""
         silence = self._segments.flights.silence
-        return silence is not None and silence >= self._runtime.insist
+        return silence is not None and silence >= self._runtime.settings.insist
 
     def _lead(self, flight: Flight, deadline: Deadline) -> Steps[None]:
         rest = self.flights.pause() if self.flights.failures else 0.0

@@ -109,7 +109,7 @@ class Origin:
         record = self._state.record
         if record is None or record.order == "strict" or not countable(record.scheme):
             return 0
-        return record.lease if record.lease is not None else self._runtime.lease or self.stream_lease
+        return record.lease if record.lease is not None else self._runtime.settings.lease or self.stream_lease
 
     def lease_for_stream(self, n: int) -> Steps[None]:
         """From now on draw n numbers ahead, if it is a trend tag and neither the tag nor the issuer says how many.
@@ -157,7 +157,7 @@ class Origin:
         if not self._runtime.identity.id:
             yield from self.identity()
         try:
-            record = yield from self.public(read_record(self._state.tag, make=make and self._runtime.auto_create))
+            record = yield from self.public(read_record(self._state.tag, make=make and self._runtime.settings.embedded))
             self.know(record)
         except UnknownTag:
             if self._runtime.redis:

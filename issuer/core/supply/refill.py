@@ -31,7 +31,7 @@ class Refill:
 
     def __init__(self, state: TagState, runtime: Runtime, origin: Origin, shortage: Shortage) -> None:
         #: How long an election that a draw wins shall stand; None: don't elect this process, it couldn't load.
-        self.window = runtime.window if runtime.scheduled else None
+        self.window = runtime.settings.window if runtime.scheduled else None
         self.election = Election()
         self.segments = Fetcher(runtime, origin, shortage, self._segment)
         self.leases = Fetcher(runtime, origin, shortage, self._lease, self.segments)
@@ -101,7 +101,7 @@ class Refill:
             record,
             state.key,
             seen=state.taken(),
-            window=runtime.window,
+            window=runtime.settings.window,
             election=self.election,
             wanted=flight.wanted,
             application=runtime.application,

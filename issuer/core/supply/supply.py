@@ -77,7 +77,7 @@ class Supply:
         self.used_at = monotonic()
         shortage.waiting.add(deadline)
         try:
-            if state.record is None and self._runtime.lease and self._runtime.redis:
+            if state.record is None and self._runtime.settings.lease and self._runtime.redis:
                 yield from self._acquaint(deadline)
             while numbers is None:
                 hand = state.hand

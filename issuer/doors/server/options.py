@@ -39,62 +39,40 @@ class Endpoint:
 class ServerOptions:
     """Options of a server.
 
-    `given`: the arguments of `connect`, `config` among them. `drain_delay`: seconds between SIGTERM and the moment at
-    which no more connections are accepted. `has_redis`: whether there is something to keep.
+    `given`: the arguments of `connect`, `config` among them.
     """
 
+    settings: Settings
     given: Mapping[str, Any]
     endpoints: tuple[Endpoint, ...]
-    workers: int
-    tokens: str
-    allowed_hosts: tuple[str, ...]
-    drain_delay: float
-    longest_ttl: float
-    keys_per_second: int
-    series_per_tag: int
-    log_format: str
     verbose: bool
-    store_url: str
-    has_redis: bool
-    redis_connections: int
+
+    @property
+    def has_redis(self) -> bool:
+        """Whether there is a Redis, for which the server runs a keeper."""
+        return bool(self.settings.redis_url != "none")
 
     @classmethod
     def of(cls, settings: Settings, given: Mapping[str, Any], *, verbose: bool) -> ServerOptions:
         """Put them together. Raises ConfigurationError."""
+        sources = settings.sources
         named = (("http", settings.http), ("resp", settings.resp))
-        endpoints = tuple(_endpoint(name, each.value, each.source) for name, each in named if each.value)
+        endpoints = tuple(_endpoint(name, text, sources[name]) for name, text in named if text)
         if not endpoints:
             raise ConfigurationError("http and resp are both off: give an address for at least one of them")
-        tokens, is_open = settings.tokens.value, settings.open.value
-        if tokens and is_open:
+        if settings.tokens and settings.open:
             raise ConfigurationError(
-                f"open ({settings.open.source}) and tokens ({settings.tokens.source}) contradict each other: "
-                "remove one of them"
+                f"open ({sources['open']}) and tokens ({sources['tokens']}) contradict each other: remove one of them"
             )
         for each in endpoints:
-            if not (tokens or is_open or each.is_loopback):
+            if not (settings.tokens or settings.open or each.is_loopback):
                 raise ConfigurationError(
                     f"{each.name} {each.address[0]} ({each.source}) can be reached from other machines, and without "
                     "tokens any program there could draw: create a token with `issuer token` and name its file with "
                     "--tokens; or listen on 127.0.0.1; or set --open if every program that can reach this address may "
                     "draw"
                 )
-        return cls(
-            given=dict(given),
-            endpoints=endpoints,
-            workers=settings.workers.value,
-            tokens=tokens,
-            allowed_hosts=tuple(settings.allowed_hosts.value),
-            drain_delay=settings.drain_delay.value,
-            longest_ttl=settings.longest_ttl.value,
-            keys_per_second=settings.keys_per_second.value,
-            series_per_tag=settings.series_per_tag.value,
-            log_format=settings.log_format.value,
-            verbose=verbose,
-            store_url=str(settings.store_url.value),
-            has_redis=settings.redis_url.value != "none",
-            redis_connections=settings.redis_connections.value,
-        )
+        return cls(settings, dict(given), endpoints, verbose)
 
 
 def _endpoint(name: str, text: str, source: str) -> Endpoint:

@@ -43,21 +43,21 @@ def serve(options: ServerOptions) -> int:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, _end_at_start)
-    logs.begin(options.log_format, verbose=options.verbose)
+    logs.begin(options.settings.log_format, verbose=options.verbose)
     raise_limit()
-    connections(len(options.endpoints), options.redis_connections)  # told here rather than by a worker
+    connections(len(options.endpoints), options.settings.redis_connections)  # told here rather than by a worker
     sockets = listen(options.endpoints)
     with ExitStack() as ends:
         for each in sockets.values():
             ends.enter_context(each)
-        several = options.workers > 1 or options.has_redis
+        several = options.settings.workers > 1 or options.has_redis
         if several:
             ends.enter_context(_counting_together())
         _prepare(options)
-        access = Access(options.tokens) if options.tokens else Access.open()
+        access = Access(options.settings.tokens) if options.settings.tokens else Access.open()
         jobs = [
             (f"worker {number}", _worker(options, sockets, access, first=number == 1))
-            for number in range(1, options.workers + 1)
+            for number in range(1, options.settings.workers + 1)
         ]
         if options.has_redis:
             jobs.append(("the keeper", partial(_keep, options)))
@@ -65,7 +65,7 @@ def serve(options: ServerOptions) -> int:
             jobs,
             partial(_tell_serving, options, sockets),
             _forgetting(several=several),
-            drain_delay=options.drain_delay,
+            drain_delay=options.settings.drain_delay,
             close=partial(close, sockets.values()),
         ).run()
     log.info("stopped")
@@ -116,7 +116,7 @@ def _prepare(options: ServerOptions) -> None:
     for endpoint in options.endpoints:
         import_module("issuer.doors.web.app" if endpoint.name == "http" else "issuer.doors.resp.server")
     with suppress(StoreError):  # connecting reports what is wrong with the URL
-        store_class(options.store_url)
+        store_class(options.settings.store_url)
 
 
 def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], access: Access, *, first: bool) -> Job:
@@ -127,7 +127,7 @@ def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], access
 
 def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) -> None:
     where = " and ".join(each.shown(sockets[each.name].getsockname()[1]) for each in options.endpoints)
-    many = "one worker" if options.workers == 1 else f"{options.workers} workers"
+    many = "one worker" if options.settings.workers == 1 else f"{options.settings.workers} workers"
     log.info("serving %s with %s", where, many)
 
 

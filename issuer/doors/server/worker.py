@@ -161,7 +161,7 @@ class _Worker:
             door.drain()
 
     async def _door(self, name: str, listening: socket.socket, ids: AsyncIssuer, look_ups: LookUps) -> _Http | _Resp:
-        most = connections(len(self._sockets), self._options.redis_connections)
+        most = connections(len(self._sockets), self._options.settings.redis_connections)
         if name == "http":
             return _Http(self._options, ids, self._access, look_ups, listening, most=most)
         return await _Resp.open(ids, self._access, look_ups, listening, most=most)
@@ -200,7 +200,6 @@ class _Http:
         most: int,
     ) -> None:
         from issuer.doors.web.app import application
-        from issuer.doors.web.service import Limits
         from issuer.metrics import install
 
         metrics = install(ids)
@@ -209,8 +208,8 @@ class _Http:
             ids,
             access,
             metrics=metrics.exposition,
-            allowed_hosts=options.allowed_hosts,
-            limits=Limits(options.longest_ttl, options.keys_per_second, options.series_per_tag),
+            allowed_hosts=options.settings.allowed_hosts,
+            settings=options.settings,
             look_ups=look_ups,
         )
         self._server: Any = _Granian(logged(self._app) if options.verbose else self._app, listening, most)

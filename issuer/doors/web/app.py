@@ -27,9 +27,9 @@ from issuer.doors.web.problems import Problem, answer
 from issuer.doors.web.replies import ALWAYS, JSON, dumped
 from issuer.doors.web.resources import OTHER, Resource
 from issuer.doors.web.routes import ROUTES, Route
-from issuer.doors.web.service import Exposition, Limits, Service
+from issuer.doors.web.service import Exposition, Service
 from issuer.errors import Unauthenticated
-from issuer.settings import seconds
+from issuer.settings import Settings, seconds
 from issuer.tally import WITHIN
 
 #: Paths whose tag is kept decoded: a client can send any.
@@ -213,7 +213,7 @@ def application(
     metrics: Exposition | None = None,
     allowed_hosts: Sequence[str] = (),
     longest: float = 30.0,
-    limits: Limits | None = None,
+    settings: Settings | None = None,
     look_ups: LookUps | None = None,
 ) -> Application:
     """Return the ASGI application over an issuer.
@@ -225,7 +225,8 @@ def application(
         allowed_hosts: Accepted `Host` headers besides localhost and IP addresses. "*.example.com" accepts all
             subdomains, "*" accepts every name.
         longest: Largest `timeout` of a call in seconds, above 0. Larger ones are reduced to it.
-        limits: Limits of the state that clients can create. None means the defaults of the settings.
+        settings: Settings, of which `longest_ttl`, `keys_per_second` and `series_per_tag` are used. None means their
+            defaults.
         look_ups: Look-ups of unknown tags, shared with another server over the same issuer. None if not shared.
 
     Raises:
@@ -234,7 +235,7 @@ def application(
     """
     longest = seconds(longest, "longest", zero=False)
     look_ups = look_ups or LookUps(Door(ids), access.rates)
-    service = Service(ids, metrics, longest, access.rates, look_ups, limits or Limits())
+    service = Service(ids, metrics, longest, access.rates, look_ups, settings or Settings())
     described = document()
     service.document, service.page, service.policy = dumped(described), page(described).encode(), POLICY.encode()
     return Application(service, access, HeaderGuard(allowed_hosts, any_host=not access.is_open))

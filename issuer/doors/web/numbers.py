@@ -26,10 +26,10 @@ async def next_number(service: Service, call: RequestCall) -> Reply:
     ids, said, tag = service.ids, call.body, call.tag
     if "ttl" in said and call.key is None:
         raise InvalidArgument("requires an Idempotency-Key", tag=tag, value=said["ttl"], argument="ttl")
-    limits = service.limits
-    ttl = seconds(said.get("ttl", min(TTL, limits.longest_ttl)), "ttl", zero=False)
-    if ttl > limits.longest_ttl:
-        problem = f"must be at most {limits.longest_ttl:g} s on this server (longest_ttl), not {ttl:g}"
+    settings = service.settings
+    ttl = seconds(said.get("ttl", min(TTL, settings.longest_ttl)), "ttl", zero=False)
+    if ttl > settings.longest_ttl:
+        problem = f"must be at most {settings.longest_ttl:g} s on this server (longest_ttl), not {ttl:g}"
         raise InvalidArgument(problem, tag=tag, value=ttl, argument="ttl")
     how = DrawOptions(
         call.key,
@@ -38,7 +38,7 @@ async def next_number(service: Service, call: RequestCall) -> Reply:
         said.get("restart_key"),
         owner=call.caller.name,
         again=bool if call.key is None else service.count_key(call.caller.name),
-        series_most=limits.series_per_tag,
+        series_most=settings.series_per_tag,
     )
     if how.restart_key is not None or await service.composed(tag, call.timeout):
         return _issued(call, await service.door.issue(tag, how, call.timeout))

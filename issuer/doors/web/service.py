@@ -14,7 +14,7 @@ from issuer.clock import monotonic
 from issuer.doors.lookups import LookUps
 from issuer.doors.rates import Bucket, RateBuckets
 from issuer.errors import StoreUnavailable, TooManyRequests
-from issuer.settings import KEYS_PER_SECOND, LONGEST_TTL, SERIES_PER_TAG
+from issuer.settings import Settings
 
 #: Seconds that a look at Redis and the store may take in all, and for which it holds.
 LOOK_WITHIN: Final = 2.0
@@ -31,22 +31,9 @@ _PLAIN_MOST: Final = 10_000
 Exposition = Callable[[], tuple[str, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of the state that clients may have kept.
-
-    `longest_ttl`: seconds for which the number of an Idempotency-Key is kept, at most.
-    `keys_per_second`: new ones, of each token, or of all callers without one. `series_per_tag`: of a keyed tag.
-    """
-
-    longest_ttl: float = LONGEST_TTL
-    keys_per_second: int = KEYS_PER_SECOND
-    series_per_tag: int = SERIES_PER_TAG
-
-
 @dataclass(slots=True)
 class Service:
-    """An issuer, and the application's settings. `longest`: seconds that a call may ask for, at most.
+    """An issuer, and what the application was made with. `longest`: seconds that a call may ask for, at most.
 
     `rates`: where new keys are counted. `look_ups`: of tags that it does not know yet.
     `stopping`: whether a stop of the server has begun.
@@ -59,7 +46,7 @@ class Service:
     longest: float
     rates: RateBuckets
     look_ups: LookUps
-    limits: Limits = field(default_factory=Limits)
+    settings: Settings = field(default_factory=Settings)
     document: bytes = b""
     page: bytes = b""
     policy: bytes = b""
@@ -78,7 +65,7 @@ class Service:
         """Count a new Idempotency-Key of a token; return what takes that back. Raises TooManyRequests."""
         bucket = self._keys.get(owner)
         if bucket is None:  # no token has this name
-            bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.limits.keys_per_second)
+            bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.settings.keys_per_second)
         if wait := bucket.take():
             problem = f"more than {bucket.most} new Idempotency-Keys in a second (keys_per_second)"
             raise TooManyRequests(problem, retry_after=wait)
