@@ -427,7 +427,7 @@ class AsyncIssuer:
             limit: Last number, as in `create`. It cannot be lower than a number that is reserved already, unless the
                 tag has periods.
             start: Next number to issue. Numbers lower than `start` are skipped. A tag never goes back to lower numbers.
-                Not for tags with periods or a cycle.
+                Not for tags with periods.
             above: The number before the next one to issue, in place of `start`.
             lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000.
             ahead: Steps per segment, 1..1000.

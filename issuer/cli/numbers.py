@@ -56,8 +56,4 @@ def ambiguous(issuer: Issuer, tag: str) -> str:
     scheme = issuer.inspect(tag).scheme
     if "restart" in scheme:
         return "each period has this number; give the text, which contains the period"
-    return (
-        "the tag issues each number again after its limit"
-        if "cycle" in scheme
-        else "each series has this number; give the text"
-    )
+    return "each series has this number; give the text"

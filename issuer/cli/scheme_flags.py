@@ -73,7 +73,7 @@ def _key_names(context: click.Context, _param: click.Parameter, incomplete: str)
 _TEXTS = "Texts and periods"
 _HIDING = "Scrambled numbers"
 _SHARING = "Sites and shards"
-_OTHERS = "Cycles and strategies"
+_OTHERS = "Strategies"
 
 
 def _option(section: str, *names: str, fixed: bool = False, **how: Any) -> tuple[_Adding, bool]:
@@ -163,13 +163,6 @@ _OPTIONS = (
     ),
     _option(
         _OTHERS,
-        "--cycle",
-        is_flag=True,
-        help="Start again after the limit. Numbers are then issued more than once.",
-        fixed=True,
-    ),
-    _option(
-        _OTHERS,
         "--strategy",
         metavar="NAME",
         shell_complete=_strategies,
@@ -249,8 +242,6 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("stride", _stride(scheme["stride"][-1])))
     pieces = _by_key(scheme.get("scramble", ()))
     lines += [("scramble", _scrambled(piece, first=at == 0)) for at, piece in enumerate(pieces)]
-    if scheme.get("cycle"):
-        lines.append(("cycle", f"{scheme['start']}..{scheme['limit']}, again and again"))
     return lines
 
 
@@ -264,7 +255,6 @@ def summed_up(tag: Tag) -> str:
     words += [str(scheme["restart"])] if "restart" in scheme else []
     words += [f"stride {scheme['stride'][-1]['stride']}"] if "stride" in scheme else []
     words += ["scrambled"] if "scramble" in scheme else []
-    words += ["cycle"] if scheme.get("cycle") else []
     words += ["format"] if "format" in scheme else []
     return ", ".join(words)
 

@@ -143,7 +143,7 @@ def stands(now: Tag) -> str:
     if not counts(now.scheme):
         return now.order
     last = last_value(now.scheme, now.limit)
-    ends = "" if last == HIGHEST or "cycle" in now.scheme else f", limit {last}"
+    ends = "" if last == HIGHEST else f", limit {last}"
     return f"max {counted(now.max, now.scheme)}, step {now.step}{ends}"
 
 

@@ -1,6 +1,6 @@
 """A tag's scheme at work: from the counter to the value, from the value to the text, and back.
 
-    counter -> number within the period -> cycle -> stride -> scramble -> value -> shard, text
+    counter -> number within the period -> stride -> scramble -> value -> shard, text
 
 No step ever changes what it makes of a counter that was reserved already, so a process that knows an older scheme reads
 older counters right.
@@ -36,8 +36,8 @@ class Decoded:
     Attributes:
         tag: Name of the tag.
         value: The number that users see.
-        counter: Value of the tag's counter. None if the tag has a cycle. If the tag has periods, only the text of a
-            number shows the counter: None if a number was given without its text.
+        counter: Value of the tag's counter. If the tag has periods, only the text of a number shows the counter: None
+            if a number was given without its text.
         period: Name of the period, such as "2026-11-21".
         shard: Number of the shard, 0 or more.
         app: Application number. Only tags with shards have one.
@@ -78,8 +78,6 @@ class Scheme:
         self._advice = scheme_record.without_raising(scheme, self._limit)
         #: The first value there ever was; 1 where that isn't known.
         self._start = int(scheme.get("start", 1))
-        #: The first and the last value of a cycle.
-        self._cycle = (self._start, self._limit) if scheme.get("cycle") else None
         self._strides = strides(scheme) if "stride" in scheme else None
         self._scrambling = Scrambling(scrambled(scheme), keys, reading=reading) if "scramble" in scheme else None
         self._text = scheme.get("format")
@@ -98,9 +96,6 @@ class Scheme:
     def value(self, counter: int) -> int:
         """Return the number that users see for a counter value. Raises LimitReached."""
         number = counter if self.periods is None else counter & SEQ_MOST
-        if self._cycle is not None:
-            first, last = self._cycle
-            number = first + (number - first) % (last - first + 1)
         if self._strides is not None:
             number = self._strides.value(number)
         if number > self._limit:
@@ -129,8 +124,8 @@ class Scheme:
         if self.strategy != scheme_record.SEGMENT or self._keyed:
             return Decoded(self.tag, value)
         number = self._number(value)
-        # Of a period, or of how many cycles, a bare value tells nothing.
-        counter = number if self.periods is None and self._cycle is None else None
+        # A value alone does not show its period.
+        counter = number if self.periods is None else None
         return Decoded(self.tag, value, counter)
 
     def _check_range(self, value: int) -> None:
@@ -205,8 +200,7 @@ class Scheme:
         number = self._number(found.seq)
         part = None if found.key is None else part_tag(self.tag, found.key)
         if self.periods is None or found.date is None:
-            bare = number if self._cycle is None else None
-            return Decoded(self.tag, found.seq, bare, key=found.key, date=found.date, part=part)
+            return Decoded(self.tag, found.seq, number, key=found.key, date=found.date, part=part)
         index = self.periods.of(found.date)
         if self.periods.begin(index) != found.date:
             raise NotDecodable(

@@ -39,7 +39,6 @@ class SchemeOptions(TypedDict, total=False):
         shards: True means 6 bits for the shard and 8 bits for the application. To choose other sizes, give a dict such
             as {"shard_bits": 6, "app_bits": 8, "app": 17}.
         app: Application number that the numbers of a tag with shards contain.
-        cycle: If True, the tag begins again after its limit. Its numbers are then issued more than once.
         strategy: Name of the strategy that makes the numbers. Default: "segment", the tag's counter.
         options: Options of the strategy by name.
     """
@@ -55,13 +54,12 @@ class SchemeOptions(TypedDict, total=False):
     stride_above: int
     shards: bool | Mapping[str, int]
     app: int
-    cycle: bool
     strategy: str
     options: Mapping[str, Any]
 
 
 #: Settings that change the value of a counter: with them the scheme gets another id.
-_VALUES = ("restart", "cycle", "start", "stride", "scramble", "limit")
+_VALUES = ("restart", "start", "stride", "scramble", "limit")
 
 #: Settings that require another one.
 _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scramble", "app": "shards"}
@@ -71,14 +69,14 @@ _CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scra
 
 #: Settings that count as given even if they are empty, and what each must be.
 _KINDS: dict[str, tuple[Any, str]] = {
-    **dict.fromkeys(("keyed", "cycle", "scramble_strict"), (bool, "True or False")),
+    **dict.fromkeys(("keyed", "scramble_strict"), (bool, "True or False")),
     "format": (str | None, "a text"),
     "shards": (bool | Mapping | None, "True, or shard_bits, app_bits and app"),
     "options": (Mapping | None, "named values"),
 }
 
 #: Settings that a tag keeps for good.
-_FIXED = ("restart", "keyed", "shards", "app", "cycle", "strategy", "options")
+_FIXED = ("restart", "keyed", "shards", "app", "strategy", "options")
 
 
 def made(
@@ -114,9 +112,6 @@ def made(
         counter_limit = HIGHEST
         _check_restart(scheme, given, order=order, above=above, lease=lease)
         scheme |= {} if limit == HIGHEST else {"limit": limit}
-    if given.get("cycle"):
-        counter_limit = HIGHEST
-        scheme |= _cycling(given, limit=limit, above=above)
     if "stride" in given or "offset" in given:
         _alone(given, "stride", ("offset", "stride_above", "format", "timezone", "keyed"))
         counter_limit = _set_stride(scheme, given, maximum=above, limit=limit, before=before)
@@ -284,17 +279,13 @@ def _check_texts(scheme: Mapping[str, Any]) -> None:
             setting="format",
             value=scheme["format"],
         )
-    if scheme.get("cycle"):
-        raise SchemeError(
-            "the texts of a tag with a cycle would repeat: omit the format", setting="format", value=scheme["format"]
-        )
 
 
 def _check_restart(
     scheme: Mapping[str, Any], given: Mapping[str, Any], *, order: Order, above: int, lease: int | None
 ) -> None:
     restart = scheme["restart"]
-    for name in ("cycle", "stride", "offset"):
+    for name in ("stride", "offset"):
         if given.get(name):
             raise SchemeError(f"excludes {name}", setting="restart", value=restart)
     if order != "strict" or lease:
@@ -305,15 +296,6 @@ def _check_restart(
         )
     if above:
         raise SchemeError("begins at 1 in each period: omit start and above", setting="restart", value=above)
-
-
-def _cycling(given: Mapping[str, Any], *, limit: int, above: int) -> dict[str, Any]:
-    for name in ("stride", "offset", "restart"):
-        if given.get(name) not in (None, "never"):
-            raise SchemeError(f"excludes {name}", setting="cycle", value=True)
-    if limit == HIGHEST:
-        raise SchemeError("needs a limit, after which numbers begin again", setting="cycle", value=True)
-    return {"cycle": True, "start": above + 1, "limit": limit}
 
 
 def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,8 +340,8 @@ def _set_stride(
 
     `before`: as for `made`.
     """
-    if "cycle" in scheme or "restart" in scheme or "scramble" in scheme:
-        raise SchemeError("excludes restart, cycle and scramble", setting="stride", value=given.get("stride"))
+    if "restart" in scheme or "scramble" in scheme:
+        raise SchemeError("excludes restart and scramble", setting="stride", value=given.get("stride"))
     pieces = strides(scheme).pieces if "stride" in scheme else ()
     width, offset = given.get("stride", pieces[-1].stride if pieces else 1), given.get("offset")
     stride.checked(width, 1 if offset is None else offset)
@@ -381,7 +363,7 @@ def _set_stride(
 def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Say where the values begin, if that is above 1, and a scheme makes them. `before`: as for `made`."""
     start = above + 1 if before is None else before.get("start", 1)
-    return {"start": start} if start > 1 and "cycle" not in scheme and {"stride", "scramble"} & scheme.keys() else {}
+    return {"start": start} if start > 1 and {"stride", "scramble"} & scheme.keys() else {}
 
 
 def _same_class(one: stride.StrideSpan, other: stride.StrideSpan) -> bool:
@@ -397,7 +379,7 @@ def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) ->
 
 def _set_limit(scheme: dict[str, Any], limit: int, keys: Mapping[str, bytes]) -> int | None:
     """Put another limit of the values into the scheme; return that of the counter, None: it has none of its own."""
-    if "cycle" in scheme or {"restart", "scramble"} <= scheme.keys():
+    if {"restart", "scramble"} <= scheme.keys():
         raise SchemeError(
             "cannot be changed, because numbers would be issued twice: create another tag", setting="limit", value=limit
         )
@@ -415,8 +397,8 @@ def _set_scrambling(
 ) -> None:
     if "stride" in scheme:
         raise SchemeError("excludes stride, which the tag has", setting="scramble", value=given["scramble"])
-    if record.max and {"restart", "cycle"} & scheme.keys():
-        # Of a period, or a round, that is over any number may have been shown.
+    if record.max and "restart" in scheme:
+        # Of a period that is over, any number may have been shown.
         raise SchemeError(
             "cannot be changed after numbers were issued: create another tag",
             setting="scramble",

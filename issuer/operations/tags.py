@@ -357,8 +357,6 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
         problem = "cannot be set for a tag with shards or a keyed tag, because each part has its own"
     elif "restart" in record.scheme:
         problem = "cannot be raised: numbers begin at 1 in each period"
-    elif record.scheme.get("cycle"):
-        problem = "cannot be raised: numbers begin again after the limit"
     else:
         return
     for name, value in (("start", asked.start), ("above", asked.above)):

@@ -137,8 +137,8 @@ class Store(ABC):
             TagPresent: The tag exists.
             LeaseOnStrict: The order is strict and `lease` is above 0.
             LimitHit: A deleted tag of this name has used all numbers up to the new limit.
-            SchemeMismatch: The deleted tag of this name had another strategy, restart, scramble, stride, shards or
-                cycle.
+            SchemeMismatch: The deleted tag of this name had another strategy, restart, scramble, stride or
+                shards.
         """
 
     @abstractmethod

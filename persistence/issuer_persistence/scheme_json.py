@@ -27,11 +27,7 @@ _VALUE_MAKING: dict[str, object] = {
     "scramble": [],
     "stride": [],
     "shards": None,
-    "cycle": False,
 }
-
-#: With a cycle these, too: where the values begin again.
-_CYCLE_MAKING = ("start", "limit")
 
 
 def _refused(*_: object, **__: object) -> NoReturn:
@@ -144,7 +140,5 @@ def continued(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, An
     for name, missing in _VALUE_MAKING.items():
         if (old.get(name) or missing) != (new.get(name) or missing):
             return None
-    if new.get("cycle") and any(old.get(name) != new.get(name) for name in _CYCLE_MAKING):
-        return None
     rest = {name: value for name, value in new.items() if name != "id"}
     return {**rest, "id": old["id"]} if old.get("id") else rest

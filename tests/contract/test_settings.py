@@ -272,7 +272,6 @@ SHARDS: dict[str, Any] = {"shards": {"shard_bits": 6, "app_bits": 8, "app": 17}}
         ({**STRIDE, "id": "a"}, {**SCRAMBLE, "id": "b"}),
         ({**SCRAMBLE, "id": "a"}, {"scramble": [{"from": 1, "key": "k2", "fingerprint": "9f2c"}], "id": "a"}),
         ({"restart": "daily", "id": "a"}, {"restart": "monthly", "id": "b"}),
-        (PLAIN, {"cycle": True, "id": "b"}),
         (SHARDS, PLAIN),
         (SHARDS, {"shards": {**SHARDS["shards"], "app": 1}}),
         ({"strategy": "snowflake"}, {"strategy": "segment"}),
@@ -283,7 +282,7 @@ def test_another_way_of_making_values_is_seen(before: Mapping[str, object], afte
     assert scheme_json.continued(after, before) is None
     assert scheme_json.continued(before, before) == before
     # What doesn't make values is replaced.
-    plain = {"format": "A{seq}", "timezone": "Asia/Tokyo", "cycle": False, "stride": []}
+    plain = {"format": "A{seq}", "timezone": "Asia/Tokyo", "stride": []}
     for other in ({"format": "B{seq}", "strategy": "segment", "restart": "never"}, PLAIN):
         assert scheme_json.continued(plain, other) == other
 

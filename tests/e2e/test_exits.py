@@ -50,7 +50,6 @@ REFUSED = {
         ("create new --app 0", "error: app: "),
         ("create new --shards --app 256", "error: app: "),
         ("create new --shards --limit 5", "error: limit: "),
-        ("create new --cycle", "error: cycle: "),
         ("create new --keyed --start 5", "error: keyed: "),
         ("create new --strategy=", "error: strategy: "),
         ("create new --strategy nope", "error: strategy: "),

@@ -69,11 +69,6 @@ def test_a_stride_is_set_shown_drawn_and_decoded(direct: Cli) -> None:
     assert direct("next", "a", "-n", "6").out == "41\n51\n61\n71\n81\n91\n"
     ended = direct("next", "a")
     assert (ended.code, "91 of 100 are reserved" in ended.err) == (1, True)
-    direct("create", "b", "--limit", "3", "--cycle")
-    assert direct("next", "b", "-n", "5", "--json").json() == [1, 2, 3, 1, 2]
-    assert shown(direct("inspect", "b"))["cycle"] == "1..3, again and again"
-    ended = direct("who", "b", "2")
-    assert (ended.code, "again after its limit" in ended.err) == (2, True)
 
 
 @pytest.mark.covers("3.3")

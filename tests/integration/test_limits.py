@@ -112,7 +112,6 @@ def test_where_numbers_begin_anew_none_are_skipped(make: Make) -> None:
     kinds: dict[str, dict[str, Any]] = {
         "daily": {"restart": "daily", "format": "{date:%Y%m%d}-{seq}"},
         "yearly": {"restart": "yearly", "limit": 10, "format": "{date:%Y}-{seq}"},
-        "cycle": {"cycle": True, "start": 5, "limit": 8},
     }
     for tag, settings in kinds.items():
         ids.create(tag, **settings)

@@ -280,7 +280,6 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
         ("store-clock", [healthy(store_clock=None, store_facts=replace(STORE, own_clock=False))]),
         ("tag-limit", [with_tag(limit=2501), with_scheme(DAILY, TODAY | 2000), with_scheme(A_DAY_OF_2000, TODAY - 1)]),
         ("tag-limit", [with_scheme(A_DAY_OF_2000, TODAY | 3000, cur=TODAY | 1000), with_scheme(STRIDE, 26, limit=33)]),
-        ("tag-limit", [with_scheme({"cycle": True, "start": 1, "limit": 5}, 2000)]),
         ("tag-limit", [with_scheme({"strategy": "snowflake"}, 0)]),
         ("tag-runway", [with_tag(rate=1000 / 1200), with_tag(rate=None), with_tag(rate=50.0, rated_for=2.0)]),
         ("tag-lease", [leased("trend", lease=199), leased("trend", lease=0, default=1000)]),

@@ -38,7 +38,7 @@ SECTION = "Tags"
 def inspect(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -> None:
     """Show the settings and the state of TAG, as the store and Redis have them. Nothing is changed.
 
-    If the tag has a stride, a scramble key or a cycle, its max and the numbers in Redis are counter values, not the
+    If the tag has a stride or a scramble key, its max and the numbers in Redis are counter values, not the
     numbers that users see. If Redis is unavailable, the command shows only the state in the store, and the exit code
     is 5.
     """

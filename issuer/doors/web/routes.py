@@ -79,7 +79,6 @@ _CHANGEABLE: Final = (
     Field("shards", SHARDS,
         "If true, each shard has a sequence of its own. An object also sets `shard_bits`, `app_bits` or `app`"),
     Field("app", WHOLE, "Application number, a part of each number. Only for tags with shards", schema={"minimum": 0}),
-    Field("cycle", FLAG, "If true, numbers start again after the limit. Numbers are then issued more than once"),
     Field("strategy", TEXT,
         "Strategy that makes the numbers: `segment`, `snowflake`, or one that is installed on the server"),
     Field("options", OPTIONS, "Options of the strategy, by name"),

@@ -26,18 +26,17 @@ SCRAMBLED: dict[str, Any] = {"scramble": "k1"}
 STRIDED: dict[str, Any] = {"stride": 2, "offset": 1}
 SHARDED: dict[str, Any] = {"shards": True}
 KEYED: dict[str, Any] = {"keyed": True}
-CYCLE: dict[str, Any] = {"cycle": True}
 SNOWFLAKE: dict[str, Any] = {"strategy": "snowflake"}
 
 #: What makes no sense for a new tag: the setting that the error names, and what is said.
 SENSELESS: list[tuple[str, list[dict[str, Any]]]] = [
     ("format", [{"format": wrong} for wrong in (5, "x", "{shard}-{seq}", "{key}-{seq}")]),
-    ("format", [{**KEYED, "format": "{seq}"}, {**CYCLE, "format": "{seq}"}]),
+    ("format", [{**KEYED, "format": "{seq}"}]),
     ("keyed", [{"keyed": "yes"}]),
     ("timezone", [{"timezone": "Europe/Wien"}, {"timezone": 5}]),
     ("restart", [{**DAILY, "restart": "hourly"}, DAILY]),  # the second one isn't strict
     ("restart", [{**STRICT, "format": None}]),
-    ("restart", [{**STRICT, "cycle": True}, {**STRICT, "stride": 2, "offset": 1}]),
+    ("restart", [{**STRICT, "stride": 2, "offset": 1}]),
     ("shards", [{**STRICT, "shards": True}]),
     ("format", [{**STRICT, "format": "{seq}"}, {**STRICT, "format": "{date:%Y}-{seq}"}]),
     ("format", [{**STRICT, "restart": "weekly", "format": "{date:%Y%V}-{seq}"}]),
@@ -55,9 +54,8 @@ SENSELESS: list[tuple[str, list[dict[str, Any]]]] = [
     ("shards", [{**STRIDED, **SHARDED}, {**SHARDED, "app": -1}, {**SHARDED, **KEYED}]),
     ("shards", [{"shards": wrong} for wrong in (6, {"shards": 6}, {"shard_bits": 17})]),
     ("shards", [{"shards": {"shard_bits": 16, "app_bits": 47}}]),
-    ("strategy", [{"strategy": ""}, *({**other, **SNOWFLAKE} for other in (SHARDED, SCRAMBLED, CYCLE))]),
+    ("strategy", [{"strategy": ""}, *({**other, **SNOWFLAKE} for other in (SHARDED, SCRAMBLED))]),
     ("options", [{"options": {"epoch": 1}}, {**SNOWFLAKE, "options": 5}, {**SNOWFLAKE, "options": {"epoch": [1]}}]),
-    ("cycle", [{"cycle": "yes"}, {**CYCLE, **STRIDED}]),
 ]
 
 #: What would change numbers that were given: the setting that the error names, how tags were made, and the changes.
@@ -66,19 +64,16 @@ HARMFUL: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ("restart", [DAILY], [{"restart": "never"}, {"restart": "yearly"}, {"format": ""}]),
     ("format", [DAILY], [{"format": "{seq}"}]),
     ("timezone", [DAILY], [{"timezone": "Asia/Tokyo"}]),
-    ("stride", [DAILY, SHARDED, KEYED, CYCLE, SNOWFLAKE, SCRAMBLED], [STRIDED]),
+    ("stride", [DAILY, SHARDED, KEYED, SNOWFLAKE, SCRAMBLED], [STRIDED]),
     ("scramble", [SHARDED, KEYED, SNOWFLAKE, STRIDED], [SCRAMBLED]),
     ("scramble", [DAILY], [{**SCRAMBLED, "scramble_strict": True}]),
-    ("scramble", [{**CYCLE, **SCRAMBLED}], [{"scramble": "k2"}]),
     ("scramble", [SCRAMBLED], [{"scramble": [(1, "k1"), (51, "k2")]}]),  # its digits are not all used up
-    ("limit", [SHARDED, KEYED, CYCLE], [{"limit": 888}]),
+    ("limit", [SHARDED, KEYED], [{"limit": 888}]),
     ("limit", [SCRAMBLED], [{"limit": 500}]),
     ("shards", [{}], [SHARDED]),
     ("shards", [SHARDED], [{"shards": False}]),
     ("app", [SHARDED], [{"app": 9}]),
     ("keyed", [KEYED], [{"keyed": False}]),
-    ("cycle", [{}], [CYCLE]),
-    ("cycle", [CYCLE], [{"cycle": False}]),
     ("strategy", [{}], [SNOWFLAKE]),
     ("strategy", [SNOWFLAKE], [{"strategy": "segment"}]),
     ("options", [SNOWFLAKE], [{"options": {"epoch": 1}}]),
@@ -107,7 +102,6 @@ class TestRefusals:
         for setting, senseless in SENSELESS:
             for said in senseless:
                 assert refused(SchemeError, f"^{setting}: ", make, limit=999_999, **said).setting == setting
-        assert refused(SchemeError, "", make, cycle=True).setting == "cycle"  # without a limit
         for options in ({"above": 0, "lease": 10}, {"above": 5, "lease": None}):
             error = refused(SchemeError, "", made, DAILY, tag="a", order="strict", limit=99, keys=KEYS, **options)
             assert error.setting == "restart", options
@@ -164,7 +158,7 @@ class TestMadeAgain:
     def test_with_the_same_settings(self) -> None:
         sharded, twice = {**SHARDED, "app": 9}, {"scramble": [(1, "k1"), (1000, "k2")]}
         options = {**SNOWFLAKE, "options": {"epoch": "2021-01-01"}}
-        for said in (SCRAMBLED, twice, STRIDED, CYCLE, {"format": "A{seq}"}, sharded, options):
+        for said in (SCRAMBLED, twice, STRIDED, {"format": "A{seq}"}, sharded, options):
             for above in (0, 99):
                 old = record(make(5000, above, **said), max=200)
                 assert self.again(old, 5000, above, **said) == old.scheme, (above, said)
@@ -187,5 +181,3 @@ class TestMadeAgain:
         assert self.again(old, 6000, scramble="k1") is None
         assert self.again(record(make(stride=2, offset=1)), stride=2, offset=2) is None
         assert self.again(old, 5000) is None
-        cycle = record(make(500, cycle=True))
-        assert self.again(cycle, 500, 99, cycle=True) is self.again(cycle, 600, cycle=True) is None

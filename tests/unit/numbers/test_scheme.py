@@ -168,18 +168,6 @@ class TestPeriods:
         assert ready({}).day(1_795_273_200_000) == date(2026, 11, 21)
 
 
-def test_after_the_limit_the_values_of_a_cycle_begin_anew_at_the_start_also_if_they_are_scrambled() -> None:
-    scheme = ready(make(limit=103, above=99, cycle=True))
-    assert [scheme.value(counter) for counter in range(100, 110)] == [100, 101, 102, 103] * 2 + [100, 101]
-    assert scheme.decode(103).counter is None
-    for value in (99, 104):
-        refused(NotDecodable, "", scheme.decode, value)
-    scheme = ready(make(limit=500, above=149, cycle=True, scramble="k1"))
-    rounds = [[scheme.value(149 + 351 * n + counter) for counter in range(1, 352)] for n in range(3)]
-    assert rounds[0] == rounds[1] == rounds[2]
-    assert sorted(rounds[0]) == list(range(150, 501))
-
-
 class TestShards:
     @pytest.mark.covers("4.7")
     @given(st.integers(1, 2**49 - 1), st.integers(0, 63), st.integers(0, 255))
