@@ -29,11 +29,6 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         stacklevel=2,
     )
 
-from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.findings import Finding
-from issuer.care.inspection import Inspection, Readiness, RedisState, StoreState, Waste
-from issuer.care.recovery import Recovery
-from issuer.care.verification import Provenance
 from issuer.core import events
 from issuer.core.issued import Issued
 from issuer.core.requests import TTL
@@ -70,13 +65,11 @@ from issuer.errors import (
 from issuer.forks import no_fork, register
 from issuer.numbers.codec import Decoded
 from issuer.reentry import CallLock
-from issuer_persistence.contract import Store
-from issuer_persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
 
 if TYPE_CHECKING:
+    from issuer import values as values
     from issuer.api.aio import AsyncIssuer
     from issuer.api.blocking import Issuer
-    from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
     from issuer.wiring import aconnect, connect
 
 # Without `next`, which would shadow the builtin in `from issuer import *`.
@@ -86,40 +79,24 @@ __all__ = [
     "ClockBehind",
     "ConfigurationError",
     "CorruptState",
-    "Decoded",
-    "Discrepancy",
     "FenceError",
-    "Finding",
     "Forbidden",
     "ForeignHash",
     "FormatOverflow",
-    "Inspection",
     "InvalidArgument",
-    "Issued",
     "Issuer",
     "IssuerError",
     "JournalDamaged",
-    "LedgerEntry",
-    "LedgerPage",
     "LimitReached",
-    "MachineNumber",
-    "MachineNumbers",
     "NoMachineNumber",
     "NotDecodable",
-    "Provenance",
-    "Readiness",
-    "Recovery",
-    "RedisState",
     "RedisUnavailable",
     "Refused",
     "SchemeError",
-    "Store",
     "StoreBehind",
     "StoreFull",
-    "StoreState",
     "StoreUnavailable",
     "StrategyFailed",
-    "Tag",
     "TagDiffers",
     "TagExists",
     "TooManyRequests",
@@ -127,8 +104,6 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "UnknownTag",
-    "Upgrade",
-    "Waste",
     "__version__",
     "aconnect",
     "connect",
@@ -149,12 +124,10 @@ __version__: str
 _LATER = {
     "AsyncIssuer": "issuer.api.aio",
     "Issuer": "issuer.api.blocking",
-    "MachineNumber": "issuer.strategies.snowflake.aside",
-    "MachineNumbers": "issuer.strategies.snowflake.aside",
     "aconnect": "issuer.wiring",
     "connect": "issuer.wiring",
 }
-_PACKAGES = ("plugins", "strategies")
+_PACKAGES = ("plugins", "strategies", "values")
 
 
 def _version() -> str:

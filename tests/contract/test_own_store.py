@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import issuer
+from issuer_persistence.contract import Store
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.opening import GROUP, open_store
 
@@ -59,4 +60,4 @@ def test_what_is_no_store_and_a_scheme_that_nobody_has_are_rejected(
 
 def test_a_store_that_has_no_url_says_so() -> None:
     with pytest.raises(Misconfigured, match="Store cannot be opened by a URL; pass a store object"):
-        issuer.Store.open("x://y")
+        Store.open("x://y")

@@ -50,11 +50,11 @@ def test_an_old_copy_of_the_store_and_the_journal_repeat_nothing(connect: Connec
     shutil.copy(backup, place.file)
     with connect(**own) as ids:
         before = ids.recover("a", from_journal=[place.journal], dry_run=True)
-        assert before == [issuer.Recovery("a", old=150, new=1384, gap=1234)]
+        assert before == [issuer.values.Recovery("a", old=150, new=1384, gap=1234)]
         assert ids.inspect("a").store.max == 150
         # Exactly the number that the store had lost, and twice is the same.
         assert ids.recover("a", from_journal=[place.journal]) == before
-        assert ids.recover(from_journal=[place.journal]) == [issuer.Recovery("a", old=1384, new=1384, gap=0)]
+        assert ids.recover(from_journal=[place.journal]) == [issuer.values.Recovery("a", old=1384, new=1384, gap=0)]
         numbers += ids.take("a", 500)
     assert numbers == list(range(1, 1885))
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from issuer import Recovery
 from issuer.drivers import topology as routes
 from issuer.drivers.topology import Exchange, Talks, Topology
 from issuer.gateway.keys import redis_key
+from issuer.values import Recovery
 from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.servers.cluster import ClusterServers

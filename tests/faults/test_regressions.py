@@ -310,7 +310,7 @@ def test_a_far_store_and_a_short_timeout_burn_no_segment_a_call(monkeypatch: pyt
     monkeypatch.setattr(clock, "monotonic", lambda: real() + passed)
 
     class FarAway(MemoryStore):
-        def get(self, tag: str, *, timeout: float) -> issuer.Tag | None:
+        def get(self, tag: str, *, timeout: float) -> issuer.values.Tag | None:
             nonlocal passed
             passed += 50
             return super().get(tag, timeout=timeout)

@@ -63,8 +63,8 @@ def test_a_restored_store_is_found_out_and_recover_goes_on_above(
             assert (error.value.tag, error.value.max) == ("a", 0)
             redis_client.hdel("issuer:{a}", "asked")  # so that the next needn't wait until this one's election lapses
         assert ids.inspect("a").store.halted
-        assert fresh.recover("a", dry_run=True) == [issuer.Recovery("a", old=0, new=300, gap=0)]
-        assert fresh.recover("a") == [issuer.Recovery("a", old=0, new=300, gap=0)]
+        assert fresh.recover("a", dry_run=True) == [issuer.values.Recovery("a", old=0, new=300, gap=0)]
+        assert fresh.recover("a") == [issuer.values.Recovery("a", old=0, new=300, gap=0)]
         numbers += ids.take("a", 50) + fresh.take("a", 50)
         assert numbers == list(range(1, 401))
     assert "Traceback" not in caplog.text

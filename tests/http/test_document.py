@@ -172,7 +172,7 @@ def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_secon
     asked: list[float] = []
     real = MemoryStore.tags
 
-    def tags(self: MemoryStore, *, timeout: float) -> list[issuer.Tag]:
+    def tags(self: MemoryStore, *, timeout: float) -> list[issuer.values.Tag]:
         asked.append(timeout)
         return real(self, timeout=timeout)
 

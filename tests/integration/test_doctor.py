@@ -13,10 +13,11 @@ import pytest
 from redis import Redis
 
 import issuer
-from issuer import Finding, Issuer, RedisUnavailable, StoreUnavailable, gateway
+from issuer import Issuer, RedisUnavailable, StoreUnavailable, gateway
 from issuer.care.doctor import examination, redis, store, tags
 from issuer.care.doctor.findings import Facts
 from issuer.core import arithmetic
+from issuer.values import Finding
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import now_ms

@@ -247,7 +247,7 @@ def test_a_delete_changes_nothing_while_redis_is_away(ids: Issuer, fake_server: 
 
 def test_deleting_again_floors_a_hash_that_was_not_reached(fake_server: FencedFakeServer) -> None:
     class Cutting(MemoryStore):
-        def delete(self, tag: str, *, timeout: float) -> issuer.Tag:
+        def delete(self, tag: str, *, timeout: float) -> issuer.values.Tag:
             fake_server.connected = False
             return super().delete(tag, timeout=timeout)
 
@@ -293,7 +293,7 @@ def test_after_warm_the_first_number_needs_no_store(
 def test_inspect_shows_both_buffers_and_changes_nothing(ids: Issuer, fake_server: FencedFakeServer) -> None:
     ids.create("a", step=10)
     seen = ids.inspect("a")
-    assert seen.redis == issuer.RedisState(None, None, None, None, None, None, None)
+    assert seen.redis == issuer.values.RedisState(None, None, None, None, None, None, None)
     assert (seen.remaining, seen.rate, seen.runway) == (0, None, None)
     ids.take("a", 3)
     assert ids.tick() == 1

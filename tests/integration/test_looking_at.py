@@ -103,7 +103,7 @@ def test_readiness_names_halted_tags_and_a_store_that_is_away(make: Make, monkey
     ids.recover("b")
     assert ids.ready()
 
-    def away(*_: object, **__: object) -> list[issuer.Tag]:
+    def away(*_: object, **__: object) -> list[issuer.values.Tag]:
         raise issuer_persistence.errors.Unconfirmed("gone")
 
     monkeypatch.setattr(MemoryStore, "tags", away)

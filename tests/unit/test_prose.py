@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer import values
 from issuer.metrics import forget, install
 from issuer.plugins import AsyncPlugin, History, Plugin, Rate, Scrambler, noted
 from issuer.strategies import register
+from issuer_persistence.contract import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 INDIRECT = re.compile(r"(What|Which|Who|Whose|How|Whether|Where|When|Why)\b")
@@ -30,7 +32,7 @@ FUNCTIONS = {
     for name in (*issuer.__all__, "next")
     if callable(found := getattr(issuer, name)) and not isinstance(found, type)
 }
-OTHERS = (issuer.Store, AsyncPlugin, History, Plugin, Rate, Scrambler)
+OTHERS = (Store, AsyncPlugin, History, Plugin, Rate, Scrambler)
 CALLS = {
     **FUNCTIONS,
     "forget": forget,
@@ -41,7 +43,7 @@ CALLS = {
     **{f"Issuer.{name}": each for name, each in BLOCKING.items()},
     **{f"AsyncIssuer.{name}": each for name, each in ASYNCIO.items()},
 }
-VALUES = [each for name in issuer.__all__ if dataclasses.is_dataclass(each := getattr(issuer, name))]
+VALUES = [each for name in values.__all__ if dataclasses.is_dataclass(each := getattr(values, name))]
 
 
 def parameters(call: Callable[..., Any]) -> list[str]:

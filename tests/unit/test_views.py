@@ -8,6 +8,7 @@ from datetime import date
 import pytest
 
 import issuer
+from issuer import values
 from issuer.advice import ADVICE, command_line, http, python
 from issuer.cli.exits import logged
 from issuer.errors import IssuerError
@@ -15,32 +16,32 @@ from issuer.views import view
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import fresh_version
 
-TAG = issuer.Tag(tag="orders", max=9, step=5, created=1, timestamp=2, version=fresh_version())
-ENTRY = issuer.LedgerEntry(tag="orders", low=0, high=5, reason="extend")
+TAG = values.Tag(tag="orders", max=9, step=5, created=1, timestamp=2, version=fresh_version())
+ENTRY = values.LedgerEntry(tag="orders", low=0, high=5, reason="extend")
 SNOWFLAKE = {"strategy": "snowflake", "options": {"epoch": 0}}
-STATE = issuer.StoreState(**{each.name: getattr(TAG, each.name) for each in dataclasses.fields(issuer.StoreState)})
-SEEN = issuer.Inspection("orders", STATE, None, "strict", 99, None, "", None, None, None)
-NUMBERS = issuer.MachineNumbers([issuer.MachineNumber(3, "", None, 5, 0)], 1024)
+STATE = values.StoreState(**{each.name: getattr(TAG, each.name) for each in dataclasses.fields(values.StoreState)})
+SEEN = values.Inspection("orders", STATE, None, "strict", 99, None, "", None, None, None)
+NUMBERS = values.MachineNumbers([values.MachineNumber(3, "", None, 5, 0)], 1024)
 RECORDS = [
     TAG,
     dataclasses.replace(TAG, scheme=SNOWFLAKE),
     ENTRY,
-    issuer.LedgerPage([ENTRY], [Corrupt("orders", "no number")], (5, 0, "id")),
-    issuer.Readiness(store=issuer.StoreUnavailable("away"), halted=["orders"]),
+    values.LedgerPage([ENTRY], [Corrupt("orders", "no number")], (5, 0, "id")),
+    values.Readiness(store=issuer.StoreUnavailable("away"), halted=["orders"]),
     STATE,
     SEEN,
-    dataclasses.replace(SEEN, scheme=SNOWFLAKE, redis=issuer.RedisState(1, 2, 1, None, None, "f", "b"), period="x"),
-    issuer.RedisState(1, 2, 1, None, None, "f", "b"),
-    issuer.Waste(1, 5, 0),
-    issuer.Issued("orders", 5, "5"),
-    issuer.Decoded("orders", 5, 5, date=date(2026, 11, 23), fields={"machine": 3}, holder="host"),
-    issuer.Provenance("orders", 5, [ENTRY], None, ENTRY, 9, None, 9),
-    issuer.Recovery("orders", None, 9, 4, asked=("a:1",)),
-    issuer.Finding("tag-limit", "weak", "orders", "what", "why", error=issuer.UnknownTag("orders")),
+    dataclasses.replace(SEEN, scheme=SNOWFLAKE, redis=values.RedisState(1, 2, 1, None, None, "f", "b"), period="x"),
+    values.RedisState(1, 2, 1, None, None, "f", "b"),
+    values.Waste(1, 5, 0),
+    values.Issued("orders", 5, "5"),
+    values.Decoded("orders", 5, 5, date=date(2026, 11, 23), fields={"machine": 3}, holder="host"),
+    values.Provenance("orders", 5, [ENTRY], None, ENTRY, 9, None, 9),
+    values.Recovery("orders", None, 9, 4, asked=("a:1",)),
+    values.Finding("tag-limit", "weak", "orders", "what", "why", error=issuer.UnknownTag("orders")),
     NUMBERS,
     *NUMBERS.used,
-    issuer.Discrepancy("orders", "overlap", "1..5 were reserved twice", (1, 5), (ENTRY, ENTRY)),
-    issuer.Discrepancy("orders", "Redis not looked at", "away", values={"key": "issuer:{orders}"}),
+    values.Discrepancy("orders", "overlap", "1..5 were reserved twice", (1, 5), (ENTRY, ENTRY)),
+    values.Discrepancy("orders", "Redis not looked at", "away", values={"key": "issuer:{orders}"}),
 ]
 BEHIND = "the store is behind: tag 'orders' has max 5, but 9 is taken"
 AWKWARD = {"by": {1: [2**70, float("inf"), b"x", range(2)]}, "day": date(2026, 1, 1)}
@@ -77,7 +78,7 @@ ERRORS = [
 
 
 def test_each_public_record_and_error_has_a_view_that_json_takes() -> None:
-    public = {getattr(issuer, name) for name in issuer.__all__}
+    public = {getattr(module, name) for module in (issuer, values) for name in module.__all__}
     kinds = {each for each in public if isinstance(each, type) and issubclass(each, IssuerError)}
     assert {type(error) for error in ERRORS} == kinds
     assert {type(record) for record in RECORDS} == {each for each in public if dataclasses.is_dataclass(each)}
