@@ -45,7 +45,7 @@ _DISTINCT = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class SettingType(Generic[T]):
     """The type of a setting.
 
     `read`: returns the checked value for an argument, a text of the environment, or a value of the file; raises
@@ -67,14 +67,14 @@ def seconds(value: Any, name: str, *, zero: bool) -> float:
     return float(value)
 
 
-def _seconds(*, zero: bool) -> Kind[float]:
+def _seconds(*, zero: bool) -> SettingType[float]:
     def read(value: Any) -> float:
         if isinstance(value, str):
             with suppress(ValueError):
                 value = float(value)
         return seconds(value, "", zero=zero)
 
-    return Kind(read, "SECONDS")
+    return SettingType(read, "SECONDS")
 
 
 def _whole(value: object) -> int:
@@ -131,14 +131,14 @@ def _keys(keys: object) -> dict[str, bytes]:
     return found
 
 
-def _count(lowest: int, highest: int) -> Kind[int]:
+def _count(lowest: int, highest: int) -> SettingType[int]:
     def read(value: object) -> int:
         number = _whole(value)
         if not lowest <= number <= highest:
             raise ConfigurationError(f"must be {lowest}..{highest}, not {number}")
         return number
 
-    return Kind(read, "N")
+    return SettingType(read, "N")
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -162,13 +162,13 @@ def _address(address: object) -> str:
     return address.strip()
 
 
-def _one_of(*words: str) -> Kind[str]:
+def _one_of(*words: str) -> SettingType[str]:
     def read(value: object) -> str:
         if value not in words:
             raise ConfigurationError(f"must be {' or '.join(words)}, not {brief(value)}")
         return str(value)
 
-    return Kind(read, "TEXT", words)
+    return SettingType(read, "TEXT", words)
 
 
 def _names(names: object) -> list[str]:
@@ -190,14 +190,14 @@ def _prefix(prefix: object) -> str:
     return prefix
 
 
-_OFF = (False, Kind(_flag, ""))
-_PATH = Kind(_path, "FILE")
+_OFF = (False, SettingType(_flag, ""))
+_PATH = SettingType(_path, "FILE")
 #: Nothing is checked here: whoever uses it does.
-_TEXT: Kind[Any] = Kind(lambda value: value, "TEXT")
+_TEXT: SettingType[Any] = SettingType(lambda value: value, "TEXT")
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class SettingDefinition:
     """The definition of a setting.
 
     `help`: in Markdown, without the period at its end. `unset`: what is shown in place of an empty default, in Markdown
@@ -207,7 +207,7 @@ class Definition:
 
     name: str
     default: Any
-    kind: Kind[Any]
+    kind: SettingType[Any]
     help: str
     unset: str = "none"
     unit: str = ""
@@ -232,7 +232,7 @@ class Definition:
         return f"`{self.default:g}`" if isinstance(self.default, float) else f"`{str(self.default).lower()}`"
 
 
-def _setting(default: T, kind: Kind[T], help: str, **more: Any) -> T:
+def _setting(default: T, kind: SettingType[T], help: str, **more: Any) -> T:
     """Return the field of a setting, with its definition. Its value isn't in `repr`: a URL has a password in it."""
     definition = {"default": default, "kind": kind, "help": help, **more}
     return field(default_factory=lambda: default, repr=False, metadata=definition)
@@ -246,14 +246,14 @@ class Settings:
     """
 
     # fmt: off
-    redis_url: Any = _setting("none", Kind(_url_or_none, "URL"),
+    redis_url: Any = _setting("none", SettingType(_url_or_none, "URL"),
         "Address of Redis: a URL with `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `redis+cluster://`. "
         "With `none`, the process works in direct mode, without Redis", connect=True, command="issuer")
-    store_url: Any = _setting(None, Kind(_url, "URL"),
+    store_url: Any = _setting(None, SettingType(_url, "URL"),
         "Address of the store: `mongodb://`, `mongodb+srv://`, `sqlite:///path`, or `memory://` for tests. If a "
         "MongoDB URL has no database, the issuer uses the database `issuer`",
         unset="`sqlite:///$XDG_DATA_HOME/issuer/issuer.db`", connect=True, command="issuer")
-    prefix: str = _setting("issuer", Kind(_prefix, "TEXT"),
+    prefix: str = _setting("issuer", SettingType(_prefix, "TEXT"),
         "First part of all Redis keys. It must consist of printable characters, without braces",
         connect=True, command="issuer")
     timeout: float = _setting(5.0, _seconds(zero=True),
@@ -279,18 +279,18 @@ class Settings:
     journal: str = _setting("", _PATH,
         "File of the journal. The process appends every reservation to this file before it uses the numbers. The "
         "directory of the file must exist", connect=True)
-    keys: Mapping[str, bytes] = _setting({}, Kind(_keys, "KEYS"),
+    keys: Mapping[str, bytes] = _setting({}, SettingType(_keys, "KEYS"),
         'Secret keys for scrambled tags, each with a name: `k1=...,k2=...` as a text, or the table `{k1 = "..."}` in '
         "a file. Each secret has 16 bytes or more", connect=True)
     application: str = _setting("issuer", _TEXT, "Name of your service in the ledger. `issuer who` shows it")
-    port_number: int = _setting(0, Kind(_whole, "N"),
+    port_number: int = _setting(0, SettingType(_whole, "N"),
         "Port in the name of this process, 0..65535. The process leases its machine number for `snowflake` under the "
         "name `application.port.ip`, and gets the same machine number again after a restart if its name is the same")
     ip_address: str = _setting("", _TEXT, "IP address in the name of this process, see `port_number`",
         unset="this host's")
-    machine: int = _setting(-1, Kind(_whole, "N"),
+    machine: int = _setting(-1, SettingType(_whole, "N"),
         "Fixed machine number of this process for `snowflake`, 0 or more. Each process needs a different one")
-    rack: int = _setting(-1, Kind(_whole, "N"),
+    rack: int = _setting(-1, SettingType(_whole, "N"),
         "Fixed rack number of this process for `snowflake`, 0 or more. Only for layouts with racks")
     machine_files: str = _setting("", _PATH,
         "Directory for the files of machine numbers. The source `file` requires it",
@@ -300,10 +300,10 @@ class Settings:
         "would use an SQLite file of its own, and issue numbers from 1")
     metrics: bool = _setting(*_OFF, "Add the metrics to the default registry of `prometheus_client`",
         connect=True)
-    http: str = _setting("127.0.0.1:8000", Kind(_address, "HOST:PORT"),
+    http: str = _setting("127.0.0.1:8000", SettingType(_address, "HOST:PORT"),
         "Address at which `issuer serve` accepts HTTP, as `HOST:PORT`. With port 0 it uses any free port. With `none` "
         "it does not serve HTTP", command="serve")
-    resp: str = _setting("", Kind(_address, "HOST:PORT"),
+    resp: str = _setting("", SettingType(_address, "HOST:PORT"),
         "Address at which `issuer serve` accepts the Redis protocol, as `HOST:PORT`", command="serve")
     workers: int = _setting(1, _count(1, WORKERS_MOST), "Number of worker processes of `issuer serve`, 1..256",
         command="serve")
@@ -311,10 +311,10 @@ class Settings:
         "File of tokens. With it, each caller of `issuer serve` needs a token that is in this file", command="serve")
     open: bool = _setting(*_OFF,
         "Allow callers on other machines to use `issuer serve` without a token", command="serve")
-    allowed_hosts: Sequence[str] = _setting([], Kind(_names, "NAME"),
-        "Names that HTTP requests to `issuer serve` may have in the header `Host`: a list, or the text "
-        "`a.example.com,b`. `*.example.com` allows all subdomains, `*` allows any name. `localhost` and IP addresses "
-        "are always allowed", command="serve")
+    allowed_hosts: Sequence[str] = _setting([], SettingType(_names, "NAME"),
+        "Names that HTTP requests to `issuer serve` may have in the header `Host`. `*.example.com` allows all "
+        "subdomains, `*` allows any name. `localhost` and IP addresses are always allowed. In the environment, "
+        "separate the names with commas; in a file, write a list", command="serve")
     drain_delay: float = _setting(1.0, _seconds(zero=True),
         "Time in seconds, 0 or more. After SIGTERM, `/readyz` answers 503, and `issuer serve` still accepts "
         "connections for this time. Set a longer time than your load balancer needs to stop sending requests: 10 in "
@@ -350,8 +350,8 @@ class Settings:
 
 
 #: The definition of each setting by its name.
-DEFINITIONS: Mapping[str, Definition] = {
-    each.name: Definition(each.name, **each.metadata) for each in fields(Settings) if each.metadata
+DEFINITIONS: Mapping[str, SettingDefinition] = {
+    each.name: SettingDefinition(each.name, **each.metadata) for each in fields(Settings) if each.metadata
 }
 
 

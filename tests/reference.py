@@ -13,7 +13,7 @@ import click
 from issuer.cli import main
 from issuer.cli.exits import MEANINGS
 from issuer.gateway.scripts import NAMES, folder
-from issuer.settings import DEFINITIONS, REDIS_VARIABLE, STORE_VARIABLES, Definition
+from issuer.settings import DEFINITIONS, REDIS_VARIABLE, STORE_VARIABLES, SettingDefinition
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
@@ -98,7 +98,7 @@ def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- |", "|---|").replace(" --- |", "---|")
 
 
-def _setting(each: Definition) -> tuple[str, ...]:
+def _setting(each: SettingDefinition) -> tuple[str, ...]:
     variable = f"`{each.variable}`{_MORE_VARIABLES.get(each.name, '')}"
     return f"`{each.name}`", variable, each.shown_default, each.help
 

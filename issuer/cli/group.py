@@ -6,13 +6,14 @@ import sys
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Final
+from typing import Any, Final
 
 import click
 
 import issuer
 from issuer.cli import commands
 from issuer.cli.exits import MEANINGS, Edge
+from issuer.cli.options import given_settings, settings_options
 from issuer.cli.session import Session
 from issuer.terminal import color
 
@@ -90,17 +91,7 @@ _EXIT_CODES = "\n    ".join(f"  {code:<3}  {meaning}" for code, meaning in MEANI
     {_EXIT_CODES}
     """,
 )
-@click.option(
-    "--redis",
-    metavar="URL",
-    help="Redis server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, or the word none to work "
-    "without Redis.",
-)
-@click.option("--store", metavar="URL", help="Store: mongodb://, mongodb+srv:// or sqlite:///path.")
-@click.option("--prefix", metavar="TEXT", help="First part of all Redis keys. Default: issuer.")
-@click.option(
-    "--timeout", metavar="SECONDS", type=float, help="Longest wait of a call. 0 means: do not wait. Default: 5."
-)
+@settings_options("issuer")
 @click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file, in TOML.")
 @click.option(
     "--version",
@@ -111,15 +102,7 @@ _EXIT_CODES = "\n    ".join(f"  {code:<3}  {meaning}" for code, meaning in MEANI
     help="Show the version and exit.",
 )
 @click.pass_context
-def main(
-    context: click.Context,
-    *,
-    redis: str | None,
-    store: str | None,
-    prefix: str | None,
-    timeout: float | None,
-    config: str | None,
-) -> None:
+def main(context: click.Context, /, *, config: str | None, **settings: Any) -> None:
     """Issue unique, increasing 64-bit numbers for each tag.
 
     Each setting comes from the first of these sources that contains it: an option, an environment variable
@@ -127,7 +110,7 @@ def main(
     user's data folder, and there is no Redis. `issuer config` shows each setting and its source.
     """
     context.color = color()
-    context.obj = Session(redis, store, prefix, timeout, config)
+    context.obj = Session(given_settings(settings), config)
     for stream in (sys.stdout, sys.stderr):
         # A tag may have letters that this terminal's encoding lacks: better a `?` than no answer.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it

@@ -1,11 +1,51 @@
-"""Parts of command lines: questions, numbers in a range with errors in people's words, help with headings."""
+"""Parts of command lines: options of settings, questions, numbers in a range, help with headings."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import click
+
+from issuer.settings import DEFINITIONS, SettingDefinition
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def settings_options(command: str) -> Callable[[_F], _F]:
+    """Return a decorator that adds the options of the settings of this command. Their values are None if not given."""
+
+    def add(function: _F) -> _F:
+        for each in reversed(list(DEFINITIONS.values())):
+            if each.command == command:
+                function = _setting(each)(function)
+        return function
+
+    return add
+
+
+def given_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given, by name, as `issuer.settings.load` takes them."""
+    given = {name: options[name] for name in options if name in DEFINITIONS and options[name] not in (None, ())}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+def _setting(each: SettingDefinition) -> Callable[[_F], _F]:
+    flag, kind, default = f"--{each.argument.replace('_', '-')}", each.kind, each.default
+    how: dict[str, Any] = {"metavar": kind.metavar}
+    end = f" Default: {each.shown_default}."
+    if isinstance(default, bool):
+        how, end = {"is_flag": True, "default": None}, ""
+    elif isinstance(default, list):
+        flag, how["multiple"], end = flag.removesuffix("s"), True, " Can be repeated."
+    elif kind.words:
+        how = {"type": click.Choice(kind.words)}
+    elif kind.metavar == "FILE":
+        how["type"] = click.Path(dir_okay=False)
+    elif isinstance(default, (int, float)):
+        how["type"] = type(default)
+    return click.option(flag, each.name, help=f"{each.help}.{end}".replace("`", ""), **how)
 
 
 def check_askable(*, yes: bool) -> None:

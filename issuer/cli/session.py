@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import click
 
 from issuer import settings as settings_
 from issuer.api.blocking import Issuer
+from issuer.cli.options import given_settings
 from issuer.errors import ConfigurationError
 from issuer.wiring import connect, default_is_known
 from issuer_persistence.urls import file_path, mask
@@ -18,12 +19,9 @@ from issuer_persistence.urls import file_path, mask
 
 @dataclass(slots=True)
 class Session:
-    """The group's options, None where not given."""
+    """`options`: the settings that the options of the group gave, by name."""
 
-    redis: str | None = None
-    store: str | None = None
-    prefix: str | None = None
-    timeout: float | None = None
+    options: Mapping[str, Any]
     config: str | None = None
     _issuer: Issuer | None = field(default=None, init=False)
 
@@ -32,21 +30,18 @@ class Session:
         """Return the session of the command line that the context belongs to, also while it is being completed."""
         root = context.find_root()
         if not isinstance(root.obj, cls):
-            root.obj = cls(**{name: root.params.get(name) for name in GROUP_OPTIONS})
+            root.obj = cls(given_settings(root.params), root.params.get("config"))
         return root.obj
-
-    def _options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in GROUP_OPTIONS}
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given, as `connect` takes them."""
-        return {name: value for name, value in self._options().items() if value is not None}
+        named = {settings_.DEFINITIONS[name].argument: value for name, value in self.options.items()}
+        return named if self.config is None else {**named, "config": self.config}
 
     def settings(self, more: Mapping[str, Any] | None = None) -> settings_.Settings:
-        """Return every setting with where it came from. `more`: options of the command. Raises ConfigurationError."""
-        named = {"redis_url": self.redis, "store_url": self.store}
-        return settings_.load({**self._options(), **named, **(more or {})}, config=self.config)
+        """Return the settings. `more`: options of the command, by name. Raises ConfigurationError."""
+        return settings_.load({**self.options, **(more or {})}, config=self.config)
 
     def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
         """Return the issuer, made at the first call and closed with the command line. Raises ConfigurationError.
@@ -81,6 +76,3 @@ def is_missing(store: object) -> bool:
 
 def _told(tag: str, cause: Exception) -> None:
     """Log nothing: the command reports its error itself."""
-
-
-GROUP_OPTIONS = tuple(each.name for each in fields(Session) if each.init)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from issuer.cli.exits import FAILED, USAGE, code_of
+from issuer.cli.options import given_settings, settings_options
 from issuer.cli.session import Session
 from issuer.errors import IssuerError
 
@@ -59,66 +60,22 @@ def _logging_errors(formats: list[str]) -> Iterator[None]:
       issuer serve --http 0.0.0.0:8000 --tokens tokens.toml
     """,
 )
-@click.option(
-    "--http", metavar="HOST:PORT", help="Address for HTTP, or the word none to serve no HTTP. Default: 127.0.0.1:8000."
-)
-@click.option("--resp", metavar="HOST:PORT", help="Address for the Redis protocol. By default it is not served.")
-@click.option("--workers", metavar="N", type=int, help="Number of serving processes, 1..256. Default: 1.")
-@click.option(
-    "--tokens", metavar="FILE", type=click.Path(dir_okay=False), help="Require a bearer token listed in this file."
-)
-@click.option("--open", "open_", is_flag=True, default=None, help="Accept callers from other machines without tokens.")
-@click.option(
-    "--allowed-host",
-    "allowed_hosts",
-    metavar="NAME",
-    multiple=True,
-    help="Accept HTTP requests with this Host header. localhost and IP addresses are always accepted. Can be repeated.",
-)
-@click.option(
-    "--drain-delay",
-    metavar="SECONDS",
-    type=float,
-    help="How long to accept connections after SIGTERM, while /readyz fails, 0 or more. Default: 1.",
-)
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of logs. Default: text.")
+@settings_options("serve")
 @click.option("-v", "--verbose", is_flag=True, help="Log more, including each request.")
 @click.pass_obj
-def serve(
-    session: Session,
-    *,
-    http: str | None,
-    resp: str | None,
-    workers: int | None,
-    tokens: str | None,
-    open_: bool | None,
-    allowed_hosts: tuple[str, ...],
-    drain_delay: float | None,
-    log_format: str | None,
-    verbose: bool,
-) -> None:
+def serve(session: Session, /, *, verbose: bool, **given: Any) -> None:
     """Serve numbers to programs in any language, until SIGTERM or Ctrl-C.
 
     If there are no tokens, only programs on this machine can connect. Like `issuer keeper`, the server loads the next
     segment of every tag before it is needed. Logs go to stderr. Each option can also be set in issuer.toml or in the
     environment. For example, the names for --http are http and ISSUER_HTTP.
     """
-    given = {
-        "http": http,
-        "resp": resp,
-        "workers": workers,
-        "tokens": tokens,
-        "open": open_,
-        "allowed_hosts": list(allowed_hosts) or None,
-        "drain_delay": drain_delay,
-        "log_format": log_format,
-    }
-    formats = [log_format or os.environ.get("ISSUER_LOG_FORMAT", "")]
+    formats = [given["log_format"] or os.environ.get("ISSUER_LOG_FORMAT", "")]
     with _logging_errors(formats):
         from issuer.doors.server.options import ServerOptions
         from issuer.doors.server.run import serve as serve_
 
-        settings = session.settings(given)
-        formats.append(str(settings.log_format))
+        settings = session.settings(given_settings(given))
+        formats.append(settings.log_format)
         code = serve_(ServerOptions.of(settings, session.given, verbose=verbose))
     sys.exit(code)
