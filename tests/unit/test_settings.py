@@ -19,7 +19,7 @@ from tests.unit.refusals import refused
 #: Three values that differ, from the argument, the environment and the file, by the type of a setting.
 USUAL: dict[type, tuple[Any, Any, Any]] = {
     float: (11.0, 12.0, 13.0),
-    int: (11, 12, 13),
+    int: (2, 3, 4),
     str: ("argument", "environment", "file"),
     bool: (True, False, True),
     list: (["argument"], ["environment", "*.b"], ["file"]),

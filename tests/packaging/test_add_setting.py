@@ -1,0 +1,116 @@
+"""A new setting is written in as few places as CONTRIBUTING lists: a copy of the sources gets one, and passes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copy, copytree, ignore_patterns
+
+import pytest
+
+from tests.packaging.test_wheel import REPO
+
+FOLDERS = ("issuer", "persistence", "lua", "tests", "docs")
+FILES = ("pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place of the list: the file, the text before which the new lines come, and these lines."""
+
+    file: str
+    before: str
+    lines: str
+
+
+#: The places of a setting of `connect` with an option of the command line, in the order of the list.
+PLACES = (
+    Place(
+        "issuer/settings.py",
+        "    journal: str = _setting(",
+        '    example: int = _setting(7, _count(1, 9), "Example, 1..9", connect=True, command="issuer")\n',
+    ),
+    # The parameter and its description.
+    Place("issuer/wiring.py", "    journal: str | os.PathLike", "    example: int | None = None,\n"),
+    Place("issuer/wiring.py", "        journal: Path of a file", "        example: Example, 1..9.\n"),
+    # Its use.
+    Place(
+        "issuer/operations/config.py",
+        '        return f"<{kind} ',
+        '        kind = f"{kind} {self.settings.example}"\n',
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the sources, in which programs run."""
+
+    folder: Path
+
+    def run(self, *command: str, fails: bool = False, **variables: str) -> str:
+        """Run Python in the copy; return its output, and what it wrote to stderr."""
+        here = {"PYTHONPATH": f"{self.folder}{os.pathsep}{self.folder / 'persistence'}", "HOME": str(self.folder)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env={**environment, **here, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert bool(done.returncode) is fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Copy:
+    for name in FOLDERS:
+        copytree(REPO / name, tmp_path / name, symlinks=True, ignore=ignore_patterns("__pycache__"))
+    for name in FILES:
+        copy(REPO / name, tmp_path / name)
+    return Copy(tmp_path)
+
+
+def add(scratch: Copy, place: Place) -> None:
+    file = scratch.folder / place.file
+    before, there, after = file.read_text(encoding="utf-8").partition(place.before)
+    assert there, place
+    file.write_text(f"{before}{place.lines}{there}{after}", encoding="utf-8")
+
+
+def test_a_new_setting_is_written_in_as_few_places_as_the_list_has(scratch: Copy) -> None:
+    page = (REPO / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = page.partition("**A new setting**")[2].partition("\n\n**")[0]
+    places = re.findall(r"`(issuer/\S+\.py)`", listed)
+    assert len({each.file for each in PLACES}) <= 4
+    assert [each for each in dict.fromkeys(each.file for each in PLACES) if each not in places] == [PLACES[-1].file]
+
+    for place in PLACES:
+        add(scratch, place)
+    assert "`python -m tests.reference`" in listed
+    scratch.run("-m", "tests.reference")
+
+    # The environment, the file, the command line and the two interfaces know it, and each refuses a wrong value.
+    config = ("-m", "issuer", "config", "--json")
+    assert json.loads(scratch.run(*config))["example"] == {"value": 7, "source": "default"}
+    (scratch.folder / "issuer.toml").write_text("example = 4\n")
+    assert json.loads(scratch.run(*config))["example"] == {"value": 4, "source": "issuer.toml"}
+    assert json.loads(scratch.run(*config, ISSUER_EXAMPLE="5"))["example"] == {"value": 5, "source": "ISSUER_EXAMPLE"}
+    option = ("-m", "issuer", "--example", "6", "config", "--json")
+    assert json.loads(scratch.run(*option, ISSUER_EXAMPLE="5"))["example"] == {"value": 6, "source": "argument"}
+    assert "example from ISSUER_EXAMPLE: must be 1..9, not 10" in scratch.run(*config, fails=True, ISSUER_EXAMPLE="10")
+    for connect in ("connect", "aconnect"):
+        program = f'import issuer; print(issuer.{connect}(redis="none", store="memory://", example=8))'
+        assert "Issuer 8 redis=None" in scratch.run("-c", program)
+
+    # The pages, and what is tested against the definition.
+    row = "| `example` | `ISSUER_EXAMPLE` | `7` | Example, 1..9 |"
+    assert row in (scratch.folder / "docs/reference/settings.md").read_text(encoding="utf-8")
+    (scratch.folder / "issuer.toml").unlink()
+    tests = ("tests/unit/test_settings.py", "tests/unit/test_reference.py", "tests/unit/test_prose.py")
+    scratch.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", *tests)
