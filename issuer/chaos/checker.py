@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from operator import attrgetter
 
+from issuer.chaos.call_files import ERRORS, CallEntry, Calls
 from issuer.chaos.gaps import Cost, Missing, allowance, charge
-from issuer.chaos.record import ERRORS, CallEntry, Calls
 from issuer.chaos.watched import Strike, Watched
 
 NS = 1_000_000_000

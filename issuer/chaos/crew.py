@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from issuer.chaos.record import Follower
+from issuer.chaos.call_files import Follower
 from issuer.chaos.waiting import until
 from issuer.chaos.watched import Strike
 from issuer.chaos.worker import STACKS, STACKS_END, Setup, trap_file

@@ -12,9 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from issuer.chaos.call_files import Follower
 from issuer.chaos.crew import Worker
 from issuer.chaos.proxy import FaultProxy
-from issuer.chaos.record import Follower
 from issuer.chaos.waiting import rest, until
 from issuer.chaos.worker import POINTS
 from issuer.chaos.world import PLAIN, STRICT, TREND, World, now

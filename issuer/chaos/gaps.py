@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from issuer.chaos.record import CallEntry
+from issuer.chaos.call_files import CallEntry
 from issuer.chaos.watched import Strike, Watched
 
 #: The entry of gaps that lie near no strike.

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 
 from issuer import gateway
 from issuer.api.aio import AsyncIssuer
+from issuer.chaos.call_files import CallFile, runs
 from issuer.chaos.guards import take_out
-from issuer.chaos.record import CallFile, runs
 from issuer.core.events import Event, SegmentLoaded
 from issuer.core.steps import Steps
 from issuer.core.supply import extend

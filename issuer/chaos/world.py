@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Self
 
 from issuer.api.blocking import Issuer
+from issuer.chaos.call_files import all_calls
 from issuer.chaos.checker import Verdict, check
 from issuer.chaos.crew import Worker, Workers
 from issuer.chaos.gaps import THE_END
 from issuer.chaos.guards import scripts_without
 from issuer.chaos.proxy import FaultProxy
-from issuer.chaos.record import all_calls
 from issuer.chaos.server import RedisServer
 from issuer.chaos.waiting import until
 from issuer.chaos.watched import Strike, Watched

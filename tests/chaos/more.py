@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from issuer.chaos.call_files import CallFile
 from issuer.chaos.faults import Fault, entering, some, trapped
 from issuer.chaos.guards import hand_back_whatever_the_version
-from issuer.chaos.record import CallFile
 from issuer.chaos.waiting import rest
 from issuer.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline

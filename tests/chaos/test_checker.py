@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from issuer.chaos.call_files import ERRORS, PART, CallFile, Follower, all_calls
 from issuer.chaos.checker import NS, Verdict, check
 from issuer.chaos.faults import Fault
 from issuer.chaos.gaps import NO_FAULT, THE_END, Cost
 from issuer.chaos.play import play
-from issuer.chaos.record import ERRORS, PART, CallFile, Follower, all_calls
 from issuer.chaos.report import content, rows
 from issuer.chaos.watched import Strike, Watched
 from issuer.errors import FenceError, RedisUnavailable

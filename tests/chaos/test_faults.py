@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from issuer.chaos.call_files import all_calls
 from issuer.chaos.faults import FAULTS, WIRE, Fault
-from issuer.chaos.record import all_calls
 from issuer.chaos.world import STRICT, Terms
 from issuer.errors import IssuerError
 from tests.chaos.kinds import KINDS

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from issuer.chaos import play
+from issuer.chaos.call_files import CallEntry, CallFile
 from issuer.chaos.crew import Workers
-from issuer.chaos.demo.story import Gap, _Story, gaps
+from issuer.chaos.demo import Gap, _Story, gaps
 from issuer.chaos.guards import GUARDS
-from issuer.chaos.record import CallEntry, CallFile
 from issuer.chaos.scratch import in_wheel
 from issuer.errors import IssuerError, StoreUnavailable
 from tests import programs
@@ -54,7 +54,7 @@ def _check_facts(text: str) -> None:
 #: The demo with its acts sooner, each as far from the marks.
 SHORT = """
 from issuer.cli import main
-from issuer.chaos.demo import story
+from issuer.chaos import demo as story
 story.SNAPSHOT_AT, story.KILL_AT, story.RECOVER_AT, story.GOAL = 350, 700, 1150, 1600
 main(["demo"])
 """

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from issuer.doors.web.cursors import cursor
+from issuer.doors.web.tags import cursor
 from tests.http.doors import Door, through
 
 

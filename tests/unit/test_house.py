@@ -21,7 +21,6 @@ DOCUMENTED = {"os._exit", "sys._current_frames", "_asdict", "_fields", "_make", 
 
 #: What is still open. An entry that is not needed any more must go.
 SHARED_NAMES: set[str] = {
-    "Clock",
     "Combiner",
     "Connections",
     "Definition",
@@ -36,7 +35,6 @@ PRIVATE_ACCESS: set[str] = {
     "issuer/api/blocking.py",
     "issuer/api/door.py",
     "issuer/chaos/guards.py",
-    "issuer/doors/server/worker.py",
     "issuer/drivers/aio/connections.py",
     "issuer/drivers/blocking/link.py",
     "issuer/metrics/book.py",

@@ -30,7 +30,7 @@ def demo(context: click.Context) -> None:
     runs the server that the extra `demo` installs. All figures are measured while you watch.
     """
     # Its parts are loaded for it alone: the other commands should start fast.
-    from issuer.chaos.demo.story import play
+    from issuer.chaos.demo import play
 
     if not play():
         context.exit(PROBLEM)

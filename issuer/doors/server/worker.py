@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from granian._granian import SocketHolder
+from granian import net
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
@@ -63,7 +63,7 @@ class _Granian(embed.Server):
     def _init_shared_socket(self) -> None:
         """Give its threads the socket, of which they close their copy."""
         # Its stub lacks the arguments: descriptor, whether it is a Unix socket, backlog.
-        self._shd = cast("Any", SocketHolder)(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
+        self._shd = cast("Any", net).SocketHolder(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
 
 
 def run(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as NoBase64
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
 from issuer.doors.web.calls import RequestCall
-from issuer.doors.web.cursors import cursor, place
 from issuer.doors.web.fields import is_whole
 from issuer.doors.web.replies import Reply, shown
 from issuer.doors.web.service import Service
@@ -101,3 +103,16 @@ def _is_position(place: Any) -> bool:
     if not isinstance(place, list | tuple) or [*map(is_whole, place)] != [True, True, False]:
         return False
     return isinstance(place[2], str)
+
+
+def cursor(place: Any) -> str:
+    """Return the cursor of a place."""
+    return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def place(cursor: str) -> Any:
+    """Return the place. InvalidArgument if that is no cursor."""
+    try:
+        return json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (NoBase64, UnicodeError, ValueError, RecursionError) as error:
+        raise InvalidArgument("must be the `next` of a page", value=cursor, argument="cursor") from error

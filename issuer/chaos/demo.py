@@ -14,10 +14,10 @@ from typing import NamedTuple
 import click
 
 from issuer.api.blocking import Issuer
+from issuer.chaos.call_files import ERRORS, CallEntry, Follower, all_calls
 from issuer.chaos.checker import check
 from issuer.chaos.crew import Workers
 from issuer.chaos.proxy import FaultProxy
-from issuer.chaos.record import ERRORS, CallEntry, Follower, all_calls
 from issuer.chaos.scratch import binary, without_settings
 from issuer.chaos.screen import Screen
 from issuer.chaos.server import RedisServer
