@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from issuer.chaos.call_files import Follower
@@ -102,29 +103,21 @@ def trapped(world: World, point: str, number: int) -> list[Worker]:
     return [worker for worker in world.crew.workers if not worker.untrap()]
 
 
-def _killed_at(world: World, name: str, point: str) -> None:
+def _killed_at(world: World, *, name: str, point: str) -> None:
+    """Kill a loader at this point of its extension."""
     killed = trapped(world, point, signal.SIGKILL)
     with world.fault(f"{name} killed after {point}", hits=len(killed)):
         for worker in killed:
             world.crew.lost(worker)
 
 
-@fault("F1a", "a loading process is killed after `open`, before it reserves")
-def killed_after_open(world: World) -> None:
-    """Kill a loader that is elected and has not reserved."""
-    _killed_at(world, "F1a", POINTS[0])
-
-
-@fault("F1b", "a loading process is killed after it reserved, before `load`")
-def killed_after_reserve(world: World) -> None:
-    """Kill a loader that has reserved and not loaded."""
-    _killed_at(world, "F1b", POINTS[1])
-
-
-@fault("F1c", "a loading process is killed after `load`")
-def killed_after_load(world: World) -> None:
-    """Kill a loader that has loaded."""
-    _killed_at(world, "F1c", POINTS[2])
+for name, point, what in zip(
+    ("F1a", "F1b", "F1c"),
+    POINTS,
+    ("after `open`, before it reserves", "after it reserved, before `load`", "after `load`"),
+    strict=True,
+):
+    fault(name, f"a loading process is killed {what}")(partial(_killed_at, name=name, point=point))
 
 
 @fault("F8", "a process is stopped for a second")
@@ -239,22 +232,12 @@ def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = S
         world.more()
 
 
-@fault("F9a", "a request to Redis is lost")
-def request_dropped(world: World) -> None:
-    """Lose what a caller sent."""
-    on_the_wire(world, "F9a", "request dropped")
-
-
-@fault("F9b", "a reply of Redis is lost after the script has run")
-def reply_dropped(world: World) -> None:
-    """Let the script run, and its caller never hear of it."""
-    on_the_wire(world, "F9b", "reply dropped")
-
-
-@fault("F9c", "replies of Redis are 300 ms late")
-def replies_late(world: World) -> None:
-    """Keep replies back."""
-    on_the_wire(world, "F9c", "300 ms late")
+for name, manner, what in (
+    ("F9a", "request dropped", "a request to Redis is lost"),
+    ("F9b", "reply dropped", "a reply of Redis is lost after the script has run"),
+    ("F9c", "300 ms late", "replies of Redis are 300 ms late"),
+):
+    fault(name, what)(partial(on_the_wire, name=name, manner=manner))
 
 
 # ---------------------------------------------------------------------- the hash
