@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from issuer.errors import ConfigurationError, InvalidArgument, brief
+from issuer_persistence.opening import file_path
 from issuer_persistence.records import LEASE_MOST
-from issuer_persistence.urls import FILE, file_path
 
 T = TypeVar("T")
 
@@ -391,7 +391,7 @@ def load(
     if "store_url" in found and "redis_url" not in found and REDIS_VARIABLE in environment:
         found["redis_url"] = _filled(REDIS_VARIABLE, environment[REDIS_VARIABLE]), REDIS_VARIABLE
     home = Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    found.setdefault("store_url", (f"{FILE}{home / 'issuer' / 'issuer.db'}", DEFAULT))
+    found.setdefault("store_url", (f"sqlite:///{home / 'issuer' / 'issuer.db'}", DEFAULT))
     settings = Settings(
         **{name: _checked(name, value, source) for name, (value, source) in found.items()},
         sources={name: found[name][1] if name in found else DEFAULT for name in DEFINITIONS},
@@ -446,7 +446,7 @@ def _beside(path: Path, name: str, value: object) -> object:
     if DEFINITIONS[name].kind is _PATH:
         return str(path.absolute().parent / value)
     if name == "store_url" and (file := file_path(value)):
-        return f"{FILE}{path.absolute().parent / file}"
+        return f"{value.removesuffix(file)}{path.absolute().parent / file}"
     return value
 
 

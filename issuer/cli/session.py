@@ -14,7 +14,8 @@ from issuer.api.blocking import Issuer
 from issuer.cli.options import given_settings
 from issuer.errors import ConfigurationError
 from issuer.wiring import connect, default_is_known
-from issuer_persistence.urls import file_path, mask
+from issuer_persistence.opening import file_path
+from issuer_persistence.urls import mask
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class Session:
 
 
 def is_missing(store: object) -> bool:
-    """Whether the store is an SQLite file that isn't there: it would look empty, and a write would make it."""
+    """Return True if the store is a file that does not exist. It would look empty, and a write would create it."""
     path = file_path(store) if isinstance(store, str) else ""
     try:
         return bool(path) and not Path(path).exists()

@@ -69,10 +69,12 @@ class Store(ABC):
 
     Attributes:
         shared: True if several processes can use the store at the same time. False for `memory://`.
+        in_file: True if a URL `scheme:///path` of the store names the one file that holds its data. A relative path in
+            a settings file is then relative to that file.
     """
 
-    #: Whether several processes, on this machine or others, may share it. False: `memory://`.
     shared: bool = True
+    in_file: bool = False
 
     @classmethod
     def open(cls, url: str) -> Store:

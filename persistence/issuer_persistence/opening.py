@@ -1,4 +1,4 @@
-"""From a URL to a store. A store's module is imported when a URL names it, not before."""
+"""From a URL to a store. The module of a store is imported when a URL names it, not before."""
 
 from __future__ import annotations
 
@@ -12,23 +12,18 @@ from issuer_persistence.urls import mask
 #: The group of entry points in which other distributions register stores, by the scheme of their URLs.
 GROUP = "issuer.stores"
 
-#: The URLs of our own stores, as messages and the documentation show them.
-FORMS = (
-    "mongodb://host/database",
-    "mongodb+srv://host/database",
-    "sqlite:///relative/path",
-    "sqlite:////absolute/path",
-    "memory://",
-    "memory://name",
-)
-
-#: Our own stores by the scheme of their URLs. They need no entry points: a frozen program has none.
-_OURS = {
-    "mongodb": ("mongodb", "MongoStore"),
-    "mongodb+srv": ("mongodb", "MongoStore"),
-    "sqlite": ("sqlite", "SQLiteStore"),
-    "memory": ("memory", "MemoryStore"),
+#: Our own stores: the forms of their URLs, with the class that opens them. They need no entry points, because a frozen
+#: program has none.
+OURS = {
+    "mongodb://host/database": "mongodb:MongoStore",
+    "mongodb+srv://host/database": "mongodb:MongoStore",
+    "sqlite:///relative/path": "sqlite:SQLiteStore",
+    "sqlite:////absolute/path": "sqlite:SQLiteStore",
+    "memory://": "memory:MemoryStore",
+    "memory://name": "memory:MemoryStore",
 }
+
+_CLASSES = {form.partition("://")[0]: place for form, place in OURS.items()}
 
 
 def store_class(url: str) -> type[Store]:
@@ -41,8 +36,8 @@ def store_class(url: str) -> type[Store]:
         Misconfigured: No store has this scheme.
     """
     scheme, separator, _ = url.partition("://")
-    if separator and scheme in _OURS:
-        module, name = _OURS[scheme]
+    if separator and scheme in _CLASSES:
+        module, _, name = _CLASSES[scheme].partition(":")
         found: type[Store] = getattr(import_module(f"issuer_persistence.{module}"), name)
         return found
     for entry in entry_points(group=GROUP, name=scheme) if separator else ():
@@ -50,11 +45,11 @@ def store_class(url: str) -> type[Store]:
         if not (isinstance(loaded, type) and issubclass(loaded, Store)):
             raise Misconfigured(f"the entry point {GROUP}:{scheme} ({entry.value}) is not a subclass of issuer.Store")
         return loaded
-    raise Misconfigured(f"{mask(url)} is not the URL of a store; use one of: {', '.join(FORMS)}")
+    raise Misconfigured(f"{mask(url)} is not the URL of a store; use one of: {', '.join(OURS)}")
 
 
 def open_store(url: str) -> Store:
-    """Return the store that a URL names. No I/O: a store that is away shows at the first call.
+    """Return the store that a URL names, without any I/O. If the store does not answer, the first call raises.
 
     Args:
         url: URL of a store, see `store_class`.
@@ -63,3 +58,16 @@ def open_store(url: str) -> Store:
         Misconfigured: No store has this scheme, or the store rejects the URL.
     """
     return store_class(url).open(url)
+
+
+def file_path(url: str) -> str:
+    """Return the path of the file that a URL names. "" if the store does not keep its data in one file.
+
+    Args:
+        url: URL of a store.
+    """
+    _, _, path = url.partition(":///")
+    try:
+        return path if path and store_class(url).in_file else ""
+    except Misconfigured:  # opening the store reports it
+        return ""

@@ -55,12 +55,3 @@ def mask(url: str) -> str:
         return f"{scheme}://***"
     login, hosts, path, parameters = found.groups()
     return f"{scheme}://{(login and '***@') or ''}{hosts}{path or ''}{(parameters and '?***') or ''}"
-
-
-#: What the URL of a store in a file begins with; its path follows.
-FILE = "sqlite:///"
-
-
-def file_path(url: str) -> str:
-    """Return the path in the URL of a store in a file; "" for any other URL."""
-    return url.removeprefix(FILE) if url.startswith(FILE) else ""

@@ -18,7 +18,7 @@ from issuer_persistence.records import HIGHEST, LedgerEntry, Purpose, TagSetting
 from issuer_persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from pymongo.database import Database
@@ -283,3 +283,14 @@ class MongoBench(Bench):
         whole = {name: Int64(entry[name]) for name in ("low", "high", "time") if isinstance(entry[name], int)}
         self.database["issuer_segments"].insert_one({**entry, **whole})
         return str(entry["_id"])
+
+
+#: How a test gets an empty store of each kind, given a folder of its own. A bench that needs a server is a fixture.
+BENCHES: dict[str, Callable[[Path], Bench]] = {
+    "memory": lambda _: MemoryBench(),
+    "sqlite": lambda folder: SQLiteBench(folder / "store.db"),
+    "journalled": lambda folder: JournalledBench(folder / "store.db"),
+}
+
+#: The kinds that processes can share.
+SHARED = ("sqlite", "mongo")

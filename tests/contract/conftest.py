@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 import pytest
 
-from tests.contract.benches import PATIENT, Bench, JournalledBench, MemoryBench, MongoBench, SQLiteBench
+from tests.contract.benches import BENCHES, PATIENT, SHARED, Bench, MongoBench, SQLiteBench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,15 +52,15 @@ def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
     bench.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "journalled", "mongo"])
+@pytest.fixture(params=[*BENCHES, "mongo"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Each kind of store in turn."""
-    if request.param in {"memory", "journalled"}:
-        made = MemoryBench() if request.param == "memory" else JournalledBench(tmp_path / "store.db")
-        yield made
-        made.close()
-    else:
+    if request.param not in BENCHES:
         yield request.getfixturevalue(f"{request.param}_bench")
+        return
+    made = BENCHES[request.param](tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def store(bench: Bench) -> Store:
     return bench.store
 
 
-@pytest.fixture(params=["sqlite", "mongo"])
+@pytest.fixture(params=SHARED)
 def shared_bench(request: pytest.FixtureRequest) -> SQLiteBench | MongoBench:
     """Each kind of store that processes can share."""
     found: SQLiteBench | MongoBench = request.getfixturevalue(f"{request.param}_bench")

@@ -15,8 +15,8 @@ import pytest
 from pymongo.uri_parser import parse_uri
 
 from issuer_persistence.errors import Misconfigured, Unconfirmed
-from issuer_persistence.mongo_server import service
 from issuer_persistence.mongodb import MongoStore
+from issuer_persistence.mongodb.server import service
 from tests.contract.benches import PATIENT, TIMEOUT, MongoBench, create, get, reserve, spans
 from tests.servers.mongo_wire import MongoProxy
 from tests.waiting import until

@@ -25,7 +25,8 @@ from issuer_persistence.errors import (
     Unconfirmed,
     VersionMoved,
 )
-from issuer_persistence.mongodb import SCHEMA, MongoStore, _Session
+from issuer_persistence.mongodb import MongoStore
+from issuer_persistence.mongodb.call import SCHEMA, MongoCall
 from issuer_persistence.records import LEASE_MOST, Purpose, TagChanges, now_ms
 from tests.contract.benches import (
     PATIENT,
@@ -70,16 +71,16 @@ def far(mongo_bench: MongoBench, proxy: FaultProxy) -> Iterator[MongoStore]:
 @pytest.fixture
 def overtake(monkeypatch: pytest.MonkeyPatch) -> Overtake:
     """Let something happen once, after the store has read a tag and before it sends the change."""
-    read = _Session.read
+    read = MongoCall.read
 
     def take(what: Callable[[], object]) -> None:
-        def slow(self: _Session, tag: str) -> Any:
+        def slow(self: MongoCall, tag: str) -> Any:
             found = read(self, tag)
-            monkeypatch.setattr(_Session, "read", read)
+            monkeypatch.setattr(MongoCall, "read", read)
             what()
             return found
 
-        monkeypatch.setattr(_Session, "read", slow)
+        monkeypatch.setattr(MongoCall, "read", slow)
 
     return take
 
@@ -135,13 +136,13 @@ def test_a_delete_that_comes_late_buries_no_tag_that_was_made_again(
     create(store)
     mongo_bench.tamper("orders", created=Int64(5))  # long ago
 
-    def given_up(_: _Session) -> None:
+    def given_up(_: MongoCall) -> None:
         raise Unconfirmed("the caller's time is over")
 
     def made_again() -> None:
         other.delete("orders", timeout=TIMEOUT)
         create(other)
-        monkeypatch.setattr(_Session, "pause", given_up)
+        monkeypatch.setattr(MongoCall, "pause", given_up)
 
     overtake(made_again)
     with pytest.raises(Unconfirmed, match="time is over"):
@@ -191,8 +192,8 @@ def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench
     assert (plain.asked_concern, plain.retry_writes) == ({}, True)
     options = "w=1&journal=false&retryWrites=false&readPreference=secondaryPreferred"
     weak = MongoStore.open(f"{mongo_bench.url}&{options}")
-    with weak._session(TIMEOUT) as session:
-        for collection in (session.tags, session.segments, session.meta):
+    with weak._call(TIMEOUT) as call:
+        for collection in (call.tags, call.segments, call.meta):
             assert collection.write_concern.document == {"w": "majority", "j": True}
             assert collection.read_preference == ReadPreference.PRIMARY
     seen = weak.examine(timeout=TIMEOUT)

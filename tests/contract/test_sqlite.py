@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 import issuer
-import issuer_persistence.sqlite
+import issuer_persistence.sqlite.store
 from issuer_persistence.errors import MaxBehind, Misconfigured, Unconfirmed
 from issuer_persistence.records import Purpose
 from issuer_persistence.sqlite import SQLiteStore
-from issuer_persistence.sqlite_schema import SCHEMA
+from issuer_persistence.sqlite.schema import SCHEMA
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, let_go, lines, run_python, segments, start_loaders
 from tests.servers.absent import absent
@@ -128,7 +128,9 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
 ) -> None:
     made = create(sqlite_bench.store)
     with monkeypatch.context() as broken:
-        broken.setattr(issuer_persistence.sqlite, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
+        broken.setattr(
+            issuer_persistence.sqlite.store, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        )
         with pytest.raises(Unconfirmed):
             reserve(sqlite_bench.store)
     assert get(sqlite_bench.store) == made
@@ -204,7 +206,7 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     with forked, ExitStack() as ends, pytest.MonkeyPatch.context() as patient:
         # Again, if its time is over before it has begun.
         connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unconfirmed,))
-        patient.setattr(issuer_persistence.sqlite, "FORK_PATIENCE", 60.0)
+        patient.setattr(issuer_persistence.sqlite.store, "FORK_PATIENCE", 60.0)
         began = time.monotonic()
         store.before_fork()
         assert time.monotonic() - began < 30

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from issuer_persistence import sqlite_schema
 from issuer_persistence.errors import Corrupt, Unconfirmed
 from issuer_persistence.records import Purpose, TagChanges
 from issuer_persistence.sqlite import SQLiteStore
-from issuer_persistence.sqlite_file import SQLiteFile
-from issuer_persistence.sqlite_schema import SCHEMA
+from issuer_persistence.sqlite import schema as sqlite_schema
+from issuer_persistence.sqlite.file import SQLiteFile
+from issuer_persistence.sqlite.schema import SCHEMA
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def test_a_fault_on_the_way_leaves_the_older_file(
     before = old.execute(_EVERYTHING).fetchall()
     steps = sqlite_schema.STEPS
     with monkeypatch.context() as broken:
-        broken.setattr("issuer_persistence.sqlite_file.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
+        broken.setattr("issuer_persistence.sqlite.file.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
         with pytest.raises(Unconfirmed, match="nowhere"):
             reserve(store)
     assert (schema(old), old.execute(_EVERYTHING).fetchall()) == (1, before)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from issuer.gateway.scripts import NAMES
-from issuer_persistence.sqlite_schema import SCHEMA
+from issuer_persistence.sqlite.schema import SCHEMA
 from tests.e2e.conftest import Cli, Program, altered
 
 HIGHEST = 2**63 - 1

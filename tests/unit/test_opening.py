@@ -1,5 +1,6 @@
 """From a URL to a store or a Redis, what is refused of it, and what of it may be shown."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ from issuer.errors import ConfigurationError
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.mongodb import MongoStore
-from issuer_persistence.opening import FORMS, open_store
+from issuer_persistence.opening import OURS, file_path, open_store
 from issuer_persistence.sqlite import SQLiteStore
 from tests.unit.refusals import refused
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_mongodb_urls_open_a_mongo_store_without_io() -> None:
@@ -46,7 +49,7 @@ def test_a_name_makes_a_memory_store_shared_in_the_process() -> None:
 def test_a_url_that_cannot_be_meant_is_refused_without_its_secrets() -> None:
     for url in ("postgresql://u:secret@h/db", "orders.db", "", "mongo://h", "SQLITE:///x", "memory"):
         told = str(refused(Misconfigured, "", open_store, url))
-        assert all(form in told for form in FORMS)
+        assert all(form in told for form in OURS)
         assert "secret" not in told
     mongo = ("", "h:99999999", "h/db?w=0", "h/?readConcernLevel=local&W=0", "u:secret@h/admin", "h/db?tls=maybe")
     for url in (
@@ -57,6 +60,25 @@ def test_a_url_that_cannot_be_meant_is_refused_without_its_secrets() -> None:
         *(f"mongodb://{each}" for each in mongo),
     ):
         assert "secret" not in str(refused(Misconfigured, "", open_store, url))
+
+
+def test_a_file_is_known_by_its_url_and_a_relative_one_is_left_as_it_is() -> None:
+    files = {"sqlite:///data/issuer.db": "data/issuer.db", "sqlite:////var/issuer.db": "/var/issuer.db"}
+    others = ("sqlite://", "mongodb:///x", "mongodb://h/x", "memory://a", "nobodys:///x", "x", "none", "")
+    assert {url: file_path(url) for url in (*files, *others)} == {**files, **dict.fromkeys(others, "")}
+
+
+def test_the_documentation_has_a_row_for_each_store() -> None:
+    page = (REPOSITORY / "docs/reference/stores.md").read_text(encoding="utf-8")
+    assert [form for form in OURS if f"`{form}`" not in page] == []
+
+
+def test_only_the_wiring_opens_stores_and_no_other_module_names_one() -> None:
+    parts = {place.partition(":")[0] for place in OURS.values()}
+    for file in (REPOSITORY / "issuer").rglob("*.py"):
+        source = file.read_text(encoding="utf-8")
+        assert not parts & {*re.findall(r"issuer_persistence\.(\w+)", source)}, file
+        assert file.name == "wiring.py" or "open_store" not in source, file
 
 
 def test_drivers_are_imported_only_when_asked_for() -> None:

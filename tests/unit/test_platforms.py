@@ -6,7 +6,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from issuer_persistence.sqlite import OLDEST
+from issuer_persistence.sqlite.store import OLDEST
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "reference" / "platforms.md").read_text("utf-8")

@@ -9,7 +9,7 @@ import pymongo
 from bson.int64 import Int64
 from pymongo import UpdateOne
 
-from issuer_persistence.mongotags import INTEGER
+from issuer_persistence.mongodb.tag_documents import INTEGER
 from issuer_persistence.records import HIGHEST, LedgerEntry, is_number
 
 if TYPE_CHECKING:

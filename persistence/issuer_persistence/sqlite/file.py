@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from issuer_persistence import locks
 from issuer_persistence.errors import NO_SPACE, Full, Misconfigured, Unconfirmed
 from issuer_persistence.records import fresh_version
-from issuer_persistence.sqlite_schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
+from issuer_persistence.sqlite.schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,9 +35,9 @@ from issuer_persistence.records import (
     Upgrade,
     check_argument,
 )
-from issuer_persistence.sqlite_file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
-from issuer_persistence.sqlite_schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
-from issuer_persistence.urls import file_path, has_parameters, mask
+from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
+from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
+from issuer_persistence.urls import has_parameters, mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -98,10 +98,12 @@ def _entry(row: Sequence[object]) -> dict[str, object]:
 class SQLiteStore(Store):
     """Tags and ledger in the SQLite file at `path`; a reservation and its ledger entry are one transaction.
 
-    The file is opened for each call and closed at its end, see `sqlite_file`; one thread at a time does. The first
+    The file is opened for each call and closed at its end, see `file`; one thread at a time does. The first
     write makes the file, and missing parent directories (mode 0700). A file that is something else, or was written by a
     newer version, is Misconfigured and left as it is. Needs SQLite 3.35.
     """
+
+    in_file = True
 
     @classmethod
     def open(cls, url: str) -> SQLiteStore:
@@ -110,8 +112,8 @@ class SQLiteStore(Store):
         A path is taken as it stands (no percent-encoding): it may hold blanks, `?`, `#` and any letter. What looks like
         parameters behind it is refused: another file would begin another store.
         """
-        path = file_path(url)
-        if not path:
+        path = url.removeprefix("sqlite:///")
+        if path in {"", url}:
             raise Misconfigured(f"{mask(url)}: write sqlite:///relative/path or sqlite:////absolute/path")
         if has_parameters(path):
             raise Misconfigured(
