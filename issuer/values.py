@@ -8,7 +8,9 @@ from issuer.care.verification import Provenance
 from issuer.core.issued import Issued
 from issuer.numbers.codec import Decoded
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
-from issuer_persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
+from issuer_persistence.facts import Upgrade
+from issuer_persistence.ledger import LedgerEntry, LedgerPage
+from issuer_persistence.records import Tag
 
 __all__ = [
     "Decoded",

@@ -18,7 +18,8 @@ from issuer.numbers.codec import Decoded
 from issuer.strategies.registry import SNOWFLAKE
 from issuer.strategies.snowflake.layout import Layout
 from issuer.times import utc
-from issuer_persistence.records import LedgerEntry, LedgerPage, Tag
+from issuer_persistence.ledger import LedgerEntry, LedgerPage
+from issuer_persistence.records import Tag
 
 #: Numbers of an error from here on are shown as in its message.
 _WIDE: Final = 2**64

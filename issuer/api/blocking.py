@@ -46,7 +46,9 @@ from issuer.plugins.chain import Chain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
-from issuer_persistence.records import HIGHEST, LedgerPage, Order, Position, Tag, Upgrade
+from issuer_persistence.facts import Upgrade
+from issuer_persistence.ledger import LedgerPage, Position
+from issuer_persistence.records import HIGHEST, Order, Tag
 
 T = TypeVar("T")
 

@@ -26,7 +26,8 @@ from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
 from issuer_persistence.journal import Known
-from issuer_persistence.records import LEDGER_KEPT, Tag, now_ms
+from issuer_persistence.ledger import LEDGER_KEPT
+from issuer_persistence.records import Tag, now_ms
 
 T = TypeVar("T")
 

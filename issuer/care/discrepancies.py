@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from issuer.times import utc
-from issuer_persistence.records import LedgerEntry
+from issuer_persistence.ledger import LedgerEntry
 
 #: The kinds of discrepancies. The command line and HTTP show them as they are here.
 Kind = Literal[

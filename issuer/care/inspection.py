@@ -13,7 +13,8 @@ from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, masters, public, send, visit
 from issuer.errors import CorruptState, FenceError, InvalidArgument, IssuerError, RedisUnavailable, brief
 from issuer.gateway.keys import check_found
-from issuer_persistence.records import HIGHEST, LedgerEntry, LedgerPage, Order, Position, StepMode, Tag, now_ms
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
+from issuer_persistence.records import HIGHEST, Order, StepMode, Tag, now_ms
 
 #: The most ledger entries of a page.
 PAGE_MOST = 1000

@@ -23,7 +23,8 @@ from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
 from issuer.gateway.keys import check_found
 from issuer_persistence.errors import Corrupt
-from issuer_persistence.records import HIGHEST, LEDGER_KEPT, LedgerEntry, Position, now_ms
+from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
+from issuer_persistence.records import HIGHEST, now_ms
 
 #: Seconds until a store that is behind its journal is read again.
 SECOND_LOOK = 0.2

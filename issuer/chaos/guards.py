@@ -17,7 +17,7 @@ from issuer.core.supply import direct, extend, state, supply
 from issuer.errors import ConfigurationError
 from issuer.gateway import machine_scripts, tag_scripts
 from issuer.gateway.scripts import NAMES, Script, script
-from issuer_persistence.records import Reservation
+from issuer_persistence.ledger import Reservation
 
 Change = tuple[str, str]
 

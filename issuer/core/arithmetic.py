@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from issuer_persistence.records import LEASE_MOST, LedgerEntry
+from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.records import LEASE_MOST
 
 #: The share of a segment after whose use the next one is fetched: 20 %.
 REFILL_AFTER_USED = Fraction(20, 100)

@@ -23,22 +23,16 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from issuer_persistence.errors import Misconfigured, Unconfirmed
-from issuer_persistence.records import StoreFacts, Upgrade, check_argument, shortened
+from issuer_persistence.facts import StoreFacts, Upgrade
+from issuer_persistence.ledger import shortened
+from issuer_persistence.records import check_argument
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from issuer_persistence.records import (
-        LedgerEntry,
-        LedgerPage,
-        Position,
-        Purpose,
-        Reservation,
-        Tag,
-        TagChanges,
-        TagSettings,
-    )
+    from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
+    from issuer_persistence.records import Tag, TagChanges, TagSettings
 
 
 class CallDeadline:

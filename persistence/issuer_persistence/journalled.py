@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING
 
 from issuer_persistence.contract import CallDeadline, Store
 from issuer_persistence.errors import Full, MaxBehind, StoreError, Unconfirmed
+from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.journal import ROTATE_AT, Journal, about
-from issuer_persistence.records import (
-    LedgerEntry,
-    LedgerPage,
-    Position,
-    Purpose,
-    Reservation,
-    StoreFacts,
-    Tag,
-    TagChanges,
-    TagSettings,
-    Upgrade,
-)
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
+from issuer_persistence.records import Tag, TagChanges, TagSettings
 
 if TYPE_CHECKING:
     import os

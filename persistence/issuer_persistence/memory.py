@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING
 
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import Misconfigured, TagMissing, Unconfirmed
-from issuer_persistence.records import (
-    LedgerEntry,
-    LedgerPage,
-    Position,
-    Purpose,
-    Reservation,
-    StoreFacts,
-    Tag,
-    TagChanges,
-    TagSettings,
-    check_argument,
-    fresh_version,
-)
+from issuer_persistence.facts import StoreFacts
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
+from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument, fresh_version
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:

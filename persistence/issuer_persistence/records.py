@@ -1,4 +1,4 @@
-"""Records that every store keeps: the tag with its settings, reservations, ledger entries; and changes of a tag.
+"""The record of a tag, with its settings, and the changes of a record.
 
 A change is a method of `Tag`. The method returns the changed record, or raises an error. It does no I/O: the store must
 write the changed record atomically.
@@ -6,13 +6,10 @@ write the changed record atomically.
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 import time
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from issuer_persistence.errors import (
     Corrupt,
@@ -29,7 +26,7 @@ from issuer_persistence.errors import (
 from issuer_persistence.scheme_json import PLAIN, FrozenObject, continued, frozen, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 Order = Literal["strict", "trend"]
 
@@ -44,12 +41,6 @@ _ID_BYTES = 12
 
 #: The longest lease: what a process that dies takes with it.
 LEASE_MOST = 1_000_000
-
-#: Ledger entries are kept for this many milliseconds: 90 days. The newest of each tag stays for ever.
-LEDGER_KEPT = 90 * 24 * 3600 * 1000
-
-#: The longest label of a service, in characters.
-APPLICATION_MOST = 100
 
 #: Most steps that a segment may hold.
 AHEAD_MOST = 1000
@@ -237,7 +228,8 @@ class TagChanges:
         return {name: value for name, value in said.items() if value is not None}
 
 
-def _number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, highest: int = HIGHEST) -> int:
+def number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, highest: int = HIGHEST) -> int:
+    """Return an integer field of a record. Corrupt if it is not an integer in lowest..highest."""
     value = fields.get(name)
     if not is_number(value, lowest, highest):
         raise Corrupt(tag, f"{name} must be {_between(lowest, highest)}, not {value!r} ({type(value).__name__})")
@@ -266,7 +258,8 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
     return found
 
 
-def _typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
+def typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
+    """Return a field of a record. Corrupt if it is not of that type."""
     value = fields.get(name)
     if not isinstance(value, kind):
         raise Corrupt(tag, f"{name} must be a {kind.__name__}, not {value!r} ({type(value).__name__})")
@@ -330,12 +323,12 @@ class Tag:
         """
         return cls(
             tag=tag,
-            max=_number(tag, fields, "max"),
-            created=_number(tag, fields, "created"),
-            timestamp=_number(tag, fields, "timestamp"),
-            version=_typed(tag, fields, "version", str),
-            halted=_typed(tag, fields, "halted", bool),
-            deleted=_typed(tag, fields, "deleted", bool),
+            max=number(tag, fields, "max"),
+            created=number(tag, fields, "created"),
+            timestamp=number(tag, fields, "timestamp"),
+            version=typed(tag, fields, "version", str),
+            halted=typed(tag, fields, "halted", bool),
+            deleted=typed(tag, fields, "deleted", bool),
             **settings_of(tag, fields),
         )
 
@@ -462,218 +455,3 @@ class Tag:
     def buried(self) -> Tag:
         """Return the record as deleted."""
         return self if self.deleted else self.changed(deleted=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """A segment that the store reserved for one caller.
-
-    Attributes:
-        tag: Record of the tag right after the reservation.
-        low: The number before the first one.
-        high: Last number.
-        entry: Id of the ledger entry.
-    """
-
-    tag: Tag
-    low: int
-    high: int
-    entry: str
-
-    @property
-    def version(self) -> str:
-        """Version of the record right after this reservation. `hand_back` checks that the record still has it."""
-        return self.tag.version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerEntry:
-    """A reservation of the numbers low + 1 .. high. If low == high, all of them were returned.
-
-    Attributes:
-        tag: Name of the tag.
-        low: The number before the first one.
-        high: Last number.
-        reason: Purpose of the reservation, such as "load".
-        id: Id of the entry.
-        time: Time of the reservation, in ms since 1970.
-        host: Host name of the process that reserved it.
-        pid: Id of that process.
-        application: Label of the service, from the settings of that process. "" in entries of older versions.
-        born: Id of the tag's state in Redis for which the segment was reserved. "" if it was not reserved for Redis,
-            and in entries of older versions.
-    """
-
-    tag: str
-    low: int
-    high: int
-    reason: str
-    id: str = field(default_factory=fresh_version)
-    time: int = field(default_factory=now_ms)
-    host: str = field(default_factory=socket.gethostname)
-    pid: int = field(default_factory=os.getpid)
-    application: str = ""
-    born: str = ""
-
-    @classmethod
-    def checked(cls, fields: Mapping[str, object]) -> LedgerEntry:
-        """Return the entry for the fields that a store holds.
-
-        Raises:
-            Corrupt: A field is missing, of another type or out of its range.
-        """
-        tag = str(fields.get("tag"))
-        entry = cls(
-            tag=_typed(tag, fields, "tag", str),
-            low=_number(tag, fields, "low"),
-            high=_number(tag, fields, "high"),
-            reason=_typed(tag, fields, "reason", str),
-            id=_typed(tag, fields, "id", str),
-            time=_number(tag, fields, "time"),
-            host=_typed(tag, fields, "host", str),
-            pid=_number(tag, fields, "pid"),
-            application="" if fields.get("application") is None else _typed(tag, fields, "application", str),
-            born="" if fields.get("born") is None else _typed(tag, fields, "born", str),
-        )
-        if entry.high < entry.low:
-            raise Corrupt(tag, f"ledger entry {entry.id}: high {entry.high} is below low {entry.low}")
-        return entry
-
-    def holds(self, number: int) -> bool:
-        """Return True if the number is in this segment."""
-        return self.low < number <= self.high
-
-
-@dataclass(frozen=True, slots=True)
-class Purpose:
-    """Purpose of a reservation. The ledger entry of the reservation has these values.
-
-    Attributes:
-        reason: One word, such as "load".
-        application: Label of the service. The first 100 characters are kept, and invalid characters are replaced.
-        born: Id of the tag's state in Redis into which the segment will be loaded. "" if it will not be loaded into
-            Redis.
-    """
-
-    reason: str
-    application: str = ""
-    born: str = ""
-
-    def __post_init__(self) -> None:
-        """Shorten the label."""
-        label = self.application[:APPLICATION_MOST].encode(errors="replace").decode()
-        object.__setattr__(self, "application", label)
-
-    def entry(self, tag: str, low: int, high: int) -> LedgerEntry:
-        """Return the ledger entry for a reservation of the numbers low + 1 .. high."""
-        return LedgerEntry(
-            tag=tag, low=low, high=high, reason=self.reason, application=self.application, born=self.born
-        )
-
-
-#: Position of an entry in the order of the ledger: its high, low and id.
-Position = tuple[Any, Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerPage:
-    """One page of a tag's ledger.
-
-    Attributes:
-        entries: Entries in order.
-        damaged: Errors for entries that cannot be read. Such entries are not in `entries`.
-        last: Position to pass as `beyond` for the next page. None if this is the final page.
-    """
-
-    entries: list[LedgerEntry]
-    damaged: list[Corrupt]
-    last: Position | None
-
-    @classmethod
-    def of(cls, rows: Sequence[Mapping[str, object]], count: int) -> LedgerPage:
-        """Return the page for the rows that a store holds. `count` is the number of rows requested."""
-        entries, damaged = [], []
-        for row in rows:
-            try:
-                entries.append(LedgerEntry.checked(row))
-            except Corrupt as error:
-                damaged.append(error)
-        end = rows[-1] if len(rows) == count else None
-        return cls(entries, damaged, None if end is None else (end.get("high"), end.get("low"), end.get("id")))
-
-
-def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, int]]:
-    """Return the new `max`, and the new high of each entry by id, after numbers above `used` are returned.
-
-    Args:
-        held: Contiguous reservations of one tag, the oldest first.
-        used: Last number used. If it is lower than the `low` of the first reservation, this `low` is used instead.
-
-    Raises:
-        ValueError: The reservations are not contiguous, or `used` is higher than the first reservation.
-    """
-    if not held:
-        raise ValueError("nothing to return")
-    for older, newer in pairwise(held):
-        if older.tag.tag != newer.tag.tag or older.high != newer.low:
-            raise ValueError(f"({older.low}, {older.high}] and ({newer.low}, {newer.high}] are not contiguous")
-    check_argument("used", used)
-    if used > held[0].high:
-        raise ValueError(f"used {used} is above the first reservation, ({held[0].low}, {held[0].high}]")
-    rest = max(used, held[0].low)
-    return rest, {each.entry: max(rest, each.low) for each in held}
-
-
-class Upgrade(NamedTuple):
-    """Versions of the store's schema before and after an upgrade. If the schema of a store never changes, both are 1.
-
-    Attributes:
-        before: Version before the upgrade. 0 if nothing was written yet.
-        after: Version after the upgrade.
-    """
-
-    before: int
-    after: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFacts:
-    """Facts about the configuration of a store, for `doctor`.
-
-    A fact is None if it does not apply to this kind of store, or if the store cannot find it out.
-
-    Attributes:
-        kind: Kind of store: "mongodb", "sqlite", "memory", or else the part of the URL before "://".
-        version: Version of the server or library.
-        own_clock: False if the store uses the clock of this machine.
-        time: Time of the store's own clock, in ms since 1970. None if it has none, or if the server did not report it.
-        lasting: True if the data outlives the process.
-        write_concern: Write concern that the store uses for its writes. The URL cannot change it.
-        asked_concern: Write concern that the URL requests.
-        replica_set: Name of the replica set, "sharded" for a sharded cluster, or "" for a standalone server.
-        members: How many servers in the replica set hold data.
-        retry_writes: True if the driver retries writes.
-        service: Service that runs the server, recognized by its host names: "cosmos-ru" or "cosmos-vcore".
-        journal: Setting `journal_mode` of SQLite. This is not the journal of the issuer.
-        synchronous: Setting `synchronous` of SQLite.
-        schema: Version of the schema. 0 if nothing was written yet.
-        newest_schema: Version of the schema that this program writes.
-        open_elsewhere: True if a program that does not take the store's lock has the file open.
-    """
-
-    kind: str
-    version: str | None = None
-    own_clock: bool = True
-    time: int | None = None
-    lasting: bool | None = None
-    write_concern: Mapping[str, object] | None = None
-    asked_concern: Mapping[str, object] | None = None
-    replica_set: str | None = None
-    members: int | None = None
-    retry_writes: bool | None = None
-    service: str | None = None
-    journal: str | None = None
-    synchronous: int | None = None
-    schema: int | None = None
-    newest_schema: int | None = None
-    open_elsewhere: bool | None = None

@@ -9,8 +9,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Literal
 
+from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import Reservation
 from tests.benchmarks.figures import Bound, Figure, percentile, ratio
 from tests.benchmarks.picture import Series, histogram
 from tests.benchmarks.rounds import Effort

@@ -18,8 +18,8 @@ from issuer.clock import Deadline
 from issuer.core.supply import direct
 from issuer.drivers.blocking.runner import Runner
 from issuer_persistence.journalled import Journalled
+from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import Purpose, Reservation
 from tests.chaos.copies import copied
 from tests.servers.disks import filled, is_small
 from tests.servers.proxy import FaultProxy

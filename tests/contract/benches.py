@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from bson.int64 import Int64
 
 from issuer_persistence.journalled import Journalled
+from issuer_persistence.ledger import LedgerEntry, Purpose
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.mongodb import MongoStore
-from issuer_persistence.records import HIGHEST, LedgerEntry, Purpose, TagSettings
+from issuer_persistence.records import HIGHEST, TagSettings
 from issuer_persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from pymongo.database import Database
 
     from issuer_persistence.contract import Store
-    from issuer_persistence.records import Reservation, Tag
+    from issuer_persistence.ledger import Reservation
+    from issuer_persistence.records import Tag
 
 #: Seconds that a call may take on a machine busy with other things.
 TIMEOUT = 60.0

@@ -8,8 +8,8 @@ import sys
 
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.journalled import Journalled
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import Purpose
 
 
 def main(url: str, tag: str, count: str, size: str, journal: str = "") -> None:

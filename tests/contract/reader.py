@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from issuer_persistence.records import Purpose
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 
 

@@ -23,8 +23,9 @@ from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Damaged, MaxBehind, Misconfigured, Unconfirmed
 from issuer_persistence.journal import Journal, Journals, about, decoded, encoded, read
 from issuer_persistence.journalled import Journalled
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import Purpose, TagChanges
+from issuer_persistence.records import TagChanges
 from issuer_persistence.scheme_json import SCHEME_MOST
 from issuer_persistence.sqlite import SQLiteStore
 from tests.contract.benches import SCHEME, TIMEOUT, check_contiguous, create, get, reserve
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from issuer_persistence.contract import Store
-    from issuer_persistence.records import Reservation
+    from issuer_persistence.ledger import Reservation
 
 
 @pytest.fixture

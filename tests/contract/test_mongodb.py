@@ -25,9 +25,10 @@ from issuer_persistence.errors import (
     Unconfirmed,
     VersionMoved,
 )
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.mongodb.call import SCHEMA, MongoCall
-from issuer_persistence.records import LEASE_MOST, Purpose, TagChanges, now_ms
+from issuer_persistence.records import LEASE_MOST, TagChanges, now_ms
 from tests.contract.benches import (
     PATIENT,
     SCHEME,
@@ -281,7 +282,7 @@ import os, sys
 import pymongo
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.mongodb import MongoStore
-from issuer_persistence.records import Purpose
+from issuer_persistence.ledger import Purpose
 own, given = MongoStore.open(sys.argv[1]), pymongo.MongoClient(sys.argv[1])
 lent = MongoStore(given.get_default_database())
 lent.get("orders", timeout=60)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from issuer_persistence.errors import StoreError, TagPresent
-from issuer_persistence.records import Reservation, Tag
+from issuer_persistence.ledger import Reservation
+from issuer_persistence.records import Tag
 from tests.contract.benches import TIMEOUT, Bench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, kill, let_go, lines, segments, start_loaders
 

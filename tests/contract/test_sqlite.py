@@ -21,7 +21,7 @@ import pytest
 import issuer
 import issuer_persistence.sqlite.store
 from issuer_persistence.errors import MaxBehind, Misconfigured, Unconfirmed
-from issuer_persistence.records import Purpose
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 from issuer_persistence.sqlite.schema import SCHEMA
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
@@ -139,7 +139,7 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
 
 _FORKS = """
 import os, sys
-from issuer_persistence.records import Purpose
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 store = SQLiteStore(sys.argv[1])
 print(*(lambda got: (got.low, got.high))(store.reserve("orders", 1, purpose=Purpose("parent"), timeout=60)), flush=True)
@@ -315,7 +315,7 @@ print(SQLiteStore({str(inner)!r}).get("orders", timeout=30))
 _IMPATIENT = """
 import sys
 from issuer_persistence.errors import Unconfirmed
-from issuer_persistence.records import Purpose
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 try:
     got = SQLiteStore(sys.argv[1]).reserve("orders", None, purpose=Purpose("impatient"), timeout=1)
@@ -348,7 +348,7 @@ def test_who_reads_its_own_files_within_a_transaction_shares_no_number(
 #: Reserves twice, each time when it is told to.
 _TWICE = """
 import sys
-from issuer_persistence.records import Purpose
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 store = SQLiteStore(sys.argv[1])
 for _ in range(2):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from issuer_persistence.errors import Corrupt, Unconfirmed
-from issuer_persistence.records import Purpose, TagChanges
+from issuer_persistence.ledger import Purpose
+from issuer_persistence.records import TagChanges
 from issuer_persistence.sqlite import SQLiteStore
 from issuer_persistence.sqlite import schema as sqlite_schema
 from issuer_persistence.sqlite.file import SQLiteFile

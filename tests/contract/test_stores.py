@@ -23,24 +23,17 @@ from issuer_persistence.errors import (
     TagPresent,
     Unconfirmed,
 )
+from issuer_persistence.facts import StoreFacts
 from issuer_persistence.journalled import Journalled
+from issuer_persistence.ledger import LedgerEntry, Purpose
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import (
-    AHEAD_MOST,
-    HIGHEST,
-    LEASE_MOST,
-    LedgerEntry,
-    Purpose,
-    StoreFacts,
-    TagChanges,
-    now_ms,
-)
+from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, TagChanges, now_ms
 from tests.contract.benches import SCHEME, TIMEOUT, MemoryBench, SQLiteBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from issuer_persistence.records import LedgerPage, Position, Reservation
+    from issuer_persistence.ledger import LedgerPage, Position, Reservation
     from tests.contract.benches import Bench, MongoBench
 
 

@@ -18,8 +18,8 @@ import issuer
 from issuer import AsyncIssuer, clock
 from issuer.drivers.aio import combiner as line
 from issuer.strategies import Instance
+from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import Reservation
 from tests.audit import repeats
 from tests.faults.conftest import StartRedis, covering
 from tests.seeds import seeded

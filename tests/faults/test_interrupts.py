@@ -17,8 +17,9 @@ import pytest
 
 import issuer
 from issuer.core.supply.local_buffer import FastPath, LocalBuffer
+from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import HIGHEST, Reservation, Tag
+from issuer_persistence.records import HIGHEST, Tag
 from tests.audit import repeats
 from tests.seeds import chosen
 from tests.servers.redis import RedisServer

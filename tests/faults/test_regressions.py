@@ -18,8 +18,8 @@ from issuer.core.floor import floor
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
 from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import Reservation
 from tests.audit import assert_increasing, repeats
 from tests.faults.test_fork import in_child
 from tests.schemes import Make, processes

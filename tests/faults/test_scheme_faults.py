@@ -13,8 +13,9 @@ from issuer.core import floor
 from issuer.numbers.codec import Scheme
 from issuer.strategies.contract import Instance
 from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import HIGHEST, Purpose, Tag, TagChanges, TagSettings
+from issuer_persistence.records import HIGHEST, Tag, TagChanges, TagSettings
 from tests.audit import repeats
 from tests.colours import Connect, run
 from tests.schemes import KEYS, Make

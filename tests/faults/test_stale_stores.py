@@ -6,8 +6,8 @@ import pytest
 
 import issuer
 from issuer_persistence.errors import MaxBehind
+from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import Reservation
 from tests.colours import Connect
 
 pytestmark = pytest.mark.usefixtures("patient")

@@ -13,9 +13,10 @@ import redis
 import issuer
 from issuer.api import aio as async_facade
 from issuer.api import blocking as facade
+from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import HIGHEST, Reservation, Tag
+from issuer_persistence.records import HIGHEST, Tag
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect
 from tests.faults.conftest import refused_by_store

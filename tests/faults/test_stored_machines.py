@@ -22,9 +22,10 @@ from issuer.strategies.snowflake.machines import Clock
 from issuer.strategies.snowflake.stored import Stored, _candidates
 from issuer.strategies.snowflake.strategy import Snowflake
 from issuer_persistence.contract import Store
+from issuer_persistence.facts import StoreFacts
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import StoreFacts, TagSettings
+from issuer_persistence.records import TagSettings
 from tests.audit import assert_increasing, repeats
 from tests.strategies import Desk, MovedClock
 

@@ -5,8 +5,8 @@ import redis
 
 from issuer import Issuer
 from issuer.care.discrepancies import AGAIN, Turns
+from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import LedgerEntry
 from tests.colours import Connect
 
 pytestmark = pytest.mark.usefixtures("patient")

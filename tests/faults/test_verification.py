@@ -13,8 +13,9 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.care import verification
+from issuer_persistence.ledger import LEDGER_KEPT, LedgerPage, Purpose
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import LEDGER_KEPT, LedgerPage, Purpose, Tag, TagSettings, now_ms
+from issuer_persistence.records import Tag, TagSettings, now_ms
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench
 from tests.contract.conftest import mongo_bench_at
 

@@ -18,8 +18,8 @@ from issuer.api.scheduler import Threads
 from issuer.core import arithmetic
 from issuer.drivers.store_pool import StorePool
 from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import Reservation
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.integration.days import Make

@@ -14,8 +14,8 @@ from issuer.core.supply import extend
 from issuer.errors import InvalidArgument, LimitReached, SchemeError
 from issuer.operations import numbers as issuing
 from issuer_persistence import records
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import Purpose
 from tests.audit import repeats
 from tests.colours import BOTH
 from tests.integration.days import DAILY, DAY, EVE, Make, Set, shown

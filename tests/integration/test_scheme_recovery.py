@@ -9,8 +9,9 @@ import pytest
 import issuer
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.journalled import Journalled
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.memory import MemoryStore, Snapshot
-from issuer_persistence.records import Purpose, Tag, TagChanges, TagSettings, now_ms
+from issuer_persistence.records import Tag, TagChanges, TagSettings, now_ms
 from tests.colours import Connect
 from tests.integration.days import Make
 from tests.lua.hashes import GARBAGE

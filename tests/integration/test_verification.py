@@ -11,9 +11,10 @@ import pytest
 import issuer
 from issuer.care import verification
 from issuer_persistence.contract import Store
+from issuer_persistence.ledger import LedgerPage, Purpose, Reservation
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import LedgerPage, Purpose, Reservation, TagSettings
+from issuer_persistence.records import TagSettings
 from tests.colours import BOTH, Connect
 from tests.contract.benches import TIMEOUT
 from tests.drawers import Drawers

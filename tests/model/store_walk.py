@@ -4,8 +4,9 @@ import random
 from typing import Any
 
 from issuer_persistence.errors import Halted, LimitHit, LimitTooLow, MaxBehind, VersionMoved
+from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.memory import MemoryStore, Snapshot
-from issuer_persistence.records import Purpose, Reservation, TagChanges, TagSettings
+from issuer_persistence.records import TagChanges, TagSettings
 from tests.model import store
 from tests.model.guards import INTACT
 from tests.model.scripts import Scheme

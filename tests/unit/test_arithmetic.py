@@ -6,7 +6,8 @@ from math import ceil
 import pytest
 
 from issuer.core.arithmetic import BURST, QUICK, SLOW, mark, rate, runway, stream_lease, telling
-from issuer_persistence.records import HIGHEST, LEASE_MOST, LedgerEntry
+from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.records import HIGHEST, LEASE_MOST
 
 NEAR_2_53 = range(2**53 - 12, 2**53 + 13)
 

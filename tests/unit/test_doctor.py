@@ -25,7 +25,9 @@ from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
 from issuer.gateway import Hash
 from issuer.settings import Settings
-from issuer_persistence.records import HIGHEST, LedgerEntry, Order, StoreFacts, Tag
+from issuer_persistence.facts import StoreFacts
+from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.records import HIGHEST, Order, Tag
 from tests.lua.hashes import OTHER_STORE
 
 REPLID = "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb"

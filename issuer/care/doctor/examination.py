@@ -24,7 +24,8 @@ from issuer.core import arithmetic
 from issuer.core.requests import whole
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
 from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
-from issuer_persistence.records import HIGHEST, StoreFacts, Tag, now_ms
+from issuer_persistence.facts import StoreFacts
+from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 T = TypeVar("T")
 

@@ -11,7 +11,9 @@ from issuer.errors import IssuerError
 from issuer.gateway import Hash
 from issuer.settings import Settings
 from issuer.times import lasting
-from issuer_persistence.records import LedgerEntry, StoreFacts, Tag
+from issuer_persistence.facts import StoreFacts
+from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.records import Tag
 
 
 @dataclass(frozen=True, slots=True)

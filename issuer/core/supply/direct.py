@@ -10,7 +10,7 @@ from issuer.core.steps import Steps, ask
 from issuer.errors import StoreBehind, StoreUnavailable
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import MaxBehind
-from issuer_persistence.records import Purpose, Reservation
+from issuer_persistence.ledger import Purpose, Reservation
 
 #: How often a reservation is asked for, when the store looks behind and isn't. A primary that was deposed, and doesn't
 #: know it yet, answers from the past.

@@ -24,7 +24,8 @@ from issuer.core.steps import Steps, ask, send
 from issuer.core.supply import direct
 from issuer.errors import ConfigurationError, IssuerError, StoreBehind
 from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
-from issuer_persistence.records import HIGHEST, Purpose, Tag, TagChanges, fresh_version
+from issuer_persistence.ledger import Purpose
+from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
 #: How often a load that came too late is followed by another reservation. Each one costs a gap of a segment. A period
 #: that begins takes one, too.

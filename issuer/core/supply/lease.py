@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from issuer import gateway
 from issuer.core.error_mapping import refused
 from issuer.core.steps import Steps, send
-from issuer_persistence.records import Reservation, fresh_version
+from issuer_persistence.ledger import Reservation
+from issuer_persistence.records import fresh_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ from issuer.core.supply.state import TagState
 from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from issuer.forks import under_way
 from issuer.reentry import CallLock
-from issuer_persistence.records import Reservation, Tag
+from issuer_persistence.ledger import Reservation
+from issuer_persistence.records import Tag
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ from issuer.core.steps import renewed
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer
 from issuer.errors import IssuerError
-from issuer_persistence.records import Reservation, Tag
+from issuer_persistence.ledger import Reservation
+from issuer_persistence.records import Tag
 
 #: What a process holds of a tag in its own memory.
 Hand = LocalBuffer[Lease | Reservation]

@@ -31,7 +31,7 @@ from issuer.errors import (
     StoreBehind,
     Unavailable,
 )
-from issuer_persistence.records import Reservation
+from issuer_persistence.ledger import Reservation
 
 #: When the last check of the leases against the hash is this many seconds old, the caller checks them before more of
 #: them is served, and waits for it. Where a scheduler sweeps every second, the caller checks only if that is a second

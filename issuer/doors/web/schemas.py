@@ -13,7 +13,8 @@ from issuer.care.recovery import Recovery
 from issuer.care.verification import Provenance
 from issuer.doors.web.replies import NUMBERS
 from issuer.numbers.codec import Decoded
-from issuer_persistence.records import HIGHEST, LedgerEntry, Tag
+from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.records import HIGHEST, Tag
 
 Schema = dict[str, Any]
 

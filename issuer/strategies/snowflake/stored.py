@@ -16,7 +16,8 @@ from issuer.strategies.snowflake.machines import MARGIN, RENEW_AFTER, Clock, Mac
 from issuer.times import lasting
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import TagPresent
-from issuer_persistence.records import Reservation, Tag, TagChanges, TagSettings
+from issuer_persistence.ledger import Reservation
+from issuer_persistence.records import Tag, TagChanges, TagSettings
 
 #: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
 #: 432 a day and process. A process that was killed keeps its number from others as long.

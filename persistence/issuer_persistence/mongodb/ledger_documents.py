@@ -9,15 +9,16 @@ import pymongo
 from bson.int64 import Int64
 from pymongo import UpdateOne
 
+from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.mongodb.tag_documents import INTEGER
-from issuer_persistence.records import HIGHEST, LedgerEntry, is_number
+from issuer_persistence.records import HIGHEST, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pymongo.collection import Collection
 
-    from issuer_persistence.records import Position
+    from issuer_persistence.ledger import Position
 
 Document = dict[str, Any]
 

@@ -12,7 +12,7 @@ from pymongo.errors import ConfigurationError, InvalidName, OperationFailure, Se
 from pymongo.monitoring import CommandListener
 
 from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
-from issuer_persistence.records import StoreFacts
+from issuer_persistence.facts import StoreFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

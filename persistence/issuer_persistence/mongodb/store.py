@@ -22,22 +22,12 @@ from pymongo.errors import DuplicateKeyError
 
 from issuer_persistence.contract import CallDeadline, Store
 from issuer_persistence.errors import Misconfigured, StoreError, TagMissing, Unconfirmed
+from issuer_persistence.facts import StoreFacts, Upgrade
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
 from issuer_persistence.mongodb import ledger_documents, ownership, tag_documents
 from issuer_persistence.mongodb.call import SCHEMA, MongoCall, Replaced, unbound
 from issuer_persistence.mongodb.server import Attempts, facts, translated
-from issuer_persistence.records import (
-    LedgerEntry,
-    LedgerPage,
-    Position,
-    Purpose,
-    Reservation,
-    StoreFacts,
-    Tag,
-    TagChanges,
-    TagSettings,
-    Upgrade,
-    check_argument,
-)
+from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:

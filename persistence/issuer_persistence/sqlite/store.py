@@ -22,19 +22,9 @@ from typing import TYPE_CHECKING
 from issuer_persistence import forks, scheme_json
 from issuer_persistence.contract import CallDeadline, Store
 from issuer_persistence.errors import MaxBehind, Misconfigured, TagMissing, Unconfirmed
-from issuer_persistence.records import (
-    LedgerEntry,
-    LedgerPage,
-    Position,
-    Purpose,
-    Reservation,
-    StoreFacts,
-    Tag,
-    TagChanges,
-    TagSettings,
-    Upgrade,
-    check_argument,
-)
+from issuer_persistence.facts import StoreFacts, Upgrade
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
+from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
 from issuer_persistence.urls import has_parameters, mask

@@ -1,0 +1,62 @@
+"""Facts that a store reports about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Upgrade(NamedTuple):
+    """Versions of the store's schema before and after an upgrade. If the schema of a store never changes, both are 1.
+
+    Attributes:
+        before: Version before the upgrade. 0 if nothing was written yet.
+        after: Version after the upgrade.
+    """
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """Facts about the configuration of a store, for `doctor`.
+
+    A fact is None if it does not apply to this kind of store, or if the store cannot find it out.
+
+    Attributes:
+        kind: Kind of store: "mongodb", "sqlite", "memory", or else the part of the URL before "://".
+        version: Version of the server or library.
+        own_clock: False if the store uses the clock of this machine.
+        time: Time of the store's own clock, in ms since 1970. None if it has none, or if the server did not report it.
+        lasting: True if the data outlives the process.
+        write_concern: Write concern that the store uses for its writes. The URL cannot change it.
+        asked_concern: Write concern that the URL requests.
+        replica_set: Name of the replica set, "sharded" for a sharded cluster, or "" for a standalone server.
+        members: How many servers in the replica set hold data.
+        retry_writes: True if the driver retries writes.
+        service: Service that runs the server, recognized by its host names: "cosmos-ru" or "cosmos-vcore".
+        journal: Setting `journal_mode` of SQLite. This is not the journal of the issuer.
+        synchronous: Setting `synchronous` of SQLite.
+        schema: Version of the schema. 0 if nothing was written yet.
+        newest_schema: Version of the schema that this program writes.
+        open_elsewhere: True if a program that does not take the store's lock has the file open.
+    """
+
+    kind: str
+    version: str | None = None
+    own_clock: bool = True
+    time: int | None = None
+    lasting: bool | None = None
+    write_concern: Mapping[str, object] | None = None
+    asked_concern: Mapping[str, object] | None = None
+    replica_set: str | None = None
+    members: int | None = None
+    retry_writes: bool | None = None
+    service: str | None = None
+    journal: str | None = None
+    synchronous: int | None = None
+    schema: int | None = None
+    newest_schema: int | None = None
+    open_elsewhere: bool | None = None
