@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from issuer_persistence.contract import Store
-from issuer_persistence.errors import Misconfigured, TagMissing, Unconfirmed
+from issuer_persistence.errors import Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreFacts
-from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
-from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument, fresh_version
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
+from issuer_persistence.records import Tag, check_argument, fresh_version
+from issuer_persistence.transactional import Transaction, TransactionalStore
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,33 @@ class Snapshot:
     ledger: Mapping[str, LedgerEntry]
 
 
-class MemoryStore(Store):
+class MemoryTransaction(Transaction):
+    """One call of a MemoryStore. Its last write cannot fail, so nothing is ever rolled back."""
+
+    def __init__(self, tags: dict[str, Tag], ledger: dict[str, LedgerEntry]) -> None:
+        self._tags, self._ledger = tags, ledger
+
+    def read(self, tag: str) -> Tag | None:
+        """See `Transaction.read`."""
+        return self._tags.get(tag)
+
+    def write(self, record: Tag) -> Tag:
+        """See `Transaction.write`."""
+        self._tags[record.tag] = record
+        return record
+
+    def enter(self, entry: LedgerEntry) -> None:
+        """See `Transaction.enter`."""
+        self._ledger[entry.id] = entry
+
+    def shorten(self, entry: str, high: int) -> None:
+        """See `Transaction.shorten`."""
+        found = self._ledger.get(entry)
+        if found is not None:
+            self._ledger[entry] = replace(found, high=min(found.high, high))
+
+
+class MemoryStore(TransactionalStore):
     """Records in a dict, every method under one lock. Nothing survives the process.
 
     A forked child has a copy, which would hand out its parent's ranges again: there every method raises Misconfigured.
@@ -58,7 +84,8 @@ class MemoryStore(Store):
             return _named.setdefault(name, cls(name))
 
     @contextmanager
-    def _locked(self, timeout: float) -> Iterator[None]:
+    def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[MemoryTransaction]:  # noqa: ARG002 - alike
+        """See `TransactionalStore.transaction`. It holds the lock."""
         if self._process != os.getpid():
             raise Misconfigured(
                 "a memory store cannot be used in a forked child, because the copy would issue its parent's numbers "
@@ -67,19 +94,9 @@ class MemoryStore(Store):
         if timeout <= 0 or not self._lock.acquire(timeout=timeout):
             raise Unconfirmed(f"the store was busy for {timeout:g} s")
         try:
-            yield
+            yield MemoryTransaction(self._tags, self._ledger)
         finally:
             self._lock.release()
-
-    def _live(self, tag: str) -> Tag:
-        found = self._tags.get(tag)
-        if found is None:
-            raise TagMissing(tag)
-        return found.live()
-
-    def _put(self, record: Tag) -> Tag:
-        self._tags[record.tag] = record
-        return record
 
     @property
     def url(self) -> str:
@@ -88,81 +105,18 @@ class MemoryStore(Store):
 
     def store_id(self, *, timeout: float) -> str:
         """See `Store.store_id`."""
-        with self._locked(timeout):
+        with self.transaction(timeout):
             return self._id
-
-    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
-        """See `Store.create`."""
-        with self._locked(timeout):
-            found = self._tags.get(tag)
-            return self._put(Tag.made(tag, found, settings))
-
-    def get(self, tag: str, *, timeout: float) -> Tag | None:
-        """See `Store.get`."""
-        with self._locked(timeout):
-            return self._tags.get(tag)
 
     def tags(self, *, timeout: float) -> list[Tag]:
         """See `Store.tags`."""
-        with self._locked(timeout):
+        with self.transaction(timeout):
             return sorted((each for each in self._tags.values() if not each.deleted), key=lambda each: each.tag)
-
-    def reserve_checked(
-        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
-    ) -> Reservation:
-        """See `Store.reserve_checked`."""
-        with self._locked(timeout):
-            before = self._live(tag)
-            after = self._put(before.reserved(n, at_least=at_least, exact=exact))
-            entry = purpose.entry(tag, before.max, after.max)
-            self._ledger[entry.id] = entry
-            return Reservation(after, before.max, after.max, entry.id)
-
-    def hand_back_checked(
-        self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
-    ) -> bool:
-        """See `Store.hand_back_checked`."""
-        last = held[-1]
-        with self._locked(timeout):
-            for entry, high in highs.items():
-                if entry in self._ledger:
-                    self._ledger[entry] = replace(self._ledger[entry], high=min(self._ledger[entry].high, high))
-            now = self._tags.get(last.tag.tag)
-            if now is None or now.version != last.version or now.max != last.high:
-                return False
-            self._put(now.changed(max=rest))
-            return True
-
-    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        """See `Store.configure`."""
-        with self._locked(timeout):
-            return self._put(self._live(tag).configured(changes))
-
-    def delete(self, tag: str, *, timeout: float) -> Tag:
-        """See `Store.delete`."""
-        with self._locked(timeout):
-            found = self._tags.get(tag)
-            if found is None:
-                raise TagMissing(tag)
-            return self._put(found.buried())
-
-    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
-        """See `Store.halt`."""
-        if below is not None:
-            check_argument("below", below)
-        with self._locked(timeout):
-            return self._put(self._live(tag).stopped(below)).halted
-
-    def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
-        """See `Store.recover`."""
-        check_argument("at_least", at_least)
-        with self._locked(timeout):
-            return self._put(self._live(tag).recovered(at_least))
 
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
         """See `Store.ledger`."""
         check_argument("newest", newest)
-        with self._locked(timeout):
+        with self.transaction(timeout):
             return self._entries(tag)[:newest]
 
     def segments(
@@ -170,7 +124,7 @@ class MemoryStore(Store):
     ) -> LedgerPage:
         """See `Store.segments`."""
         check_argument("count", count, 1)
-        with self._locked(timeout):
+        with self.transaction(timeout):
             found = self._entries(tag)
         if upward:
             found.reverse()
@@ -180,13 +134,13 @@ class MemoryStore(Store):
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         """See `Store.entries`."""
-        with self._locked(timeout):
+        with self.transaction(timeout):
             return [self._ledger[each] for each in ids if each in self._ledger and self._ledger[each].tag == tag]
 
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""
         check_argument("before", before)
-        with self._locked(timeout):
+        with self.transaction(timeout):
             kept = {self._entries(tag)[0].id for tag in {each.tag for each in self._ledger.values()}}
             old = [each.id for each in self._ledger.values() if each.time < before and each.id not in kept]
             for entry in old:
@@ -195,7 +149,7 @@ class MemoryStore(Store):
 
     def examine(self, *, timeout: float) -> StoreFacts:
         """See `Store.examine`."""
-        with self._locked(timeout):
+        with self.transaction(timeout):
             return StoreFacts(kind="memory", own_clock=False, lasting=False)
 
     def _entries(self, tag: str) -> list[LedgerEntry]:

@@ -24,6 +24,7 @@ from issuer_persistence.errors import MaxBehind, Misconfigured, Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 from issuer_persistence.sqlite.schema import SCHEMA
+from issuer_persistence.sqlite.store import SQLiteTransaction
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, let_go, lines, run_python, segments, start_loaders
 from tests.servers.absent import absent
@@ -40,8 +41,8 @@ def test_directories_are_made_for_the_owner_only(tmp_path: Path) -> None:
 
 def test_it_is_durable_in_wal_mode_and_tells_what_is_in_force(sqlite_bench: SQLiteBench) -> None:
     store = sqlite_bench.make()
-    with store._transaction(TIMEOUT) as connection:
-        found = [connection.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")]
+    with store.transaction(TIMEOUT) as reading:
+        found = [reading.connection.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")]
     assert found == [("wal",), (2,)]
     seen = store.examine(timeout=TIMEOUT)
     assert (seen.journal, seen.synchronous, seen.time) == ("wal", 2, None)
@@ -188,7 +189,7 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     entered, over = threading.Event(), threading.Event()
 
     def busy() -> None:
-        with store._transaction(TIMEOUT):
+        with store.transaction(TIMEOUT):
             entered.set()
             over.wait(TIMEOUT)
 
@@ -205,13 +206,13 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     forked = pytest.raises(Misconfigured, match="forked in the middle")
     with forked, ExitStack() as ends, pytest.MonkeyPatch.context() as patient:
         # Again, if its time is over before it has begun.
-        connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unconfirmed,))
+        open_ = until(lambda: ends.enter_context(store.transaction(0.5)), TIMEOUT, ignoring=(Unconfirmed,))
         patient.setattr(issuer_persistence.sqlite.store, "FORK_PATIENCE", 60.0)
         began = time.monotonic()
         store.before_fork()
         assert time.monotonic() - began < 30
         assert not store._ready_to_fork
-        assert connection.in_transaction
+        assert open_.connection.in_transaction
         store.after_fork_in_child()
     with pytest.raises(Misconfigured, match="forked in the middle"):
         get(store)
@@ -222,15 +223,15 @@ def test_a_child_that_is_forked_within_a_call_commits_nothing(
 ) -> None:
     """As by a signal's handler: the lock and the connection are the parent's."""
     create(sqlite_bench.store, step=10)
-    store: Any = sqlite_bench.store
-    write, children = store._write, []
+    store = sqlite_bench.store
+    write, children = SQLiteTransaction.write, list[int]()
 
-    def forking(*arguments: object) -> object:
+    def forking(*arguments: Any) -> object:
         children.append(os.fork())
         return write(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_write", forking)
+        patched.setattr(SQLiteTransaction, "write", forking)
         try:
             got = store.reserve("orders", None, purpose=Purpose("fork"), timeout=0.5)
         except Misconfigured as error:
@@ -249,12 +250,12 @@ def test_close_waits_no_longer_than_a_second_for_a_call_that_is_overdue(
     store = sqlite_bench.make()
     create(store)
     with ExitStack() as ends:
-        connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unconfirmed,))
+        open_ = until(lambda: ends.enter_context(store.transaction(0.5)), TIMEOUT, ignoring=(Unconfirmed,))
         ending = threading.Thread(target=store.close, daemon=True)
         ending.start()
         ending.join(60)
         assert not ending.is_alive()
-        assert connection.in_transaction, "it is left to the call"
+        assert open_.connection.in_transaction, "it is left to the call"
     assert "the store was closed while a call is still running" in caplog.text
     with pytest.raises(Misconfigured, match="was closed"):
         get(store)
@@ -332,15 +333,15 @@ def test_who_reads_its_own_files_within_a_transaction_shares_no_number(
     """Closing any of these files drops this process's POSIX locks on it, which are all that SQLite has."""
     create(sqlite_bench.store, step=10)
     store: Any = sqlite_bench.store
-    write, beside = store._write, []
+    write, beside = SQLiteTransaction.write, list[Any]()
 
-    def late(*arguments: object) -> object:
+    def late(*arguments: Any) -> object:
         Path(f"{sqlite_bench.path}{suffix}").read_bytes()
         beside.extend(segments(finish(run_python(["-c", _IMPATIENT, str(sqlite_bench.path)]))))
         return write(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_write", late)
+        patched.setattr(SQLiteTransaction, "write", late)
         own = reserve(store)
     check_contiguous([(own.low, own.high), *beside, *spans([reserve(store)])], 0, 20 + 10 * len(beside))
 
@@ -364,17 +365,17 @@ def test_a_range_that_a_program_without_the_lock_reserves_once_more_is_seen_by_v
     """It writes its transaction over that of a program with the lock, whose entry is lost with it."""
     create(sqlite_bench.store, step=10)
     older: Any = sqlite_bench.store
-    write, beside = older._write, run_python(["-c", _TWICE, str(sqlite_bench.path)])
+    write, beside = SQLiteTransaction.write, run_python(["-c", _TWICE, str(sqlite_bench.path)])
     monkeypatch.setattr(older._file, "_locked", lambda *_, **__: None)
 
-    def late(*arguments: object) -> object:
+    def late(*arguments: Any) -> object:
         Path(f"{sqlite_bench.path}-shm").read_bytes()
         let_go([beside])
         assert lines(beside, 1) == "0 10\n"
         return write(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(older, "_write", late)
+        patched.setattr(SQLiteTransaction, "write", late)
         assert spans([reserve(older)]) == [(0, 10)]
     assert segments(finish(beside, "go\n")) == [(10, 20)]
     with issuer.connect(store=sqlite_bench.make(), redis="none") as ids:
@@ -432,15 +433,15 @@ def test_a_log_that_goes_within_the_transaction_costs_a_gap_at_most(
 ) -> None:
     create(sqlite_bench.store, step=10)
     store: Any = sqlite_bench.store
-    write = store._write
+    write = SQLiteTransaction.write
 
-    def late(*arguments: object) -> object:
+    def late(*arguments: Any) -> object:
         Path(f"{sqlite_bench.path}-wal").unlink()
         Path(f"{sqlite_bench.path}-shm").unlink()
         return write(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_write", late)
+        patched.setattr(SQLiteTransaction, "write", late)
         assert reserve(store).high == 10
     assert elsewhere(sqlite_bench) == 20
 
@@ -451,14 +452,14 @@ def test_a_lock_that_is_removed_within_the_transaction_costs_a_gap(
     """Another process takes the lock of a new file then, and may work at the same time."""
     create(sqlite_bench.store, step=10)
     store: Any = sqlite_bench.store
-    write = store._write
+    write = SQLiteTransaction.write
 
-    def late(*arguments: object) -> object:
+    def late(*arguments: Any) -> object:
         store._file.lock.unlink()
         return write(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_write", late)
+        patched.setattr(SQLiteTransaction, "write", late)
         with pytest.raises(Unconfirmed, match="removed or replaced while it was locked"):
             reserve(store)
     assert reserve(store).low in (0, 10)
@@ -561,16 +562,16 @@ def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
 ) -> None:
     create(sqlite_bench.store, step=10)
     store: Any = sqlite_bench.store
-    read = store._read
+    read = SQLiteTransaction.read
     others = []
 
-    def late(*arguments: object) -> object:
+    def late(*arguments: Any) -> object:
         others.append(sqlite_bench.connect())
         others[-1].execute("UPDATE tags SET max = 50")
         return read(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_read", late)
+        patched.setattr(SQLiteTransaction, "read", late)
         with pytest.raises(Unconfirmed, match="does not take the lock"):
             get(store)
     assert get(store).max == 50

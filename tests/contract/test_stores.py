@@ -465,7 +465,7 @@ def test_in_memory_a_name_is_one_store_in_the_process() -> None:
 def test_in_memory_a_busy_store_costs_no_more_than_the_timeout_and_a_forked_one_refuses() -> None:
     store = MemoryStore()
     create(store)
-    with store._locked(TIMEOUT):
+    with store.transaction(TIMEOUT):
         with pytest.raises(Unconfirmed, match="busy"):
             store.get("orders", timeout=0.01)
         store._process = 0  # as a child finds it, whether it was told of the fork or not

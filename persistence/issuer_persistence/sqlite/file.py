@@ -65,7 +65,7 @@ class SQLiteFile:
     """The SQLite file at `path`. One thread at a time may use it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         # Beside it SQLite keeps the log, even if links lead there.
         self._real = os.path.realpath(path)
         #: The file whose lock each transaction takes.
@@ -82,7 +82,7 @@ class SQLiteFile:
         an older schema as if it had the newer columns.
         """
         try:
-            if writes and not os.path.exists(self.lock) and os.path.exists(self._path):  # noqa: PTH110 - a long name
+            if writes and not os.path.exists(self.lock) and os.path.exists(self.path):  # noqa: PTH110 - a long name
                 with self._read(deadline):
                     pass  # it is a store: no lock is made beside another program's file
             with self._alone(deadline, writes=writes):
@@ -124,7 +124,7 @@ class SQLiteFile:
             log.warning(
                 "%s is open in a program that does not take the lock %s. If that is an older version of issuer, "
                 "upgrade it: when it copies or reads the store's files, two programs get the same numbers",
-                self._path, self.lock,
+                self.path, self.lock,
             )  # fmt: skip
 
     # The lock.
@@ -149,7 +149,7 @@ class SQLiteFile:
         """Take the lock; None: there is none, and who only reads makes none."""
         if writes:
             self._make_directory()
-        database = _stat(self._path)
+        database = _stat(self.path)
         mode = _MODE if database is None else stat.S_IMODE(database.st_mode)
         try:
             try:
@@ -163,26 +163,26 @@ class SQLiteFile:
         except OSError as error:
             raise self._not_locked(error) from error
         except Unconfirmed as error:
-            raise Unconfirmed(f"{self._path} is locked: another process holds {self.lock}: {error}") from error
+            raise Unconfirmed(f"{self.path} is locked: another process holds {self.lock}: {error}") from error
         if writes and database is not None:
             _share(descriptor, database)
         return descriptor
 
     def _not_locked(self, error: OSError) -> Exception:
         if error.errno in NO_SPACE:
-            return Full(self._path)
+            return Full(self.path)
         return Misconfigured(
-            f"{self._path}: cannot be opened or created: {error}. The store locks {self.lock.name} beside it: use a "
+            f"{self.path}: cannot be opened or created: {error}. The store locks {self.lock.name} beside it: use a "
             "local disk with flock, and a directory that this user can write to"
         )
 
     def _make_directory(self) -> None:
         try:
-            missing = [each for each in self._path.parents if not each.exists()]
+            missing = [each for each in self.path.parents if not each.exists()]
             for each in reversed(missing):
                 each.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise Misconfigured(f"{self._path}: its directory cannot be created: {error}") from error
+            raise Misconfigured(f"{self.path}: its directory cannot be created: {error}") from error
 
     # The database, under the lock.
 
@@ -194,12 +194,12 @@ class SQLiteFile:
             version = self._version(connection)
             mode = connection.execute(f"PRAGMA journal_mode = {JOURNAL_MODE}").fetchone()[0]
             if mode != JOURNAL_MODE:
-                raise Misconfigured(f"{self._path}: its file system allows no write-ahead log (journal mode {mode!r})")
+                raise Misconfigured(f"{self.path}: its file system allows no write-ahead log (journal mode {mode!r})")
             connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AFTER}")
             if version < SCHEMA:
                 self._bring_up_to_date(connection)
-            self._known = _identity(self._path)
+            self._known = _identity(self.path)
             connection.execute("BEGIN IMMEDIATE")
             yield connection
 
@@ -207,7 +207,7 @@ class SQLiteFile:
     def _read(self, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
         """Open the file to read, and begin. See `transaction`."""
         self._check_names()
-        if self._known is None and not os.path.lexists(self._path):
+        if self._known is None and not os.path.lexists(self.path):
             with _empty() as connection:
                 yield connection
         elif self.has_log:
@@ -230,7 +230,7 @@ class SQLiteFile:
                 with _empty() as empty:
                     yield empty
                 return
-            self._known = _identity(self._path)
+            self._known = _identity(self.path)
             for table, columns in missing_at(version).items():
                 added = ", ".join(f'NULL AS "{each}"' for each in columns)
                 connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {added} FROM main.{table}")  # noqa: S608 - ours
@@ -249,9 +249,7 @@ class SQLiteFile:
             raise self._disturbed()
 
     def _disturbed(self) -> Unconfirmed:
-        return Unconfirmed(
-            f"{self._path}: meanwhile it was opened by a program that does not take the lock {self.lock}"
-        )
+        return Unconfirmed(f"{self.path}: meanwhile it was opened by a program that does not take the lock {self.lock}")
 
     def _opened(self, options: str, deadline: CallDeadline) -> sqlite3.Connection:
         address = f"{Path(self._real).as_uri()}?{options}"
@@ -262,10 +260,8 @@ class SQLiteFile:
 
     def _check_identity(self) -> None:
         """Misconfigured if the database is another file than the one that this process has used."""
-        if self._known is not None and _identity(self._path) != self._known:
-            raise Misconfigured(
-                f"{self._path} was replaced or removed while it was in use: restart, then run `recover`"
-            )
+        if self._known is not None and _identity(self.path) != self._known:
+            raise Misconfigured(f"{self.path} was replaced or removed while it was in use: restart, then run `recover`")
 
     def _check_names(self) -> None:
         """Misconfigured if the file has, or may have, another name: each would have a log and a lock of its own.
@@ -274,17 +270,17 @@ class SQLiteFile:
         itself mounted has one name here and another one where it comes from.
         """
         self._check_identity()
-        found = _stat(self._path)
+        found = _stat(self.path)
         if self._known is not None or found is None:
             return
         if found.st_nlink > 1:
             raise Misconfigured(
-                f"{self._path} has {found.st_nlink} names (hard links), and SQLite keeps a separate log for each "
+                f"{self.path} has {found.st_nlink} names (hard links), and SQLite keeps a separate log for each "
                 "name, so two programs would get the same numbers. Keep one name; to copy the file, use `VACUUM INTO`"
             )
         if self._real in _mount_points():
             raise Misconfigured(
-                f"{self._path} is itself a mount point, so its log would not be in the directory of the original "
+                f"{self.path} is itself a mount point, so its log would not be in the directory of the original "
                 "file, and two containers would get the same numbers. Mount the directory that contains it"
             )
 
@@ -312,7 +308,7 @@ class SQLiteFile:
             return min(version, SCHEMA)
         if version > SCHEMA:
             raise Misconfigured(
-                f"{self._path} was written by a newer version (schema {version}; this one supports {SCHEMA}): "
+                f"{self.path} was written by a newer version (schema {version}; this one supports {SCHEMA}): "
                 "upgrade this program"
             )
         tables = {
@@ -323,33 +319,33 @@ class SQLiteFile:
         for table in COLUMNS:
             found: set[Any] = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
             if version < 1 or found != columns_at(version, table):
-                raise Misconfigured(f"{self._path} is a database of another program: use another file")
+                raise Misconfigured(f"{self.path} is a database of another program: use another file")
         return version
 
     def _translated(self, error: sqlite3.Error) -> Exception:
         # The low byte is the primary code; errors that Python itself raises have none.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in _SET_UP_WRONGLY:
-            return Misconfigured(f"{self._path}: {_SET_UP_WRONGLY[code]} ({error})")
+            return Misconfigured(f"{self.path}: {_SET_UP_WRONGLY[code]} ({error})")
         if code == sqlite3.SQLITE_FULL or (code in _FOR_WANT_OF_SPACE and self._has_no_space()):
-            return Full(self._path)
+            return Full(self.path)
         if code == sqlite3.SQLITE_CANTOPEN and not self._may_be_a_file():
-            return Misconfigured(f"{self._path}: cannot be opened or created ({error})")
-        return Unconfirmed(f"{self._path}: {error}")
+            return Misconfigured(f"{self.path}: cannot be opened or created ({error})")
+        return Unconfirmed(f"{self.path}: {error}")
 
     def _has_no_space(self) -> bool:
         try:
-            disk = os.statvfs(self._path.parent)
+            disk = os.statvfs(self.path.parent)
         except OSError:
             return False
         return disk.f_bavail * disk.f_frsize < _SPACE or (disk.f_files > 0 and disk.f_favail == 0)
 
     def _may_be_a_file(self) -> bool:
         try:
-            is_directory = self._path.is_dir()
+            is_directory = self.path.is_dir()
         except OSError:  # a name that is too long, for one
             return False
-        return not is_directory and os.access(self._path.parent, os.W_OK | os.X_OK)
+        return not is_directory and os.access(self.path.parent, os.W_OK | os.X_OK)
 
 
 @contextmanager

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from issuer_persistence import forks, scheme_json
-from issuer_persistence.contract import CallDeadline, Store
-from issuer_persistence.errors import MaxBehind, Misconfigured, TagMissing, Unconfirmed
+from issuer_persistence.contract import CallDeadline
+from issuer_persistence.errors import MaxBehind, Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
-from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
-from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
+from issuer_persistence.records import Tag, check_argument
 from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
+from issuer_persistence.transactional import Transaction, TransactionalStore
 from issuer_persistence.urls import has_parameters, mask
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ _GET_TAGS = f"SELECT {_names(TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
 _NEWEST_FIRST = "ORDER BY high DESC, low DESC, id DESC LIMIT ?"
 _OLDEST_FIRST = "ORDER BY high, low, id LIMIT ?"
 _OF_TAG = f"SELECT {_names(ENTRY_COLUMNS)} FROM segments WHERE tag = ?"  # noqa: S608 - see above
+_ENTRY = f"{_OF_TAG} AND id = ?"
 _NEWEST, _OLDEST = f"{_OF_TAG} {_NEWEST_FIRST}", f"{_OF_TAG} {_OLDEST_FIRST}"
 _BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # high alone is for the index
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
@@ -85,7 +87,75 @@ def _entry(row: Sequence[object]) -> dict[str, object]:
     return dict(zip(ENTRY_COLUMNS, row, strict=True))
 
 
-class SQLiteStore(Store):
+class SQLiteTransaction(Transaction):
+    """One transaction on the open file.
+
+    Attributes:
+        connection: Connection to the file.
+        entered: The ledger entry that was written. None if there is none.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, file: SQLiteFile, newest: dict[str, LedgerEntry]) -> None:
+        self.connection, self._file, self._newest = connection, file, newest
+        self.entered: LedgerEntry | None = None
+
+    def read(self, tag: str) -> Tag | None:
+        """See `Transaction.read`."""
+        row = self.connection.execute(f"{_GET_TAGS} WHERE tag = ?", (tag,)).fetchone()
+        return None if row is None else _record(row)
+
+    def write(self, record: Tag) -> Tag:
+        """See `Transaction.write`."""
+        fields = {**asdict(record), "scheme": scheme_json.text(record.scheme)}
+        self.connection.execute(_PUT_TAG, [fields[each] for each in TAG_COLUMNS])
+        return record
+
+    def enter(self, entry: LedgerEntry) -> None:
+        """See `Transaction.enter`."""
+        self._insert(entry)
+        self.entered = entry
+
+    def shorten(self, entry: str, high: int) -> None:
+        """See `Transaction.shorten`."""
+        self.connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
+
+    def inspect(self, record: Tag) -> None:
+        """Raise MaxBehind if the record is older than the ledger: the numbers would be reserved again."""
+        self._put_back(record.tag)
+        (taken,) = self.connection.execute(_TAKEN, (record.tag, record.max)).fetchone()
+        if taken is not None:
+            raise MaxBehind(record.tag, record.max, taken, certain=True)
+
+    def _insert(self, entry: LedgerEntry) -> None:
+        fields = asdict(entry)
+        self.connection.execute(_PUT_ENTRY, [fields[each] for each in ENTRY_COLUMNS])
+
+    def _put_back(self, tag: str) -> None:
+        """Write this process's newest entry of the tag again if it was overwritten, so that `verify` finds both.
+
+        A program that does not take our lock, and has lost SQLite's locks, overwrites a transaction with its own. Then
+        one range is reserved twice, but has one entry, or one of its two entries is not in the index.
+        """
+        own = self._newest.get(tag)
+        if own is None:
+            return
+        of_range = (tag, own.low, own.high)
+        if (own.id,) in self.connection.execute(_ENDING_WITHIN, of_range).fetchall():
+            return
+        self.connection.execute("REINDEX segments")
+        found = self.connection.execute(_OVERLAPPING, of_range).fetchall()
+        if not found:
+            return  # it was pruned
+        if (own.id,) not in found:
+            self._insert(own)
+        log.error(
+            "%s: tag %r: %d..%d was reserved twice, as `issuer verify` shows. The file is used by a program that "
+            "does not take the lock %s: upgrade that program",
+            self._file.path, tag, own.low + 1, own.high, self._file.lock,
+        )  # fmt: skip
+
+
+class SQLiteStore(TransactionalStore):
     """Tags and ledger in the SQLite file at `path`; a reservation and its ledger entry are one transaction.
 
     The file is opened for each call and closed at its end, see `file`; one thread at a time does. The first
@@ -135,86 +205,28 @@ class SQLiteStore(Store):
 
     def store_id(self, *, timeout: float) -> str:
         """See `Store.store_id`."""
-        with self._transaction(timeout, writes=False) as connection:
-            found = connection.execute("SELECT id FROM meta").fetchone()
+        with self.transaction(timeout, writes=False) as reading:
+            found = reading.connection.execute("SELECT id FROM meta").fetchone()
         return "" if found is None else str(found[0])
-
-    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
-        """See `Store.create`."""
-        with self._transaction(timeout) as connection:
-            return self._write(connection, Tag.made(tag, self._read(connection, tag), settings))
-
-    def get(self, tag: str, *, timeout: float) -> Tag | None:
-        """See `Store.get`."""
-        with self._transaction(timeout, writes=False) as connection:
-            return self._read(connection, tag)
 
     def tags(self, *, timeout: float) -> list[Tag]:
         """See `Store.tags`."""
-        with self._transaction(timeout, writes=False) as connection:
-            rows = connection.execute(_GET_TAGS).fetchall()
+        with self.transaction(timeout, writes=False) as reading:
+            rows = reading.connection.execute(_GET_TAGS).fetchall()
         return sorted((each for each in map(_record, rows) if not each.deleted), key=lambda each: each.tag)
-
-    def reserve_checked(
-        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
-    ) -> Reservation:
-        """See `Store.reserve_checked`."""
-        with self._transaction(timeout) as connection:
-            before = self._live(connection, tag)
-            self._put_back(connection, tag)
-            (taken,) = connection.execute(_TAKEN, (tag, before.max)).fetchone()
-            if taken is not None:
-                # The record went back and the ledger did not: a reservation now would overlap with one of before.
-                raise MaxBehind(tag, before.max, taken, certain=True)
-            after = self._write(connection, before.reserved(n, at_least=at_least, exact=exact))
-            entry = purpose.entry(tag, before.max, after.max)
-            self._enter(connection, entry)
-        self._newest[tag] = entry
-        return Reservation(after, before.max, after.max, entry.id)
 
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
     ) -> bool:
         """See `Store.hand_back_checked`."""
-        last = held[-1]
-        self._newest.pop(last.tag.tag, None)
-        with self._transaction(timeout) as connection:
-            for entry, high in highs.items():
-                connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
-            now = self._read(connection, last.tag.tag)
-            if now is None or now.version != last.version or now.max != last.high:
-                return False
-            self._write(connection, now.changed(max=rest))
-        return True
-
-    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        """See `Store.configure`."""
-        return self._change(tag, timeout, lambda found: found.configured(changes))
-
-    def delete(self, tag: str, *, timeout: float) -> Tag:
-        """See `Store.delete`."""
-        with self._transaction(timeout) as connection:
-            found = self._read(connection, tag)
-            if found is None:
-                raise TagMissing(tag)
-            return self._write(connection, found.buried())
-
-    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
-        """See `Store.halt`."""
-        if below is not None:
-            check_argument("below", below)
-        return self._change(tag, timeout, lambda found: found.stopped(below)).halted
-
-    def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
-        """See `Store.recover`."""
-        check_argument("at_least", at_least)
-        return self._change(tag, timeout, lambda found: found.recovered(at_least))
+        self._newest.pop(held[-1].tag.tag, None)
+        return super().hand_back_checked(held, highs, rest, timeout=timeout)
 
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
         """See `Store.ledger`."""
         check_argument("newest", newest)
-        with self._transaction(timeout, writes=False) as connection:
-            rows = connection.execute(_NEWEST, (tag, newest)).fetchall()
+        with self.transaction(timeout, writes=False) as reading:
+            rows = reading.connection.execute(_NEWEST, (tag, newest)).fetchall()
         return [LedgerEntry.checked(_entry(row)) for row in rows]
 
     def segments(
@@ -223,21 +235,21 @@ class SQLiteStore(Store):
         """See `Store.segments`."""
         check_argument("count", count, 1)
         statement = (_OLDEST if upward else _NEWEST) if beyond is None else _ABOVE if upward else _BELOW
-        with self._transaction(timeout, writes=False) as connection:
-            rows = connection.execute(statement, (tag, *(beyond or ())[:1], *(beyond or ()), count)).fetchall()
+        with self.transaction(timeout, writes=False) as reading:
+            rows = reading.connection.execute(statement, (tag, *(beyond or ())[:1], *(beyond or ()), count)).fetchall()
         return LedgerPage.of([_entry(row) for row in rows], count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         """See `Store.entries`."""
-        with self._transaction(timeout, writes=False) as connection:
-            found = [row for each in ids for row in connection.execute(f"{_OF_TAG} AND id = ?", (tag, each)).fetchall()]
-        return [LedgerEntry.checked(_entry(row)) for row in found]
+        with self.transaction(timeout, writes=False) as reading:
+            found = [reading.connection.execute(_ENTRY, (tag, each)).fetchone() for each in ids]
+        return [LedgerEntry.checked(_entry(row)) for row in found if row is not None]
 
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""
         check_argument("before", before)
-        with self._transaction(timeout) as connection:
-            return connection.execute(_PRUNE, (before,)).rowcount
+        with self.transaction(timeout) as transaction:
+            return transaction.connection.execute(_PRUNE, (before,)).rowcount
 
     def examine(self, *, timeout: float) -> StoreFacts:
         """See `Store.examine`."""
@@ -278,63 +290,18 @@ class SQLiteStore(Store):
         else:
             log.warning("%s: the store was closed while a call is still running in another thread", self._path)
 
-    # Inside a transaction.
-
-    def _read(self, connection: sqlite3.Connection, tag: str) -> Tag | None:
-        row = connection.execute(f"{_GET_TAGS} WHERE tag = ?", (tag,)).fetchone()
-        return None if row is None else _record(row)
-
-    def _live(self, connection: sqlite3.Connection, tag: str) -> Tag:
-        found = self._read(connection, tag)
-        if found is None:
-            raise TagMissing(tag)
-        return found.live()
-
-    def _write(self, connection: sqlite3.Connection, record: Tag) -> Tag:
-        fields = {**asdict(record), "scheme": scheme_json.text(record.scheme)}
-        connection.execute(_PUT_TAG, [fields[each] for each in TAG_COLUMNS])
-        return record
-
-    def _enter(self, connection: sqlite3.Connection, entry: LedgerEntry) -> None:
-        fields = asdict(entry)
-        connection.execute(_PUT_ENTRY, [fields[each] for each in ENTRY_COLUMNS])
-
-    def _put_back(self, connection: sqlite3.Connection, tag: str) -> None:
-        """Put this process's newest entry of the tag back if another one is in its place: `verify` must find both.
-
-        A program that doesn't take our lock, and has lost SQLite's, writes its transaction over another one: the same
-        range twice, with one entry for it, or with one of the two left out of the index.
-        """
-        own = self._newest.get(tag)
-        if own is None:
-            return
-        of_range = (tag, own.low, own.high)
-        if (own.id,) in connection.execute(_ENDING_WITHIN, of_range).fetchall():
-            return
-        connection.execute("REINDEX segments")
-        found = connection.execute(_OVERLAPPING, of_range).fetchall()
-        if not found:
-            return  # it was pruned
-        if (own.id,) not in found:
-            self._enter(connection, own)
-        log.error(
-            "%s: tag %r: %d..%d was reserved twice, as `issuer verify` shows. The file is used by a program that "
-            "does not take the lock %s: upgrade that program",
-            self._path, tag, own.low + 1, own.high, self._file.lock,
-        )  # fmt: skip
-
-    def _change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
-        with self._transaction(timeout) as connection:
-            return self._write(connection, change(self._live(connection, tag)))
-
     @contextmanager
-    def _transaction(self, timeout: float, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
-        """Commit if the block ends normally, a `return` included; roll back if it raises."""
-        with self._turn(timeout) as deadline, self._file.transaction(deadline, writes=writes) as connection:
-            lock = self._lock
-            yield connection
-            if self._lock is not lock:  # a signal's handler has forked, and in this child nothing may be committed
-                raise Misconfigured(f"{self._path}: {self._refusal}")
+    def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[SQLiteTransaction]:
+        """See `TransactionalStore.transaction`."""
+        with self._turn(timeout) as deadline:
+            with self._file.transaction(deadline, writes=writes) as connection:
+                lock = self._lock
+                transaction = SQLiteTransaction(connection, self._file, self._newest)
+                yield transaction
+                if self._lock is not lock:  # a signal handler has forked, and this child must commit nothing
+                    raise Misconfigured(f"{self._path}: {self._refusal}")
+            if transaction.entered is not None:
+                self._newest[transaction.entered.tag] = transaction.entered
 
     @contextmanager
     def _turn(self, timeout: float) -> Iterator[CallDeadline]:

@@ -1,0 +1,130 @@
+"""Stores with transactions: each change of a tag reads its record, changes it in Python, and writes it.
+
+A store provides `transaction`; this class has the methods of the contract that are made of one. The arithmetic is done
+in Python, because databases differ in what they do when an integer overflows: SQLite turns it into a float.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import TagMissing
+from issuer_persistence.ledger import Reservation
+from issuer_persistence.records import Tag, check_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from issuer_persistence.ledger import LedgerEntry, Purpose
+    from issuer_persistence.records import TagChanges, TagSettings
+
+
+class Transaction(ABC):
+    """One transaction. Nothing of it takes effect if its block raises."""
+
+    @abstractmethod
+    def read(self, tag: str) -> Tag | None:
+        """Return the record of a tag. None if there is none."""
+
+    @abstractmethod
+    def write(self, record: Tag) -> Tag:
+        """Create or replace the record of a tag, and return it."""
+
+    @abstractmethod
+    def enter(self, entry: LedgerEntry) -> None:
+        """Write a new ledger entry."""
+
+    @abstractmethod
+    def shorten(self, entry: str, high: int) -> None:
+        """Lower the `high` of a ledger entry to this number. Do nothing if it is lower already, or not there."""
+
+    def inspect(self, record: Tag) -> None:  # noqa: B027 - most stores have nothing to check
+        """Check the record of a tag before a reservation. Raise an error to reject the reservation."""
+
+    def live(self, tag: str) -> Tag:
+        """Return the record of a tag that is not deleted. Otherwise raise TagMissing."""
+        found = self.read(tag)
+        if found is None:
+            raise TagMissing(tag)
+        return found.live()
+
+
+class TransactionalStore(Store):
+    """A store whose changes are transactions. A reservation and its ledger entry are in one transaction."""
+
+    @abstractmethod
+    def transaction(self, timeout: float, *, writes: bool = True) -> AbstractContextManager[Transaction]:
+        """Begin a transaction. Commit if the block ends normally, also by `return`. Roll back if it raises.
+
+        At most one transaction that writes may be open at a time, in all processes: a second one waits.
+
+        Args:
+            timeout: Longest duration of the transaction in seconds, above 0.
+            writes: False if the block only reads.
+        """
+
+    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
+        """See `Store.create`."""
+        with self.transaction(timeout) as transaction:
+            return transaction.write(Tag.made(tag, transaction.read(tag), settings))
+
+    def get(self, tag: str, *, timeout: float) -> Tag | None:
+        """See `Store.get`."""
+        with self.transaction(timeout, writes=False) as transaction:
+            return transaction.read(tag)
+
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
+    ) -> Reservation:
+        """See `Store.reserve_checked`."""
+        with self.transaction(timeout) as transaction:
+            before = transaction.live(tag)
+            transaction.inspect(before)
+            after = transaction.write(before.reserved(n, at_least=at_least, exact=exact))
+            entry = purpose.entry(tag, before.max, after.max)
+            transaction.enter(entry)
+        return Reservation(after, entry.low, entry.high, entry.id)
+
+    def hand_back_checked(
+        self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
+    ) -> bool:
+        """See `Store.hand_back_checked`."""
+        last = held[-1]
+        with self.transaction(timeout) as transaction:
+            for entry, high in highs.items():
+                transaction.shorten(entry, high)
+            now = transaction.read(last.tag.tag)
+            if now is None or now.version != last.version or now.max != last.high:
+                return False
+            transaction.write(now.changed(max=rest))
+        return True
+
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
+        """See `Store.configure`."""
+        return self._change(tag, timeout, lambda found: found.configured(changes))
+
+    def delete(self, tag: str, *, timeout: float) -> Tag:
+        """See `Store.delete`."""
+        with self.transaction(timeout) as transaction:
+            found = transaction.read(tag)
+            if found is None:
+                raise TagMissing(tag)
+            return transaction.write(found.buried())
+
+    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
+        """See `Store.halt`."""
+        if below is not None:
+            check_argument("below", below)
+        return self._change(tag, timeout, lambda found: found.stopped(below)).halted
+
+    def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
+        """See `Store.recover`."""
+        check_argument("at_least", at_least)
+        return self._change(tag, timeout, lambda found: found.recovered(at_least))
+
+    def _change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
+        with self.transaction(timeout) as transaction:
+            return transaction.write(change(transaction.live(tag)))
