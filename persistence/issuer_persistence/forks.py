@@ -1,21 +1,21 @@
-"""Forks: also those that Python doesn't see, as uWSGI's, which forks in C and calls none of Python's hooks.
+"""Hooks around forks, also around forks in C, which do not run Python's hooks. uWSGI forks its workers in C.
 
-A hook is registered once and runs around both kinds. Before a fork in C it is the C library that calls us, in the
-parent (`pthread_atfork`). In the child nothing calls us: its first call that isn't answered out of memory asks
-`notice`, which compares the process's id and makes good what the hooks would have done. So that nothing is answered out
-of memory there before, the parent puts away what lies open (`unseen`) until the fork is over.
+A hook is registered once, and runs around both kinds of forks. Before a fork in C, the C library calls this module in
+the parent (`pthread_atfork`). In the child nothing calls it. There, the first call that needs Redis or the store calls
+`notice`, which compares the process id and runs the hooks of the child. Calls that are answered from memory do not call
+`notice`. So the parent removes the numbers in memory (`unseen`) until the fork is over.
 
-One thread forks at a time, the others wait for their turn: what a hook holds until its fork is over belongs to one
-fork. With two at once an SQLite store stayed locked for ever.
+Only one thread forks at a time, and the others wait for their turn, because what a hook holds until the end of its fork
+belongs to one fork. With two forks at once, an SQLite store stayed locked for ever.
 """
 
 from __future__ import annotations
 
 import atexit
 
-# Its own hook takes a lock that a fork amid our hooks would take again, and wait for ever (seen). Registered before
-# ours, it is called after them. And APScheduler imports both, which can't be done any more once the main thread has
-# returned: a thread that goes on could not make its first issuer.
+# The hook of concurrent.futures takes a lock. A fork within our hooks would take it again and hang (seen). It must be
+# registered before ours, so that it is called after them. APScheduler also imports both modules. After the main thread
+# has returned, they cannot be imported any more, and another thread could not create its first issuer.
 import concurrent.futures.process
 import concurrent.futures.thread  # noqa: F401
 import ctypes
@@ -42,27 +42,27 @@ class _Hooks(NamedTuple):
 
 
 class State:
-    """This process's id, and which threads fork it."""
+    """Id of this process, and the threads that fork it."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        #: The thread that has its turn, once for each of its forks: a signal's handler may fork in the middle of one.
+        #: The thread that has the turn, once for each of its forks: a signal handler may fork within a fork.
         self.turns: list[int] = []
-        #: The threads in a fork that Python doesn't see.
+        #: Threads in a fork in C.
         self.unseen: set[int] = set()
-        #: The hooks of the present fork that are to be called before it yet.
+        #: Hooks of the current fork that must still be called before it.
         self.ahead: list[Hook | None] = []
         self.becoming = False
 
 
-#: A thread waits this many seconds for its turn to fork. Hooks wait 10 s at most for a call of a store.
+#: How long a thread waits for its turn to fork, in seconds. Hooks wait at most 10 s for a call of a store.
 TURN = 15.0
 
 _state = State()
 _hooks: list[_Hooks] = []
 #: Held from before a fork until it is over in the parent.
 _turn = threading.RLock()
-#: Held by the thread of a child that does what the hooks would have done.
+#: Held by the thread of a child that runs the hooks.
 _renewal = threading.RLock()
 
 
@@ -74,40 +74,44 @@ def register(
     unseen: Hook | None = None,
     unseen_over: Hook | None = None,
 ) -> None:
-    """Call these around each fork: `before` it, after it `in_parent` and `in_child`; none of them may import anything.
+    """Register hooks for all forks. A hook must not import anything.
 
-    `unseen`, `unseen_over`: in the parent, before and after a fork that Python doesn't see, to put away what could be
-    used in the child without a look at its owner. `before` is called in the opposite order, as Python does.
+    Args:
+        before: Called before a fork, in the opposite order of registration.
+        in_parent: Called after a fork in the parent.
+        in_child: Called after a fork in the child.
+        unseen: Called in the parent before a fork in C, to remove what the child could use before it calls `notice`.
+        unseen_over: Called in the parent after a fork in C.
     """
     _hooks.append(_Hooks(before, in_parent, in_child, unseen, unseen_over))
 
 
 def in_uwsgi_master() -> bool:
-    """Say whether this process is uWSGI's, before it forks its workers: a thread that begins here is missed there.
+    """Return True in the main process of uWSGI, before it forks its workers. No thread must be started there.
 
-    Nothing tells a worker that the thread is its parent's; it would wait for its end, at its own, for ever.
+    A worker does not have the thread, but does not know this. At its end it would wait for the thread for ever.
     """
     worker_id = getattr(sys.modules.get("uwsgi"), "worker_id", None)
     return callable(worker_id) and worker_id() == 0
 
 
 def leave_signals() -> None:
-    """In a thread of ours: leave signals to the main thread, if uWSGI handles them.
+    """Block signals in the current thread if uWSGI handles them, so that the main thread gets them.
 
-    Its handlers are C's, and end the interpreter in the thread that they hit. One that is stopped just then isn't the
-    main one, and a thread of a pool that waits for the pool's end, which is its own, raises RuntimeError (seen).
+    uWSGI's handlers are written in C, and end the interpreter in the thread that gets the signal. If this is a thread
+    of a pool, it waits for itself, and raises RuntimeError (seen).
     """
     if "uwsgi" in sys.modules:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def under_way() -> bool:
-    """Say whether the process is being forked unseen at this moment: then nothing may be laid open."""
+    """Return True during a fork in C. Then no number may be offered to callers in memory."""
     return bool(_state.unseen)
 
 
 def notice() -> None:
-    """Do what the hooks would have done, if this is the child of a fork that they didn't see. 70 ns if it isn't."""
+    """Run the hooks of the child if this process was forked in C. In other processes this takes 70 ns."""
     if os.getpid() != _state.process:
         _become_child()
 
@@ -124,7 +128,7 @@ def _become_child() -> None:
             _turn = threading.RLock()
             _state.turns.clear()
             _state.unseen.clear()
-            # Last: another thread of the child waits above until all is done.
+            # Last, because another thread of the child waits above until everything is done.
             _state.process, _state.becoming = os.getpid(), False
 
 
@@ -133,7 +137,7 @@ def _run(hooks: list[Hook | None]) -> None:
         try:
             if hook is not None:
                 hook()
-        except BaseException:  # also an interrupt: Python loses it here, and the others must let go what they hold
+        except BaseException:  # also an interrupt: the other hooks must still release what they hold
             log.exception("the fork handler %r failed", hook)
 
 
@@ -199,7 +203,7 @@ def _in_parent_unseen() -> None:
 
 
 class _Call:
-    """As an attribute of a class, it calls the function when an object that has no such attribute is asked for it."""
+    """Class attribute that calls a function when it is read from an object that has no such attribute itself."""
 
     def __init__(self, function: Hook) -> None:
         self._function = function
@@ -209,11 +213,11 @@ class _Call:
 
 
 class _Calls(threading.local):
-    """Calls of the C library around a fork of this thread: none in os.fork, whose own hooks have set both to None.
+    """Calls of the C library around a fork of this thread. During os.fork, its hooks have set both to None.
 
-    From 3.13 on, os.fork holds a lock of the interpreter that threads take at their beginning and end. A function in
-    Python could leave the GIL there to a thread that waits for that lock, and neither would ever go on. So in os.fork
-    the C library must not run any: it gets an attribute.
+    Since Python 3.13, os.fork holds a lock of the interpreter that threads take when they start and end. A Python
+    function could give the GIL to a thread that waits for this lock, and both would hang. So during os.fork the C
+    library must not call a function: it reads an attribute.
     """
 
     before = _Call(_before_unseen)
@@ -223,19 +227,19 @@ class _Calls(threading.local):
 _calls = _Calls()
 _FUNCTION = ctypes.CFUNCTYPE(None)
 _HANDLE = ctypes.create_string_buffer(8)
-#: Called by the C library, and kept as long as it may call them.
+#: Functions for the C library. They must exist as long as it can call them.
 _CALLED: list[Any] = [_FUNCTION(partial(getattr, _calls, name)) for name in ("before", "in_parent")]
 
 
 def _watch() -> bool:
-    """Have the C library call us around each fork; False if it has no way for that."""
+    """Register the calls with the C library. False if it offers no way."""
     try:
         libc = ctypes.CDLL(None)
-        # glibc has no `pthread_atfork` to be found by name, but what that is made of.
+        # glibc does not export `pthread_atfork`, but the function that it calls.
         if (register_atfork := getattr(libc, "__register_atfork", None)) is not None:
             registered = register_atfork(*_CALLED, None, ctypes.byref(_HANDLE)) == 0
             if registered:
-                # A fork after the interpreter's end would call what isn't there any more.
+                # A fork after the end of the interpreter would call functions that do not exist any more.
                 atexit.register(getattr(libc, "__cxa_finalize"), ctypes.byref(_HANDLE))
         else:
             registered = libc.pthread_atfork(*_CALLED, None) == 0
@@ -247,6 +251,6 @@ def _watch() -> bool:
     return bool(registered)
 
 
-#: Whether forks in C are seen by the parent.
+#: True if the parent notices forks in C.
 watched = _watch()
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -37,39 +37,37 @@ from issuer_persistence.scheme_json import SCHEME_MOST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-#: A file is followed by the next one when it has grown by this many bytes: about 7 500 reservations. Reading it, for
-#: what is to be carried over, takes 0.2 s.
+#: Size in bytes after which a new file is begun: about 7 500 reservations. Rotation reads the file, which takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024
 
-#: How many segments of a tag are remembered one by one, the highest. A hand back is about the highest of one process,
-#: which holds three at most; of those below it is enough to know where they end.
+#: How many segments of a tag are kept one by one, those with the highest numbers. A process hands back its highest
+#: segments, and holds three at most. Of the segments below, only the highest number is kept.
 KEPT = 8
 
 _FORMAT = 1
 _HEAD = b'{"kind":"journal",'
-#: The head is all that is read before an append; it is shorter than this.
+#: Upper bound of the head's length. Only the head is read before an append.
 _HEAD_MOST = 4096
-#: About the longest line that there is, in bytes: a description of 1000 bytes can take six times as many, and then
-#: there is the scheme.
+#: About the length of the longest line, in bytes: a description of 1000 bytes can take 6000, and the scheme follows.
 _LINE_MOST = 8192 + SCHEME_MOST
 _END = rb',"crc":"([0-9a-f]{8})"\}'
 _LINE = re.compile(rb"(\{.*?)" + _END, re.DOTALL)
-#: How long a reader waits, in seconds, for processes that append, before it says that a line is damaged.
+#: How long a reader waits for processes that append before it reports a damaged line, in seconds.
 _READ_LOCK = 2.0
-#: What a line says of the tag's record.
+#: Fields of the tag's record in a line.
 _SETTINGS = (*SETTINGS, "deleted")
-#: Of these, what lines of before say nothing of.
+#: Fields that lines of older versions lack.
 _LATER = ("scheme", "step_mode")
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:
-    """Return the line without its newline. It is ASCII, so neither a newline nor a NUL is in it."""
+    """Return the line without its newline. It is ASCII and contains no newline and no NUL."""
     text = json.dumps(fields, separators=(",", ":")).encode()[:-1]
     return b'%s,"crc":"%08x"}' % (text, crc32(text))
 
 
 def decoded(line: bytes) -> dict[str, Any] | None:
-    """Return what the line says; None if it isn't exactly as it was written."""
+    """Return the fields of a line. None if the line was modified."""
     found = _LINE.fullmatch(line)
     if found is None or crc32(found[1]) != int(found[2], 16):
         return None
@@ -81,18 +79,18 @@ def decoded(line: bytes) -> dict[str, Any] | None:
 
 
 def _whole(tail: bytes) -> bytes:
-    """Return the whole line that the end of a file holds, b"" if it is torn.
+    """Return the complete line at the end of a file, or b"" if the line is torn.
 
-    What comes behind a line is no part of it: the byte of a newline that a power cut kept from the disk.
+    A byte after the line does not belong to it: it is a newline that did not reach the disk before a power cut.
     """
-    # The first end that checks: an object in a scheme may have a `crc` of its own.
+    # The first end whose checksum is right: an object in a scheme may also have a `crc`.
     lines = (tail[: each.end()] for each in re.finditer(_END, tail))
     return next((line for line in lines if decoded(line) is not None), b"")
 
 
 @dataclass(slots=True)
 class Known:
-    """One tag as journals know it. `record` has the settings as they were last; its `max` means nothing."""
+    """One tag according to journals. `record` has the newest settings. Its `max` has no meaning."""
 
     record: Tag
     floor: int = 0
@@ -100,16 +98,16 @@ class Known:
 
     @property
     def top(self) -> int:
-        """The highest number that was ever reserved and not handed back."""
+        """Highest number that was reserved and not handed back."""
         return max([self.floor, *self.segments.values()])
 
     def beneath(self, newest: int) -> int:
-        """Return the highest number beneath the `newest` newest segments."""
+        """Return the highest number below the newest segments. `newest` is how many of them."""
         highs = sorted(self.segments.values(), reverse=True)
         return max([self.floor, *highs[newest:]])
 
     def ends(self, segment: str, high: int) -> None:
-        """Take note of where a segment ends; of several ends, in any order, the lowest holds."""
+        """Note the last number of a segment. The lowest one counts, in whatever order they come."""
         self.segments[segment] = min(high, self.segments.get(segment, high))
         if len(self.segments) > 2 * KEPT:
             by_end = sorted(self.segments.items(), key=lambda each: each[1])
@@ -117,17 +115,17 @@ class Known:
             self.segments = dict(by_end[-KEPT:])
 
     def joined(self, other: Known) -> Known:
-        """Return what both know: the later settings, the higher numbers."""
+        """Return both together: the newer settings, the higher numbers."""
         later = max(self, other, key=lambda each: each.record.timestamp)
         return Known(later.record, max(self.floor, other.floor), {**self.segments, **other.segments})
 
     def line(self) -> dict[str, object]:
-        """Return all of it as one line of the kind `tag`."""
+        """Return the tag as a line of kind `tag`."""
         return about(self.record, "tag", floor=self.floor, segments=self.segments)
 
 
 def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
-    """Return the fields of a line about a tag: the process that writes it, the time, the tag's settings, and more."""
+    """Return the fields of a line about a tag: process, time, settings of the tag, and the given fields."""
     settings = {name: getattr(record, name) for name in _SETTINGS}
     said = {"time": now_ms(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, "tag": record.tag, **more, **settings, "changed": record.timestamp, **said}
@@ -144,7 +142,7 @@ class Journals:
         self.stores: dict[str, dict[str, Known]] = {}
 
     def take(self, file: IO[bytes], name: str) -> None:
-        """Read one file. Raises Damaged for a line that isn't as it was written, unless it is the last and torn."""
+        """Read one file. Raise Damaged for a line that was modified, except for a torn last line."""
         tags: dict[str, Known] = {}
         for number, line in enumerate(file, 1):
             ended = line.endswith(b"\n")
@@ -165,7 +163,7 @@ class Journals:
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
                 raise Damaged(name, number, f"no version of this program writes such a line: {error}") from error
             if not ended:
-                # What has come since begins with this line's newline, or is in the place of it.
+                # Later bytes begin with the newline of this line, or replace the line.
                 break
 
 
@@ -190,7 +188,7 @@ def _end(tag: str, value: object) -> int:
 def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
     changed = fields["changed"]
     settings = {name: fields[name] for name in _SETTINGS if name in fields or name not in _LATER}
-    # A program that knows of no scheme says nothing of it, and changes none. So with the step's mode.
+    # A program that does not know schemes or step modes does not write them, and does not change them.
     before = tags.get(fields["tag"])
     if before is not None:
         settings = {**{name: getattr(before.record, name) for name in _LATER}, **settings}
@@ -235,7 +233,7 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
                 try:
                     journals.take(file, os.fspath(path))
                 except Damaged as damaged:
-                    # Or a torn line was cut off, and another one put in its place, between two reads of ours.
+                    # Perhaps a process replaced a torn line between two of our reads. Read again under the lock.
                     try:
                         locks.lock(file.fileno(), CallDeadline(_READ_LOCK))
                     except (OSError, Unconfirmed):
@@ -248,30 +246,38 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
 
 
 class Journal:
-    """The journal at `path`, which many threads and processes append to. Its directory must be there.
+    """The journal at `path`. Many threads and processes may append to it. Its directory must exist.
 
-    It is opened for each line: so a forked child shares no lock with its parent (10 us, beside the fsync). When it has
-    grown by `rotate_at` bytes it is kept as `path.1`, `path.2` ..., and the new one begins with all that recovery needs
-    of it, so that these may be deleted.
+    The file is opened for each line, so that a forked child shares no lock with its parent. This takes 10 us. After
+    `rotate_at` bytes the file is renamed to `path.1`, `path.2` and so on. The new file begins with everything that
+    recovery needs of the old one, so that old files can be deleted.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rotate_at: int = ROTATE_AT) -> None:
-        # Absolute from the start: a later chdir must not lead to another file.
+        # Absolute, so that a later chdir does not lead to another file.
         self.path = Path(path).absolute()
         self._rotate_at = rotate_at
-        #: Whether the last append failed. Then a reservation is not asked for before a line can be written again: else
-        #: each attempt on a full disk, or while a stopped process has the lock, would cost a segment.
+        #: True if the last append failed. Then `prepare` fails until a line can be written again. Otherwise each
+        #: attempt on a full disk, or while a stopped process has the lock, would cost a segment.
         self._has_failed = False
-        #: The result of `tops` when it read last, with the file and its length then.
+        #: Last result of `tops`, with the file and its length at that time.
         self._tops: Mapping[str, int] = {}
         self._read_as: object = None
 
     def prepare(self, store_id: str, *, timeout: float) -> bool:
-        """See that a line can be appended, as far as that can be seen, and rotate if it is time.
+        """Check, before the store is changed, that a line can be appended. Rotate the file if it is due.
 
-        False: there is no journal yet, so `begin` one. It is called before the store is asked: what fails here costs no
-        number. `timeout`: for the lock, in seconds. Raises Misconfigured if the file can't be written to, is no journal
-        or another store's, Damaged if it is to be rotated and a line of it isn't as it was written, and Unconfirmed.
+        Args:
+            store_id: Id of the store.
+            timeout: Longest wait for the lock, in seconds.
+
+        Returns:
+            False if there is no journal yet. Then call `begin`.
+
+        Raises:
+            Misconfigured: The file cannot be written, is not a journal, or belongs to another store.
+            Damaged: The file must be rotated, and one of its lines was modified.
+            Unconfirmed: The lock was not free in time, or no line can be written.
         """
         with self._errors():
             try:
@@ -290,9 +296,9 @@ class Journal:
             return head is not None
 
     def begin(self, store_id: str, tags: Iterable[Mapping[str, object]], *, timeout: float) -> None:
-        """Begin the journal with a line of the kind `tag` for each tag of the store; nothing if there is one by now.
+        """Create the journal with a line of kind `tag` for each tag. Do nothing if it exists.
 
-        Raises what `prepare` raises.
+        It raises the errors of `prepare`.
         """
         with self._errors():
             descriptor = self._locked(CallDeadline(timeout))
@@ -304,9 +310,9 @@ class Journal:
                 locks.close(descriptor)
 
     def tops(self, store_id: str) -> Mapping[str, int]:
-        """Return, by tag, the highest number of the store that the journal knows to be reserved; {} if there is none.
+        """Return the highest reserved number of each tag, or {} if there is no journal.
 
-        Read again when the file has changed: 0.2 s for 2 MB. Raises Damaged, and Misconfigured as `read` does.
+        The file is read again after each change, which takes 0.2 s for 2 MB. It raises the errors of `read`.
         """
         try:
             found = self.path.stat()
@@ -319,10 +325,10 @@ class Journal:
         return self._tops if found.st_size else {}
 
     def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> bool:
-        """Append a line; it is on the disk when this returns True. False: there is no journal any more, `begin` one.
+        """Append a line. True if it is on the disk. False if there is no journal any more: call `begin`.
 
-        `timeout`: for the lock, in seconds; fsync has none. Raises Unconfirmed, and Misconfigured as `prepare` does.
-        The line may have been written all the same.
+        If it raises, the line may have been written. `timeout` limits the wait for the lock, in seconds, but not fsync.
+        It raises the errors of `prepare`.
         """
         try:
             with self._errors():
@@ -357,7 +363,7 @@ class Journal:
         return locks.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, deadline)
 
     def _head(self, descriptor: int, store_id: str) -> dict[str, Any] | None:
-        """Return the head, None of an empty file. Misconfigured if it isn't one, or names another store."""
+        """Return the head, or None for an empty file. Raise Misconfigured if it is not a head of this store."""
         beginning = os.pread(descriptor, _HEAD_MOST, 0)
         line, ended, _ = beginning.partition(b"\n")
         if not ended and _begins_a_journal(beginning):
@@ -374,7 +380,7 @@ class Journal:
         return head
 
     def _mend(self, descriptor: int) -> None:
-        """End the last line if it is whole, cut it off if it is torn. The lock says that no process is writing it."""
+        """Repair the end of the file, under the lock. Write the newline of a complete line, remove a torn line."""
         size = os.fstat(descriptor).st_size
         if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
             return
@@ -388,11 +394,11 @@ class Journal:
             os.write(descriptor, b"\n")
 
     def _is_due(self, descriptor: int, head: dict[str, Any] | None) -> bool:
-        # Without what was carried over: with many tags that alone may be larger than a file should be.
+        # Not counting the lines from the old file: with many tags, these alone may exceed the limit.
         return head is not None and os.fstat(descriptor).st_size - head["carried"] >= self._rotate_at
 
     def _set_right(self, store_id: str, deadline: CallDeadline) -> None:
-        """Under the lock: try whether there is room again, and rotate if it is still time to."""
+        """Under the lock: check that there is space again after a failure, and rotate the file if it is due."""
         descriptor = self._locked(deadline)
         try:
             self._mend(descriptor)
@@ -405,17 +411,17 @@ class Journal:
             locks.close(descriptor)
 
     def _rotate(self, full: int, store_id: str) -> None:
-        """Rename the file and put a new one in its place. Processes that wait for its lock look again."""
+        """Keep the file under another name, and replace it by a new one. Processes that wait for its lock notice."""
         journals = Journals()
         with os.fdopen(os.dup(full), "rb") as file:
             file.seek(0)
             journals.take(file, str(self.path))
-        # A link, not a rename: at no moment is there no file at the path, which another process would then make.
+        # A link, not a rename: if the path were free for a moment, another process would create a file there.
         self._link()
         self._put(store_id, [encoded(known.line()) for known in journals.stores[store_id].values()])
 
     def _put(self, store_id: str, lines: Sequence[bytes]) -> None:
-        """Put a new file with these lines in the place of the one whose lock is held: all of it, or nothing."""
+        """Replace the locked file by a new one with these lines, in one step."""
         fresh = self._open(os.O_RDWR | os.O_CREAT | os.O_TRUNC, ".new")
         try:
             _write(fresh, [_new_head(store_id, sum(len(line) + 1 for line in lines)), *lines])
@@ -442,7 +448,7 @@ def _new_head(store_id: str, carried: int) -> bytes:
 
 
 def _write(descriptor: int, lines: Iterable[bytes]) -> None:
-    """Append the lines and wait until they are on the disk, then end the last one."""
+    """Append the lines and wait until they are on the disk. Then write the newline of the last one."""
     before = os.fstat(descriptor).st_size
     rest = b"\n".join(lines)
     try:
@@ -453,13 +459,13 @@ def _write(descriptor: int, lines: Iterable[bytes]) -> None:
         with suppress(OSError):
             os.ftruncate(descriptor, before)
         raise
-    # If there is no room for it: the line is whole and on the disk, and the next process to append ends it.
+    # If there is no space for the newline: the line is on the disk, and the next process that appends writes it.
     with suppress(OSError):
         os.write(descriptor, b"\n")
 
 
 def _try_to_write(descriptor: int) -> None:
-    """OSError if there is no room for a long line. A process that is killed here leaves a torn line."""
+    """Raise OSError if there is no space for a long line. A process that is killed here leaves a torn line."""
     before = os.fstat(descriptor).st_size
     try:
         if os.write(descriptor, b" " * _LINE_MOST) < _LINE_MOST:

@@ -1,4 +1,4 @@
-"""A store with a journal beside it."""
+"""A store with a journal."""
 
 from __future__ import annotations
 
@@ -19,27 +19,32 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer.journal")
 
-#: Seconds before a store that looks behind is looked at again.
+#: Pause before a record that is behind the journal is read again, in seconds.
 _SECOND_LOOK = 0.2
 
 
 class Journalled(Store):
-    """The store given, of which every reservation, hand back and change of a tag is appended to the journal at `path`.
+    """A store that appends every reservation, hand back and change of a tag to a journal.
 
-    A reservation whose line could not be written is Unconfirmed: no caller gets its numbers. `close` closes the store.
-    A journal that can't be written to at all, or is another store's, is Misconfigured before the store is asked.
+    If the line of a reservation cannot be written, the call raises Unconfirmed, and no caller gets the numbers. If the
+    journal cannot be written at all, or belongs to another store, calls raise Misconfigured before they use the store.
+
+    Args:
+        store: The store. `close` closes it.
+        path: Path of the journal.
+        rotate_at: Size in bytes after which the journal is rotated.
     """
 
     def __init__(self, store: Store, path: str | os.PathLike[str], *, rotate_at: int = ROTATE_AT) -> None:
         self._store = store
         self._journal = Journal(path, rotate_at=rotate_at)
         self.shared = store.shared
-        #: The tags whose record this process has compared with the journal.
+        #: Tags whose record this process has compared with the journal.
         self._compared: set[str] = set()
 
     @property
     def url(self) -> str:
-        """The store's."""
+        """URL of the store."""
         return self._store.url
 
     def store_id(self, *, timeout: float) -> str:
@@ -65,7 +70,7 @@ class Journalled(Store):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve_checked`. It returns when the segment is in the journal, on the disk."""
+        """See `Store.reserve_checked`. It returns when the journal's line is on the disk."""
         deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         self._compare(tag, store_id, deadline)
@@ -149,12 +154,11 @@ class Journalled(Store):
         self._store.close()
 
     def _compare(self, tag: str, store_id: str, deadline: CallDeadline, *, above: int = 0) -> None:
-        """Before this process's first reservation of a tag: MaxBehind if the store has lost what the journal knows.
+        """Compare a tag with the journal, once per process. Raise MaxBehind if the store has lost reservations.
 
-        So is a tag that the store has lost altogether, before it is made again otherwise than `above` all that.
-
-        If Redis was emptied by the same disaster, nothing else would know of it. What looks wrong is read once more: a
-        hand back is in the store just before it is in the journal.
+        If Redis lost its data in the same incident, only the journal knows the lost reservations. A tag that is missing
+        in the store may only be created `above` all its old numbers. A record that is behind is read a second time,
+        because a hand back is in the store shortly before it is in the journal.
         """
         if tag in self._compared:
             return
@@ -174,14 +178,14 @@ class Journalled(Store):
         return self._journal.tops(self._store.store_id(timeout=timeout))
 
     def _checked(self, deadline: CallDeadline) -> str:
-        """Return the store's id, once the journal is seen to be this store's and fit for another line."""
+        """Check that the journal belongs to this store and can be written. Return the store's id."""
         store_id = self._store.made_id(timeout=deadline.left())  # the journal begins with it
         if not self._journal.prepare(store_id, timeout=deadline.left()):
             self._begin(store_id, deadline)
         return store_id
 
     def _begin(self, store_id: str, deadline: CallDeadline) -> None:
-        """Begin the journal with what the store holds by now: else it would not know a tag that isn't used."""
+        """Create the journal with a line for each tag of the store. Otherwise unused tags would be missing in it."""
         records = self._store.tags(timeout=deadline.left())
         lines = [_floored(record, record.max) for record in records]
         self._journal.begin(store_id, lines, timeout=deadline.left())
@@ -191,7 +195,7 @@ class Journalled(Store):
         return record
 
     def _append(self, store_id: str, line: dict[str, object], deadline: CallDeadline) -> None:
-        """Append the line; any failure is Unconfirmed, since the store has been changed already."""
+        """Append the line. Every failure is Unconfirmed, because the store has changed already."""
         try:
             while not self._journal.append(store_id, line, timeout=deadline.left()):
                 self._begin(store_id, deadline)
@@ -203,8 +207,8 @@ class Journalled(Store):
 
 
 def _floored(record: Tag, floor: int) -> dict[str, object]:
-    """Return the line that says how the tag is set, and that its max is not below that.
+    """Return a line with the tag's settings and the lowest possible `max`.
 
-    Not its max, where the change did not set it: segments from before may still be handed back.
+    It is not the record's `max` if the change did not set it: older segments may still be handed back.
     """
     return about(record, "tag", floor=floor, segments={})

@@ -1,8 +1,8 @@
-"""Locks on files of our own, held by flock.
+"""Locks on files, by flock. They work on local file systems.
 
-SQLite, and `fcntl.lockf`, use POSIX locks. A process loses those on a file as soon as any part of it closes any
-descriptor of that file, as a backup in a thread does. An flock belongs to its descriptor: it ends when that is
-unlocked, or when its last copy is closed. For local file systems.
+SQLite and `fcntl.lockf` use POSIX locks. A process loses its POSIX locks on a file as soon as any part of it closes any
+descriptor of the file, for example a backup in a thread. An flock belongs to its descriptor. It ends when the
+descriptor is unlocked, or when the last copy of the descriptor is closed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 
     from issuer_persistence.contract import CallDeadline
 
-#: Seconds between two attempts: a thousandth of the wait so far, within these. A process that locks again and again
-#: leaves others 0.2 ms between two transactions of 8 ms: who tried every 5 ms waited for up to 3.6 s.
+#: Limits of the pause between two attempts, in seconds. The pause is a thousandth of the wait so far. A process that
+#: locks again and again leaves 0.2 ms between two transactions of 8 ms. With an attempt every 5 ms, others waited up to
+#: 3.6 s.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0003, 0.005
 
 _random = random.SystemRandom()
 
 
 def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Return a descriptor for a lock. It is closed in forked children, and in programs that this one starts."""
+    """Open a file for locking. Forked children, and programs that this process starts, do not get the descriptor."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     _descriptors.add(descriptor)
     return descriptor
 
 
 def locked(path: Path, flags: int, deadline: CallDeadline, mode: int = 0o666) -> int:
-    """Open the file at the path, and take its lock. See `lock` for what it raises."""
+    """Open the file at the path, and take its lock. Raises the errors of `lock`."""
     forks.notice()
     while True:
         descriptor = open_file(path, flags, mode)
@@ -47,12 +48,12 @@ def locked(path: Path, flags: int, deadline: CallDeadline, mode: int = 0o666) ->
         except BaseException:
             close(descriptor)
             raise
-        # Another file took its place while the lock was waited for: the other processes lock that one.
+        # The file was replaced during the wait. The other processes lock the new file.
         close(descriptor)
 
 
 def lock(descriptor: int, deadline: CallDeadline) -> None:
-    """Take the exclusive lock. Unconfirmed if another descriptor holds it until the deadline; OSError."""
+    """Take the exclusive lock. Raise Unconfirmed if another descriptor holds it until the deadline."""
     began = time.monotonic()
     while True:
         try:
@@ -65,7 +66,7 @@ def lock(descriptor: int, deadline: CallDeadline) -> None:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether the file of the descriptor is still the one at the path: else another process locks another file."""
+    """Return True if the descriptor's file is still at the path. If not, other processes lock another file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:  # also in a child that was forked within the call, where it was closed
@@ -75,15 +76,15 @@ def is_at(descriptor: int, path: Path) -> bool:
 def close(descriptor: int) -> None:
     """Release the lock, and close the descriptor."""
     if descriptor not in _descriptors:
-        return  # this is a child that was forked within the call: the lock is its parent's
-    # Unlocked first: a child that was forked just now has the file open too, and would keep the lock.
+        return  # this child was forked during the call: the lock belongs to its parent
+    # Unlock first: a child that was forked just now also has the file open, and would keep the lock.
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     _descriptors.discard(descriptor)
     os.close(descriptor)
 
 
-#: The descriptors open at this moment. A forked child closes them: if its parent is killed, it would keep the lock.
+#: Open descriptors. A forked child closes them, or it would keep the lock after its parent was killed.
 _descriptors: set[int] = set()
 
 

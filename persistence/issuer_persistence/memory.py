@@ -1,4 +1,4 @@
-"""A store in this process's memory: for tests, and as the model that the other stores are compared with."""
+"""A store in the memory of the process, for tests. The other stores are compared with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a MemoryStore held at one moment: a backup."""
+    """A backup of a MemoryStore."""
 
     tags: Mapping[str, Tag]
     ledger: Mapping[str, LedgerEntry]
@@ -54,9 +54,10 @@ class MemoryTransaction(Transaction):
 
 
 class MemoryStore(TransactionalStore):
-    """Records in a dict, every method under one lock. Nothing survives the process.
+    """Records in a dict. Each method holds one lock. Nothing survives the process.
 
-    A forked child has a copy, which would hand out its parent's ranges again: there every method raises Misconfigured.
+    In a forked child every method raises Misconfigured, because the child's copy would reserve its parent's ranges
+    again.
     """
 
     shared = False
@@ -71,7 +72,7 @@ class MemoryStore(TransactionalStore):
 
     @classmethod
     def open(cls, url: str) -> MemoryStore:
-        """Return a new store for memory://, the same one for the whole process for memory://name."""
+        """Return a new store for memory://, or the process's store of that name for memory://name."""
         if mask(url) != url:
             raise Misconfigured(f"{mask(url)}: the name of a store in memory must consist of letters, digits, . and -")
         name = url.partition("://")[2]
@@ -79,7 +80,7 @@ class MemoryStore(TransactionalStore):
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
-        """Return the store of that name, the same one for the whole process; made when first asked for."""
+        """Return the process's store of that name. The first call creates it."""
         with _naming:
             return _named.setdefault(name, cls(name))
 
@@ -157,20 +158,20 @@ class MemoryStore(TransactionalStore):
         return sorted(mine, key=_position, reverse=True)
 
     def after_fork(self) -> None:
-        """Refuse from now on: a copy of the parent's records is no authority."""
+        """Reject all calls: the child's copy of the records must not be used."""
         self._lock = threading.Lock()
         self._process = None
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing."""
 
     def snapshot(self) -> Snapshot:
-        """Take a backup: all tags and the ledger as they stand."""
+        """Return a backup of all tags and the ledger."""
         with self._lock:
             return Snapshot(dict(self._tags), dict(self._ledger))
 
     def restore(self, backup: Snapshot, *, ledger: bool = True) -> None:
-        """Go back in time, as a restored database does. With `ledger=False` the ledger stays as it is."""
+        """Restore a backup. With `ledger=False`, the ledger stays as it is."""
         with self._lock:
             self._tags = dict(backup.tags)
             if ledger:

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 Order = Literal["strict", "trend"]
 
-#: "fixed": an operator or a program has set the step. "auto": this program chooses it, and takes 1000 at present.
+#: "fixed": an operator or a program has set the step. "auto": the issuer chooses the step, at present 1000.
 StepMode = Literal["fixed", "auto"]
 
-#: The highest number there is: 2^63-1, the end of a signed 64-bit integer.
+#: Highest number: 2^63-1, the largest signed 64-bit integer.
 HIGHEST = 2**63 - 1
 
 #: Random bytes of an id or a version.
 _ID_BYTES = 12
 
-#: The longest lease: what a process that dies takes with it.
+#: Longest lease. A process that is killed loses its lease.
 LEASE_MOST = 1_000_000
 
 #: Most steps that a segment may hold.
@@ -50,7 +50,7 @@ DEFAULT_STEP = 1000
 
 
 def now_ms() -> int:
-    """Return the wall clock in ms since 1970, for `timestamp` and the ledger. No decision depends on it."""
+    """Return the time in ms since 1970, for `timestamp` and the ledger. No decision depends on it."""
     return time.time_ns() // 1_000_000
 
 
@@ -89,7 +89,7 @@ def _no_text(value: object) -> str:
     return "" if isinstance(value, str) else f"must be a text, not {value!r}"
 
 
-#: Of a setting that every record has.
+#: `missing` of a setting that every record has.
 _REQUIRED = object()
 
 
@@ -139,7 +139,7 @@ SETTINGS: Mapping[str, Setting] = {
     "scheme": Setting(check=problem, missing=PLAIN),
 }
 
-#: What `TagSettings` and `TagChanges` hold beside them.
+#: Other fields of `TagSettings` and `TagChanges`.
 _BESIDE: Mapping[str, Setting] = {
     "above": Setting(range=(0, HIGHEST)),
     "raise_to": Setting(range=(0, HIGHEST)),
@@ -148,15 +148,15 @@ _BESIDE: Mapping[str, Setting] = {
 
 
 def _check(value: TagSettings | TagChanges) -> None:
-    """ValueError if one of its fields is not in its range."""
+    """Raise ValueError if a field is out of its range."""
     for each in fields(value):
         setting, said = SETTINGS.get(each.name) or _BESIDE[each.name], getattr(value, each.name)
         unsaid = said is None and (setting.unsaid or isinstance(value, TagChanges))
-        # What records of before have, as the plain scheme, is nothing to be looked at.
+        # The default of older records, such as the plain scheme, needs no check.
         if not unsaid and said is not setting.missing and (wrong := setting.problem(said)):
             raise ValueError(f"{each.name} {wrong}")
     if value.scheme is not None and value.scheme is not PLAIN:
-        # One of its own: the caller may go on to change the one that was given.
+        # A copy, because the caller may change the given one later.
         object.__setattr__(value, "scheme", frozen(value.scheme))
 
 
@@ -252,8 +252,8 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
         else:
             found[name] = int(value) if isinstance(value, int) else value  # MongoDB's Int64 is a class of its own
     if found["order"] == "strict" and found["lease"]:
-        # The order binds. It may have been changed by hand, or by an older program that made the tag again as a strict
-        # one and left the lease where it was: then nothing is wrong with the tag's numbers, and it must not be leased.
+        # The order decides. It was changed by hand, or an older program created the tag again as a strict tag and kept
+        # the lease. The numbers are right, but the tag must not be leased.
         found["lease"] = None
     return found
 
@@ -306,11 +306,11 @@ class Tag:
     version: str
     halted: bool = False
     deleted: bool = False
-    # Not hashable, as it is a dict to its readers; records that are equal have equal hashes without it.
+    # Not part of the hash, because a dict has none. Equal records still have equal hashes.
     scheme: Mapping[str, Any] = field(default_factory=lambda: PLAIN, hash=False)
 
     def __post_init__(self) -> None:
-        """Take a scheme of one's own: the caller may go on to change the one that was given."""
+        """Copy the scheme, because the caller may change the given one later."""
         if type(self.scheme) is not FrozenObject:
             object.__setattr__(self, "scheme", frozen(self.scheme))
 
@@ -428,7 +428,7 @@ class Tag:
             raise LeaseOnStrict(self.tag, changes.lease)
         raised = self.max if changes.raise_to is None else max(self.max, changes.raise_to)
         after = self.changed(max=raised, **changes.kept())
-        # A recovered tag may lie above its limit: its step and its description can be changed all the same.
+        # After `recover`, `max` may be above the limit. Step and description can still be changed.
         if after.limit < after.max and (changes.limit is not None or changes.raise_to is not None):
             raise LimitTooLow(self.tag, after.limit, after.max)
         return after

@@ -1,6 +1,6 @@
-"""A tag's scheme as a store keeps it: a JSON object that says how the numbers that users see are made of the counter.
+"""A tag's scheme as a store keeps it: a JSON object that describes how users' numbers are made of the counter.
 
-Stores interpret nothing of it. Only what makes a tag again looks inside: see `continued`.
+Stores do not interpret it. Only the creation of a tag that was deleted before reads it, see `continued`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-#: The longest scheme, in bytes of compact ASCII JSON: with it a line of a journal still fits into one write.
+#: Longest scheme, in bytes of compact ASCII JSON. A journal line with it still fits into one write.
 SCHEME_MOST = 16 * 1024
 
-#: Objects and lists within each other, at most: MongoDB takes 100, Python's JSON about 1000.
+#: Most levels of objects and lists. MongoDB allows 100, Python's JSON about 1000.
 DEPTH_MOST = 20
 
-#: The integers that every store keeps exactly: those of 64 bits with a sign.
+#: Range of integers that every store keeps exactly: signed 64-bit integers.
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
-#: The parts that say which value a counter comes to, each with what it is if it is missing. The rest may differ
-#: between two schemes that never give a value twice.
+#: The parts that decide which value a counter gets, with their defaults. If they are equal in two schemes, the schemes
+#: make the same value of a counter, whatever the other parts are.
 _VALUE_MAKING: dict[str, object] = {
     "strategy": "segment",
     "options": {},
@@ -35,33 +35,33 @@ def _refused(*_: object, **__: object) -> NoReturn:
 
 
 class FrozenObject(dict[str, Any]):
-    """A JSON object that can't be changed; a dict to all that reads it."""
+    """A dict that cannot be changed."""
 
     __setitem__ = __delitem__ = __ior__ = _refused
     clear = pop = popitem = setdefault = update = _refused
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what a copy is made of: by default that is one `__setitem__` after the other."""
+        """Return how to make a copy. The default calls `__setitem__`, which is rejected."""
         return FrozenObject, (dict(self),)
 
 
 class FrozenList(list[Any]):
-    """A JSON array that can't be changed; a list to all that reads it."""
+    """A list that cannot be changed."""
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refused
     append = clear = extend = insert = pop = remove = reverse = sort = _refused
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what a copy is made of."""
+        """Return how to make a copy."""
         return FrozenList, (list(self),)
 
 
-#: The scheme of a tag whose numbers are the counter itself.
+#: The scheme of a tag without one: its numbers are the counter values.
 PLAIN = FrozenObject()
 
 
 def frozen(value: Any) -> Any:
-    """Return a copy of a JSON value that can't be changed, itself if it is one."""
+    """Return a copy of a JSON value that cannot be changed. A value that cannot be changed is returned itself."""
     match value:
         case FrozenObject() | FrozenList() | bool():
             return value
@@ -75,12 +75,12 @@ def frozen(value: Any) -> Any:
 
 
 def text(scheme: Mapping[str, object]) -> str:
-    """Return it as compact JSON, in ASCII."""
+    """Return the scheme as compact JSON, in ASCII."""
     return json.dumps(scheme, separators=(",", ":"))
 
 
 def problem(scheme: object) -> str:
-    """Say what makes it a scheme that no store may keep; "" if nothing does."""
+    """Return why stores cannot keep this scheme. "" if they can."""
     if not isinstance(scheme, Mapping):
         return f"must be an object, not {scheme!r} ({type(scheme).__name__})"
     found = _problem(scheme, "", DEPTH_MOST)
@@ -132,10 +132,10 @@ def _key_problem(key: object, at: str) -> str:
 
 
 def continued(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return `new` as the scheme of a tag that goes on above numbers made by `old`; None: it might repeat one.
+    """Return the scheme of a tag that is created again with scheme `new`. None if it could repeat a number of `old`.
 
-    The counter goes on above, so no value comes again as long as each counter still comes to the same value. The `id`
-    stays then, since it names that way.
+    The counter continues, so no number is repeated if both schemes make the same value of each counter. The `id` of a
+    scheme identifies these values, so the result has the old `id`.
     """
     for name, missing in _VALUE_MAKING.items():
         if (old.get(name) or missing) != (new.get(name) or missing):

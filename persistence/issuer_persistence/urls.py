@@ -1,7 +1,7 @@
-"""URLs of servers and stores: what of one may be shown, and which are refused before a parser sees them.
+"""URLs of servers and stores: their form, and how to show them without secrets.
 
-A password that isn't percent-encoded makes parsers take a part of it for a host, a database or a parameter, and name
-that part in their errors. So a URL has to have one strict form first. Errors of parsers are never shown or chained.
+If a password is not percent-encoded, parsers take a part of it for a host, a database or a parameter, and show it in
+their errors. So a URL is checked against a strict form first. Errors of parsers are never shown or chained.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = r"(?:[\w.%-]*|\[[\w.:%]*\])(?::[0-9]{1,5})?"
-#: An @ behind the hosts is one of a password that has a / or ? in it.
+#: There is no @ after the hosts: it would belong to a password that contains a / or ?.
 _URL = re.compile(rf"(?:{_SCHEME.pattern})://([^/?]*@)?({_HOST}(?:,{_HOST})*)(/[^?@]*)?(\?[^@]*)?")
 _NUMBERED = re.compile(r"rediss?(\+cluster)?://", re.IGNORECASE)
 
 _SQLITE = "sqlite"
-#: SQLite's paths are taken as they stand, so this would be a part of the file's name.
+#: An SQLite path is used without decoding, so this would be a part of the file's name.
 _PARAMETERS = re.compile(r"\?\w+=.*", re.DOTALL)
 
-#: What to do about a URL that a parser can't take apart.
+#: Advice for a URL that cannot be parsed.
 ENCODE = (
     "percent-encode all characters but letters and digits in user names, passwords and values of parameters: %23 "
     "for #, %2F for /, %3A for :, %3F for ?, %40 for @"
@@ -26,7 +26,7 @@ ENCODE = (
 
 
 def flaw(url: str) -> str:
-    """Return what is wrong with the form of a server's URL, and what to do; "" if it is sound. Shows no part of it."""
+    """Return the problem with the form of a server's URL, and what to do. "" if there is none. Show no part of it."""
     found = _URL.fullmatch(url)
     if found is None or not url.isprintable():
         return f"it does not have the form scheme://user:password@host:port/name?parameter=value; {ENCODE}"
@@ -37,12 +37,12 @@ def flaw(url: str) -> str:
 
 
 def has_parameters(path: str) -> bool:
-    """Whether an SQLite path ends like the parameters of a URL."""
+    """Return True if an SQLite path ends like the parameters of a URL."""
     return _PARAMETERS.search(path) is not None
 
 
 def mask(url: str) -> str:
-    """Return the URL as it may be shown: without login and parameters. Of one with a flaw nothing but the scheme."""
+    """Return the URL without login and parameters. If its form is wrong, return only its scheme."""
     scheme, separator, rest = url.partition("://")
     if url == "none":
         return url

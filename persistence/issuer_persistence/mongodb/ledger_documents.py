@@ -1,4 +1,4 @@
-"""The ledger in MongoDB: the collection `issuer_segments`, one document per reservation."""
+"""Documents of the collection `issuer_segments`, the ledger: one for each reservation."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-#: The order of the ledger, the highest numbers first. All of it is in the index: with `tag` and `high` alone MongoDB
-#: would sort all of a tag's entries for each page of them.
+#: Order of the ledger, the highest numbers first. The index has all three fields. With only `tag` and `high`, MongoDB
+#: would sort all entries of a tag for each page.
 _DOWN = [("high", pymongo.DESCENDING), ("low", pymongo.DESCENDING), ("_id", pymongo.DESCENDING)]
 _UP = [(name, pymongo.ASCENDING) for name, _ in _DOWN]
 INDEX = [("tag", pymongo.ASCENDING), *_DOWN]
 
-#: The condition on a document to be changed or dropped: every field of an entry, of its type. A program of the user's
-#: may have documents of its own in the collection, which have a tag and a time as well.
+#: Condition for a document that may be changed or deleted: each field of an entry, with its type. Another program may
+#: have documents in the collection that also have a tag and a time.
 OURS: Document = {
     "_id": {"$type": "string", "$regex": "^[0-9a-f]{24}$"},
     "low": INTEGER,
@@ -64,7 +64,7 @@ def _following(beyond: Position | None, *, upward: bool) -> Document:
     than = "$gt" if upward else "$lt"
     high, low, entry = beyond
     if isinstance(high, bool) or not isinstance(high, int | float):
-        # Texts and the like come before all numbers, in an order that `$lt` doesn't know.
+        # Texts and other types come first. `$lt` does not compare them with numbers.
         return {"high": {"$lte": Int64(HIGHEST)}}
     same = {"high": _exact(high), "low": _exact(low)}
     return {
@@ -82,17 +82,17 @@ def _exact(value: object) -> object:
 
 
 def by_id(segments: Collection[Document], tag: str, ids: Iterable[str]) -> list[LedgerEntry]:
-    """Return the tag's entries that have one of these ids."""
+    """Return the entries of a tag with the given ids."""
     return [LedgerEntry.checked(_named(each)) for each in segments.find({"_id": {"$in": [*ids]}, "tag": tag})]
 
 
 def write_nothing(segments: Collection[Document]) -> None:
-    """Change no entry; refused where the ledger can't be written to."""
+    """Send a write that changes nothing. It fails if the ledger cannot be written."""
     segments.update_one({"_id": "", "$and": [OURS]}, {"$min": {"high": Int64(0)}})
 
 
 def shorten(segments: Collection[Document], tag: str, highs: Mapping[str, int]) -> None:
-    """Lower each entry's high to that, by id."""
+    """Lower the `high` of entries. `highs` has the new values by id."""
     segments.bulk_write(
         [
             UpdateOne({"_id": entry, "tag": tag, "$and": [OURS]}, {"$min": {"high": Int64(high)}})
@@ -102,7 +102,7 @@ def shorten(segments: Collection[Document], tag: str, highs: Mapping[str, int]) 
 
 
 def prune(segments: Collection[Document], before: int) -> int:
-    """Drop entries older than that, but for each tag's newest; return how many. What is no entry is left as it is."""
+    """Delete entries older than `before`, except the newest of each tag. Return how many were deleted."""
     dropped = 0
     for tag in segments.distinct("tag"):
         newest = segments.find_one({"tag": tag, "$and": [OURS]}, sort=_DOWN) if isinstance(tag, str) else None

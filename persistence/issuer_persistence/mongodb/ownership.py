@@ -1,8 +1,8 @@
-"""Ownership of collections in MongoDB: their names, and the `meta` document that says that they are the issuer's.
+"""The collections of a store in MongoDB: their names, and the `meta` document that marks them as the issuer's.
 
-A database may hold a program's own collections as well. So the names have a prefix, a store is made only where its
-three collections are empty, and an existing one is known by its `meta` document: `_id` "store", `id` of 24
-hexadecimal digits, an integer `schema`.
+A database may also have collections of other programs. So the names have a prefix, and a store is created only if its
+three collections are empty. An existing store is recognized by its `meta` document: `_id` is "store", `id` has 24
+hexadecimal digits, and `schema` is an integer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-#: The beginning of the collections' names, unless the caller says otherwise.
+#: Default prefix of the collections' names.
 PREFIX = "issuer_"
 
-#: Their beginning in databases that were made before there was a prefix. Looked for only if none is given.
+#: Prefix in databases of the first versions. It is tried only if no prefix is given.
 NO_PREFIX = ""
 
-#: The option of a URL that names another prefix. It is the issuer's own, so pymongo never sees it.
+#: URL option that sets the prefix. It is removed before pymongo gets the URL.
 OPTION = "collectionPrefix"
 
 _RESERVED_DATABASES = {"admin", "config", "local"}
@@ -46,7 +46,7 @@ SCHEMA_WITHOUT_SCHEMES = 1
 
 
 class Collections(NamedTuple):
-    """The collections of one store, written with majority and journal and read from the primary."""
+    """The collections of one store. Writes use majority and journal, and reads go to the primary."""
 
     tags: Collection[Document]
     segments: Collection[Document]
@@ -54,14 +54,14 @@ class Collections(NamedTuple):
 
     @classmethod
     def named(cls, database: Database[Document], prefix: str) -> Collections:
-        """Return those of that prefix; no I/O."""
+        """Return the collections with this prefix, without I/O."""
 
         def collection(name: str) -> Collection[Document]:
             return database.get_collection(
                 prefix + name,
                 write_concern=WriteConcern("majority", j=True),
                 read_preference=ReadPreference.PRIMARY,
-                # The newest that the primary has: what is decided on it is checked again by the write's own filter.
+                # The newest data of the primary. The filter of each write checks it again.
                 read_concern=ReadConcern("local"),
             )
 
@@ -69,7 +69,7 @@ class Collections(NamedTuple):
 
 
 def without_prefix(url: str) -> tuple[str, str | None]:
-    """Return the URL as pymongo understands it, and the prefix that it names; None: none."""
+    """Return the URL without the issuer's option, and the prefix. None if the URL sets no prefix."""
     address, mark, query = url.partition("?")
     separator = "&" if "&" in query else ";"
     prefix, others = None, []
@@ -84,7 +84,7 @@ def without_prefix(url: str) -> tuple[str, str | None]:
 
 
 def check_url(url: str) -> None:
-    """Misconfigured if the URL isn't valid, has w=0 or names a system database. No I/O, not even of the DNS."""
+    """Raise Misconfigured if the URL is invalid, has w=0 or names a system database. No I/O, and no DNS query."""
     shown = mask(url)
     if wrong := flaw(url):
         raise Misconfigured(f"{shown}: {wrong}")
@@ -95,11 +95,11 @@ def check_url(url: str) -> None:
     try:
         if parameters:
             split_options(parameters)
-    except OSError as error:  # a file of a certificate
+    except OSError as error:  # a certificate file
         raise Misconfigured(f"{shown}: a file in a parameter of the URL cannot be read: {error.strerror}") from None
     except (ConfigurationError, ValueError, TypeError):
         raise Misconfigured(f"{shown}: a parameter is unknown to pymongo, or its value is invalid") from None
-    if url.startswith("mongodb+srv"):  # the rest asks the DNS
+    if url.startswith("mongodb+srv"):  # to parse more, pymongo queries the DNS
         return
     try:
         name = parse_uri(plain)["database"]
@@ -114,7 +114,7 @@ def check_url(url: str) -> None:
 
 
 def checked(prefix: str) -> str:
-    """Return the prefix. Misconfigured if it can't begin a collection's name."""
+    """Return the prefix. Raise Misconfigured if it is invalid in a collection's name."""
     if not _ALLOWED.fullmatch(prefix):
         raise Misconfigured("a collection prefix must consist of at most 40 letters, digits, _ and -")
     return prefix
@@ -126,15 +126,15 @@ def options(url: str) -> dict[str, str]:
 
 
 def ours(found: Document) -> bool:
-    """Say whether a `meta` document is one that an issuer has written."""
+    """Return True if an issuer has written this `meta` document."""
     store_id = found.get("id")
     return isinstance(store_id, str) and is_id(store_id) and is_number(found.get("schema"), 1)
 
 
 def find(database: Database[Document], prefix: str | None) -> tuple[Collections, Document] | None:
-    """Return the collections of the store that is there, and its `meta` document; None: there is none. Only reads.
+    """Return the collections and the `meta` document of an existing store. None if there is no store.
 
-    Misconfigured if there are two, and no prefix says which.
+    If there are two stores and no prefix is given, raise Misconfigured.
     """
     found = []
     for each in (PREFIX, NO_PREFIX) if prefix is None else (prefix,):
@@ -154,11 +154,11 @@ def find(database: Database[Document], prefix: str | None) -> tuple[Collections,
 def find_or_make(
     database: Database[Document], prefix: str | None, pause: Callable[[], None], *, make: bool
 ) -> tuple[Collections, Document | None, bool]:
-    """Return the store's collections, its `meta` document, and whether it may just have been made.
+    """Return the collections of the store, its `meta` document, and True if this call may have created the store.
 
-    What is there is read, never written: a server without a majority answers all the same. `make` False: nor is what
-    isn't there, and the document is None. Misconfigured if there is no store, and one of its collections holds
-    something.
+    An existing store is only read, so that a server without a majority also answers. If there is no store and `make` is
+    False, nothing is created, and the document is None. If there is no store, but one of its collections has documents,
+    raise Misconfigured.
     """
     made = False
     while True:
@@ -167,12 +167,12 @@ def find_or_make(
             return *found, made
         new = Collections.named(database, PREFIX if prefix is None else prefix)
         taken = next((each.name for each in new if each.find_one({}, {"_id": 1}) is not None), None)
-        # Perhaps another process has made the store meanwhile: then the document is its own.
+        # If another process has created the store meanwhile, the document is that of the store.
         if taken is None and not make:
             return new, None, False
         if taken is None:
             made = True
-            with suppress(DuplicateKeyError):  # the other process was quicker
+            with suppress(DuplicateKeyError):  # another process was faster
                 new.meta.insert_one({"_id": "store", "id": fresh_version(), "schema": SCHEMA_WITHOUT_SCHEMES})
         elif find(database, prefix) is None:
             raise Misconfigured(

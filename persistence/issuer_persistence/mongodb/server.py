@@ -1,4 +1,4 @@
-"""A MongoDB server: what it says of itself, and what its errors mean."""
+"""A MongoDB server: facts about it, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 # Unauthorized, AuthenticationFailed, IllegalOperation, Atlas's authentication error.
 _REFUSED = {13, 18, 20, 8000}
 
-# Amazon DocumentDB's "retryable writes are not supported". Azure Cosmos DB says so with BadValue, and MongoDB's own
-# standalone server with IllegalOperation: in their texts alone.
+# "Retryable writes are not supported": Amazon DocumentDB has a code for it. Azure Cosmos DB (BadValue) and a standalone
+# server of MongoDB (IllegalOperation) report it only in the text.
 _NO_RETRIES, _PERHAPS_NO_RETRIES = 301, {2, 20}
 
 _WRITES = {"findAndModify", "insert", "update", "delete"}
 
-#: Ends of the host names of services that another region's failover, or its writes, can take back in time.
+#: Ends of the host names of services that can lose writes in a failover to another region.
 _SERVICES = {".mongo.cosmos.azure.com": "cosmos-ru", ".mongocluster.cosmos.azure.com": "cosmos-vcore"}
 
 
-# Of the thread, or of the greenlet, even in a process that gevent has patched since.
+# Per thread, or per greenlet, also in a process that gevent patches later.
 _unanswered: ContextVar[int] = ContextVar("unanswered", default=0)
 
 
 class Attempts(CommandListener):
-    """Counts the present call's writes that were sent, and that the server may have carried out without saying so.
+    """Counts the writes of the current call that the server may have done without a reply.
 
-    pymongo sends a write again by itself, and raises the error of the second attempt: "not authorized" doesn't say then
-    that nothing has changed.
+    pymongo repeats a write, and raises the error of the second attempt. So after "not authorized", the first attempt
+    may have changed something.
     """
 
     @property
     def unanswered(self) -> int:
-        """Writes, since `begin`, that were not answered, or with an error that settles nothing."""
+        """How many writes since `begin` have no reply, or an error after which the write may have been done."""
         return _unanswered.get()
 
     def begin(self) -> None:
-        """Begin to count."""
+        """Reset the count."""
         _unanswered.set(0)
 
     def started(self, event: CommandStartedEvent) -> None:
@@ -59,25 +59,25 @@ class Attempts(CommandListener):
             _unanswered.set(self.unanswered + 1)
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
-        """Take note of an answer."""
+        """Count a reply."""
         if event.command_name in _WRITES:
             _unanswered.set(self.unanswered - 1)
 
     def failed(self, event: CommandFailedEvent) -> None:
-        """Take note of a refusal; any other error leaves open whether the write was carried out."""
+        """Count a rejection. After any other error, the write may have been done."""
         failure = event.failure
         if event.command_name in _WRITES and _refuses(failure.get("code"), str(failure.get("errmsg"))):
             _unanswered.set(self.unanswered - 1)
 
 
 def service(hosts: Iterable[str]) -> str | None:
-    """Return which of the services that have to be set up rightly the hosts belong to; None: none that is known."""
+    """Return the known service that runs these hosts, or None. `doctor` has checks for these services."""
     found = {name for host in hosts for end, name in _SERVICES.items() if host.lower().endswith(end)}
     return min(found, default=None)
 
 
 def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
-    """Return how the server and the client behind the collection are set up."""
+    """Return the configuration of the collection's server and client."""
     database = tags.database
     client = database.client
     hello = client.admin.command("hello")
@@ -97,12 +97,12 @@ def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
 
 
 def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
-    """Return the store's error for what pymongo, bson or dnspython raised.
+    """Return the store's error for an error of pymongo, bson or dnspython.
 
-    `in_doubt`: something may have changed by then, so any error is Unconfirmed.
+    If `in_doubt` is True, the call may have changed something. Then the error is Unconfirmed.
     """
     wrong = isinstance(error, ConfigurationError | InvalidName)
-    # Without pymongo's own settings and its view of the topology, which fill a screen.
+    # Without pymongo's settings and topology description, which fill a screen.
     text = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0]
     if isinstance(error, OperationFailure):
         wrong = _refuses(error.code, text)
@@ -116,7 +116,7 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
 
 
 def _refuses(code: object, text: str) -> bool:
-    """Whether the server says that it won't do such a thing, asked as often as you like; it has done nothing."""
+    """Return True if the server has rejected the request, and would reject it again. It has done nothing."""
     return code in _REFUSED or _knows_no_retries(code, text)
 
 
@@ -127,7 +127,7 @@ def _knows_no_retries(code: object, text: str) -> bool:
 
 
 def _unknown_hosts(error: ServerSelectionTimeoutError) -> bool:
-    """Whether no host of the URL has an address. A DNS that gives no answer is another matter: that passes."""
+    """Return True if the DNS knows no host of the URL. False if the DNS does not answer, which is temporary."""
     topology: Any = error.details
     servers = topology.server_descriptions().values() if hasattr(topology, "server_descriptions") else ()
     causes = [getattr(each.error, "__cause__", None) for each in servers]

@@ -1,10 +1,13 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service that speaks its protocol.
 
-Collections: `issuer_tags`, one document per tag (`_id` and `bizTag` the tag; Int64 `max`, `step`, `limit`, `created`,
-`timestamp`, `ahead` and, if the tag has one, `lease`; a text `step_mode`; a document `scheme`), `issuer_segments` (the
-ledger), `issuer_meta` (the store's id); another prefix can be given. Written with majority and journal and read from
-the primary, whatever the URL says: with less, a rollback of the primary hands the same range out twice. Every change
-carries the shape of the issuer's own documents in its filter, so that no other program's document is touched.
+There are three collections. `issuer_tags` has one document per tag: `_id` and `bizTag` are the tag's name, `max`,
+`step`, `limit`, `created`, `timestamp`, `ahead` and `lease` are Int64, `step_mode` is a text, and `scheme` is a
+document. `issuer_segments` is the ledger. `issuer_meta` has the id of the store. The prefix of the names can be
+changed.
+
+Writes use majority and journal, and reads go to the primary, whatever the URL requests. Otherwise a rollback of the
+primary would reserve the same range twice. The filter of every change has the form of the issuer's documents, so that
+documents of other programs are never changed.
 """
 
 from __future__ import annotations
@@ -39,12 +42,12 @@ log = logging.getLogger("issuer.store")
 
 Document = dict[str, Any]
 
-#: The database if the URL names none.
+#: Database if the URL has none.
 DATABASE = "issuer"
 
-#: Options, unless the URL sets them. pymongo's own 30 s and 20 s would make callers wait for a server that is away.
-#: `connect` false: its threads start at the first request, not while `_connected` holds its lock, which in a forked
-#: child may be Python's own while gevent has patched the rest: that would stop all greenlets for ever.
+#: Options that the URL can override. With pymongo's defaults of 30 s and 20 s, callers would wait for a server that is
+#: down. With `connect` False, pymongo's threads start at the first request, not while `_connected` holds its lock. In a
+#: forked child this lock can be an original one while gevent has patched the rest. Then all greenlets would hang.
 DEFAULTS: dict[str, Any] = {
     "serverselectiontimeoutms": 3000,
     "connecttimeoutms": 3000,
@@ -52,22 +55,25 @@ DEFAULTS: dict[str, Any] = {
     "connect": False,
 }
 
-#: Seconds that `close` takes to tell the server that sessions end, which it notices in half an hour by itself: a server
-#: that hangs kept a program's end waiting for 12 s.
+#: How long `close` may take to end the sessions on the server, in seconds. The server ends them itself after half an
+#: hour. Without this limit, a server that hangs delayed the end of a program by 12 s.
 _LEAVING = 0.5
 
-#: Seconds after which a process gives up the index of the ledger: a server that builds it stops then.
+#: How long a process waits for the index of the ledger, in seconds. The server then stops building it.
 _INDEX_PATIENCE = 3600
 
 
 class MongoStore(Store):
-    """Tags and ledger in a MongoDB database. `MongoStore(database)` uses a database of yours and never closes it.
+    """Tags and ledger in a MongoDB database.
 
-    `MongoStore.open(url)` makes a client of its own at the first call, one per process. A reservation is one
-    findOneAndUpdate, then the insert of its ledger entry.
+    A reservation is one findOneAndUpdate, and then the insert of its ledger entry. `MongoStore.open(url)` creates a
+    client at the first call, one per process.
 
-    `prefix` begins the collections' names; another prefix is another store. None: `issuer_`, or none at all in a
-    database in which an issuer has collections without.
+    Args:
+        database: Database of the caller. The store never closes it.
+        prefix: Prefix of the collections' names. Another prefix is another store. None means `issuer_`, or no prefix if
+            the database has collections of an issuer without one.
+        address: URL, if there is no `database`.
     """
 
     def __init__(
@@ -85,26 +91,26 @@ class MongoStore(Store):
         self._database = database
         self._process = os.getpid()
         self._closed = False
-        # Read once in a process: every extension asks for it.
+        # Read once per process, because each extension needs it.
         self._store_id = ""
         self._collections: ownership.Collections | None = None
         self._indexed = False
         self._attempts = Attempts()
-        # A call has failed: perhaps writes reach no majority, and a reservation would be one more gap.
+        # True after a failed call. If writes reach no majority, each reservation would be a gap.
         self._doubtful = False
-        # The last record seen of each tag: its step and limit go into the filter of the next reservation, so that a
-        # reservation needs no read before it, and one that was sent with an old step matches nothing.
+        # Last known record of each tag. The filter of the next reservation has its step and limit. So a reservation
+        # needs no read before it, and a reservation with an outdated step matches nothing.
         self._hints: dict[str, Tag] = {}
 
     @classmethod
     def open(cls, url: str) -> MongoStore:
-        """Return the store at that URL; no I/O. Misconfigured if it isn't valid, has w=0 or names a system database."""
+        """Return the store of that URL, without I/O. Misconfigured if the URL is invalid. See `ownership.check_url`."""
         ownership.check_url(url)
         return cls(address=url)
 
     @property
     def url(self) -> str:
-        """The URL without its secrets; for a database of yours its name and the servers known so far."""
+        """The URL without secrets. For a database of the caller, its name and the servers known so far."""
         if self._given is None:
             return self._shown
         nodes = ",".join(sorted(f"{host}:{port}" for host, port in self._given.client.nodes)) or "?"
@@ -130,7 +136,7 @@ class MongoStore(Store):
                         with call.write():
                             call.tags.insert_one(tag_documents.document(made))
                     except DuplicateKeyError:
-                        pass  # made by another process meanwhile: look again
+                        pass  # another process has created it: read it again
                     else:
                         return made
                 call.pause()
@@ -156,13 +162,13 @@ class MongoStore(Store):
                 self._doubtful = False
             after, size = self._advance(call, tag, n, at_least=at_least, exact=exact)
             self._hints[tag] = after
-            # By what was sent, never by a step read again: that may have changed since.
+            # By the size that was sent. The step of the record may have changed since.
             entry = purpose.entry(tag, after.max - size, after.max)
             call.segments.insert_one(ledger_documents.document(entry))
         return Reservation(after, entry.low, entry.high, entry.id)
 
     def _advance(self, call: MongoCall, tag: str, n: int | None, *, at_least: int, exact: bool) -> tuple[Tag, int]:
-        """Move `max` up; the record after it, and by how much."""
+        """Raise `max`. Return the new record, and by how much it was raised."""
         hint = self._hints.get(tag)
         while True:
             if hint is not None:
@@ -170,8 +176,8 @@ class MongoStore(Store):
                 try:
                     after = self._increment(call, hint, size, at_least=at_least, step_matters=n is None)
                 except Unconfirmed:
-                    # Perhaps for a scheme that is none, which the filter can't tell: read it before the next attempt,
-                    # so that it costs one segment and no more.
+                    # The record may have an invalid scheme, which the filter does not check. It is read before the next
+                    # attempt, so that it costs only one segment.
                     self._hints.pop(tag, None)
                     raise
                 if after is not None:
@@ -180,7 +186,7 @@ class MongoStore(Store):
             before = call.live(tag)
             wanted = before.reserved(n, at_least=at_least, exact=exact)
             size = wanted.max - before.max
-            # The last, shorter segment.
+            # The last segment is shorter.
             if size < (before.segment if n is None else n):
                 after = call.swap(before, wanted)
                 if after is not None:
@@ -222,13 +228,13 @@ class MongoStore(Store):
             while True:
                 found = call.live(tag)
                 wanted = found.configured(changes)
-                # The order, as the tag may be deleted and made again meanwhile: a strict one must not get a lease.
+                # With the order: if the tag was created again as a strict tag meanwhile, it must not get a lease.
                 condition: Document = {"deleted": False, "order": found.order}
                 if changes.seen is not None:
                     condition["version"] = found.version
                 call.announce(changes.scheme or {})
                 if changes.limit is not None or changes.raise_to is not None:
-                    # Not `version`: reservations, which move it all the time, may go on beside this.
+                    # Not with `version`: reservations change it all the time, and may continue.
                     condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}
                 after = call.change(tag, condition, update)
                 if after is not None:
@@ -244,7 +250,7 @@ class MongoStore(Store):
                     raise TagMissing(tag)
                 if found.deleted:
                     return found
-                # By when it was made: a request that comes late must not bury a tag that was made again since.
+                # With the time of creation: a late request must not delete a tag that was created again since.
                 this_one = {"deleted": False, "created": Int64(found.created)}
                 after = call.change(tag, this_one, {"$set": {"deleted": True}})
                 if after is not None:
@@ -283,7 +289,7 @@ class MongoStore(Store):
         """See `Store.ledger`."""
         check_argument("newest", newest)
         if newest == 0:
-            return []  # to MongoDB a limit of 0 is none
+            return []  # in MongoDB, a limit of 0 means no limit
         with self._call(timeout, writes=False) as call:
             return [LedgerEntry.checked(each) for each in ledger_documents.rows(call.segments, tag, newest)]
 
@@ -313,15 +319,15 @@ class MongoStore(Store):
             return facts(call.tags)
 
     def upgrade(self, *, timeout: float) -> Upgrade:
-        """See `Store.upgrade`. Of a database only the store's document is made; see `SCHEMA`."""
+        """See `Store.upgrade`. It creates the `meta` document if there is none. See `SCHEMA`."""
         with self._call(timeout):
             return Upgrade(1, 1)
 
     def after_fork(self) -> None:
-        """Forget the parent's client; the next call makes another. With a database of yours, every call refuses.
+        """Drop the parent's client. The next call creates another. With a database of the caller, every call raises.
 
-        A call in a forked child does the same by itself. The client is kept, unused: its end would close the parent's
-        connections.
+        A call in a forked child does the same. The client is kept in a list, because its destruction would close the
+        parent's connections.
         """
         if self._client is not None:
             _abandoned.append(self._client)
@@ -333,7 +339,7 @@ class MongoStore(Store):
         self._process = os.getpid()
 
     def close(self) -> None:
-        """Close the client, if it was made here; later calls raise Misconfigured."""
+        """Close the client if the store created it. Later calls raise Misconfigured."""
         if self._process != os.getpid():
             self.after_fork()
         with self._lock:
@@ -355,25 +361,26 @@ class MongoStore(Store):
         except Unconfirmed as error:
             self._doubtful = True
             if isinstance(error, Replaced):
-                self._collections = None  # the next call looks at what is there
+                self._collections = None  # the next call searches them again
             raise
         except (StoreError, ValueError):
             raise
         except Exception as error:
-            # Not only PyMongoError: bson and dnspython have roots of their own, and the lot means the same here.
+            # Not only PyMongoError: bson and dnspython raise other errors.
             meaning = translated(error, self.url, in_doubt=call.wrote or self._unanswered(call))
             self._doubtful = self._doubtful or isinstance(meaning, Unconfirmed)
             raise meaning from error
 
     def _unanswered(self, call: MongoCall) -> bool:
-        """Whether a write may have been done that the server has not confirmed."""
+        """Return True if the server may have done a write that it has not confirmed."""
         if self._given is None:
             return self._attempts.unanswered > 0
-        # No listener counts what another's client sends; without its retries each error is the answer to one attempt.
+        # The client of a caller has no listener that counts. Without retries, each error is the reply to the only
+        # attempt.
         return call.writing and self._given.client.options.retry_writes
 
     def _enter(self, call: MongoCall, database: Database[Document], *, writes: bool) -> None:
-        """Give the call its collections: this store's, or none are used. `writes`: make them if there are none."""
+        """Give the call the collections of this store. If there are none and `writes` is True, create them."""
         collections, made = self._collections, False
         if collections is None:
             collections, meta, made = ownership.find_or_make(database, self._prefix, call.pause, make=writes)
@@ -391,10 +398,10 @@ class MongoStore(Store):
         call.take(collections, self._store_id)
 
     def _index(self, collections: ownership.Collections, *, empty: bool) -> None:
-        """Make the index of the ledger, if it is missing: once in a process, and never at the cost of a call.
+        """Create the index of the ledger if it is missing, once per process. For a large ledger, in a thread.
 
-        In a ledger of many entries it takes longer than any call may, and a server gives up a build whose client has
-        left: so that goes on in a thread. Without the index all is as right, and pages of the ledger come slowly.
+        There the index takes longer than a call may take, and the server stops the build when the client disconnects.
+        Without the index, pages of the ledger are slow, but correct.
         """
         if empty:
             self._make_index(collections, os.getpid())

@@ -1,4 +1,4 @@
-"""Tags in MongoDB: the collection `issuer_tags`, one document each."""
+"""Documents of the collection `issuer_tags`: one for each tag."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from issuer_persistence.records import HIGHEST, SETTINGS, Setting, Tag
 
 Document = dict[str, Any]
 
-#: An integer that this program writes. Not by `$type: long`: mongoeco shrinks a small long to an int, and finds no long
-#: at all by its type.
+#: Condition for an integer that this program writes. It does not use `$type: long`, because mongoeco stores small
+#: integers as int, and finds no long by its type.
 INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
 
 _TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}
 
 
 def _shape(name: str, setting: Setting) -> Document:
-    """Return what a document must meet to hold the setting; one of before may lack it."""
+    """Return the condition for a valid setting. Documents of older versions may lack it."""
     if setting.range is not None:
         lowest, highest = setting.range
         held = {**INTEGER, "$gte": Int64(lowest), "$lte": Int64(highest)}
@@ -41,16 +41,16 @@ _OURS: Document = {
 
 
 def ours(tag: str, condition: Document) -> Document:
-    """Return what a document must meet to be changed: the shape of a tag's record, `bizTag` included, and that.
+    """Return the filter for a change: the form of a tag's document, and the given condition.
 
-    A document of another shape never matches, so a foreign one is never changed, nor a float counted up. What a scheme
-    holds is checked when it is read, and not before.
+    A document of another form never matches. So no document of another program is changed, and no float is counted up.
+    The contents of a scheme are checked only when it is read.
     """
     return {"_id": tag, "bizTag": tag, "$and": [_OURS, condition]}
 
 
 def _int64s(value: Any) -> Any:
-    """Return it with every integer in it, however deep, as one of 64 bits."""
+    """Return the value with all its integers, on every level, as Int64."""
     match value:
         case Mapping():
             return {name: _int64s(each) for name, each in value.items()}
@@ -74,7 +74,7 @@ def document(tag: Tag) -> Document:
 
 
 def record(found: Mapping[str, Any]) -> Tag:
-    """Return the record that a document holds. Corrupt if it is none of ours."""
+    """Return the record of a document. Raise Corrupt if the document is not one of the issuer's."""
     tag = str(found.get("_id"))
     if found.get("bizTag") != found.get("_id"):
         raise Corrupt(tag, f"bizTag must be {tag!r}, not {found.get('bizTag')!r}")

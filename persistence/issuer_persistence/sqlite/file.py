@@ -1,9 +1,9 @@
-"""The file of an SQLite store: opened anew for each transaction, by one process at a time.
+"""The file of an SQLite store: opened for each transaction, by one process at a time.
 
-SQLite's own locks are POSIX locks, which a process loses when any part of it closes the file, as one does that copies
-its own data directory. Two processes then reserved the same range (seen: 19 of 231 numbers repeated), or one deleted
-the write-ahead log that another one had open. So each transaction is made under an flock on a file of our own, from
-before the database is opened until it is closed again: SQLite's locks only keep out programs that don't take ours.
+SQLite uses POSIX locks. A process loses them when any part of it closes the file, for example a thread that copies the
+data directory. Then two processes reserved the same range (seen: 19 of 231 numbers repeated), or one deleted the
+write-ahead log that the other had open. So each transaction holds an flock on a lock file of our own, from before the
+database is opened until after it is closed. SQLite's locks only exclude programs that do not take ours.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer")
 
-#: What each write is made with: what was committed outlives a power cut. 2 is FULL.
+#: Settings of each write. 2 is FULL: commits survive a power cut.
 JOURNAL_MODE, SYNCHRONOUS = "wal", 2
 
-#: Pages of the log after which it is written into the database: after each commit, so that a log that is deleted by
-#: hand holds nothing that the database doesn't, also while another program has the file open.
+#: Number of pages in the log after which SQLite copies it into the database: after each commit. So the log never has
+#: anything that the database lacks, even if another program has the file open and somebody deletes the log.
 CHECKPOINT_AFTER = 1
 
-#: The mode of a database that SQLite makes.
+#: Mode of a database file that SQLite creates.
 _MODE = 0o644
 
-#: What the system says of a file that is another user's, or lies on a file system that is read-only.
+#: Errors for a file of another user, or on a read-only file system.
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
-#: How /proc/self/mountinfo writes a blank, say.
+#: An escaped character in /proc/self/mountinfo, for example a blank.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 _SET_UP_WRONGLY = {
@@ -56,7 +56,7 @@ _SET_UP_WRONGLY = {
 }
 
 
-#: How SQLite says that the index of its log can't be made, among other things; and the bytes that both take.
+#: Errors of SQLite that can mean a full disk: it cannot create the index of its log. Log and index need _SPACE bytes.
 _FOR_WANT_OF_SPACE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 _SPACE = 64 * 1024
 
@@ -66,20 +66,20 @@ class SQLiteFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Beside it SQLite keeps the log, even if links lead there.
+        # SQLite keeps its log beside the real file, also if the path is a link.
         self._real = os.path.realpath(path)
-        #: The file whose lock each transaction takes.
+        #: The lock file of each transaction.
         self.lock = Path(f"{self._real}-lock")
-        #: Device and inode of the database, once it was found to be a store's.
+        #: Device and inode of the database. None until it was recognized as a store.
         self._known: tuple[int, int] | None = None
         self._warned = False
 
     @contextmanager
     def transaction(self, deadline: CallDeadline, *, writes: bool) -> Iterator[sqlite3.Connection]:
-        """Commit if the block ends normally; roll back if it raises.
+        """Commit if the block ends normally. Roll back if it raises.
 
-        `writes` False: nothing is changed, and no file is made. A file that isn't there reads as an empty store, one of
-        an older schema as if it had the newer columns.
+        If `writes` is False, nothing is changed, and no file is created. A missing file is read as an empty store. A
+        file of an older schema is read as if it had the newer columns.
         """
         try:
             if writes and not os.path.exists(self.lock) and os.path.exists(self.path):  # noqa: PTH110 - a long name
@@ -95,17 +95,17 @@ class SQLiteFile:
                             connection.execute("ROLLBACK")
                         raise
                 if writes:
-                    # What was committed to a file that is gone by now is lost: the caller gets no segment, and it is a
-                    # gap.
+                    # If the file was removed meanwhile, the commit is lost: the caller gets no segment.
                     self._check_identity()
                     self._check_log()
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
     def look(self, deadline: CallDeadline) -> tuple[int, bool]:
-        """Return the schema, 0 of an empty store, and whether a program that doesn't take our lock has the file open.
+        """Return the schema, and True if a program that does not take our lock has the file open.
 
-        True also if a program was killed while it wrote: the next write puts that right.
+        The schema of an empty store is 0. The second value is also True if a program was killed while it wrote. The
+        next write repairs that.
         """
         with self.transaction(deadline, writes=False) as connection:
             schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -114,11 +114,11 @@ class SQLiteFile:
 
     @property
     def has_log(self) -> bool:
-        """Whether SQLite has a log beside it: a program has the file open, or was killed while it wrote."""
+        """True if the file has a log: a program has it open, or was killed while it wrote."""
         return any(os.path.exists(f"{self._real}{suffix}") for suffix in ("-wal", "-journal"))  # noqa: PTH110 - each call
 
     def _check_log(self) -> None:
-        """Warn once of a program beside this one that doesn't take the lock: else SQLite had deleted its log."""
+        """Warn once if a program that does not take the lock has the file open. Otherwise SQLite deletes its log."""
         if not self._warned and self.has_log:
             self._warned = True
             log.warning(
@@ -131,7 +131,7 @@ class SQLiteFile:
 
     @contextmanager
     def _alone(self, deadline: CallDeadline, *, writes: bool) -> Iterator[None]:
-        """Keep out all other processes, and other stores of this one, while the block lasts."""
+        """Exclude all other processes, and other stores of this process, during the block."""
         descriptor = self._locked(deadline, writes=writes)
         try:
             yield
@@ -146,7 +146,7 @@ class SQLiteFile:
                 locks.close(descriptor)
 
     def _locked(self, deadline: CallDeadline, *, writes: bool) -> int | None:
-        """Take the lock; None: there is none, and who only reads makes none."""
+        """Take the lock. None if there is no lock file and `writes` is False: a reader creates none."""
         if writes:
             self._make_directory()
         database = _stat(self.path)
@@ -188,7 +188,7 @@ class SQLiteFile:
 
     @contextmanager
     def _written(self, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
-        """Open the file to write, make it if it isn't there, bring its schema up to date, and begin."""
+        """Open the file to write, create it if it is missing, upgrade its schema, and begin a transaction."""
         self._check_names()
         with closing(self._opened("mode=rwc", deadline)) as connection:
             version = self._version(connection)
@@ -205,19 +205,19 @@ class SQLiteFile:
 
     @contextmanager
     def _read(self, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
-        """Open the file to read, and begin. See `transaction`."""
+        """Open the file to read, and begin a transaction. See `transaction`."""
         self._check_names()
         if self._known is None and not os.path.lexists(self.path):
             with _empty() as connection:
                 yield connection
         elif self.has_log:
-            # SQLite reads the log too. Only what a killed process left half-written in the database itself is undone.
+            # SQLite also reads the log. It must write only to undo what a killed process wrote to the database by half.
             mode = "rw" if os.path.exists(f"{self._real}-journal") else "ro"  # noqa: PTH110 - as above
             with self._opened_to_read(f"mode={mode}", deadline) as connection:
                 yield connection
         else:
-            # All is in the database, and nobody may write it. So no log is made, which a full disk or a directory of
-            # another user would not allow.
+            # The database has everything, and nobody writes it. `immutable` creates no log, which would fail on a full
+            # disk or in a directory of another user.
             with self._undisturbed(), self._opened_to_read("mode=ro&immutable=1", deadline) as connection:
                 yield connection
 
@@ -238,7 +238,7 @@ class SQLiteFile:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Unconfirmed if a program that doesn't take our lock may have written while the file was read."""
+        """Raise Unconfirmed if a program that does not take our lock may have written during the block."""
         try:
             yield
         except Exception as error:
@@ -253,21 +253,21 @@ class SQLiteFile:
 
     def _opened(self, options: str, deadline: CallDeadline) -> sqlite3.Connection:
         address = f"{Path(self._real).as_uri()}?{options}"
-        # No statements are kept: what still refers to them would keep the file open once it is closed, as the frames of
-        # an error do that a finalizer got in the middle of `connect` (seen: the log stayed, and was taken for another
-        # program's). One transaction repeats none.
+        # No cached statements: a reference to one keeps the file open after `close`. The traceback of an error in a
+        # finalizer had such a reference (seen: the log stayed, and looked like that of another program). A transaction
+        # repeats no statement anyway.
         return sqlite3.connect(address, uri=True, isolation_level=None, timeout=deadline.left(), cached_statements=0)
 
     def _check_identity(self) -> None:
-        """Misconfigured if the database is another file than the one that this process has used."""
+        """Raise Misconfigured if the database is not the file that this process has used before."""
         if self._known is not None and _identity(self.path) != self._known:
             raise Misconfigured(f"{self.path} was replaced or removed while it was in use: restart, then run `recover`")
 
     def _check_names(self) -> None:
-        """Misconfigured if the file has, or may have, another name: each would have a log and a lock of its own.
+        """Raise Misconfigured if the file has, or may have, a second name. Each name has its own log and lock file.
 
-        Two processes under two names reserve the same ranges (seen: 4000 repeats in 8000 numbers). A file that is
-        itself mounted has one name here and another one where it comes from.
+        Two processes with two names reserve the same ranges (seen: 4000 repeats in 8000 numbers). A file that is itself
+        a mount point has a second name on the host.
         """
         self._check_identity()
         found = _stat(self.path)
@@ -285,11 +285,11 @@ class SQLiteFile:
             )
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
-        # Else one row that was tampered with would keep ALTER TABLE from adding a column, and all tags from being
-        # served. Such a row stays as it is, and Corrupt.
+        # Otherwise one row with an invalid value makes ALTER TABLE fail, and no tag can be used. With this setting the
+        # row stays as it is, and only its tag is Corrupt.
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute("BEGIN IMMEDIATE")
-        # Read again, now that no program of before, which doesn't take our lock, can write: one may have been first.
+        # Read again in the transaction: an older program, which does not take our lock, may have upgraded the file.
         version = self._version(connection)
         for statement in chain.from_iterable(STEPS[version:]):
             connection.execute(statement)
@@ -300,11 +300,10 @@ class SQLiteFile:
         connection.execute("PRAGMA ignore_check_constraints = OFF")
 
     def _version(self, connection: sqlite3.Connection) -> int:
-        """Return the schema, 0 if the database is empty. Misconfigured if it isn't ours. Changes nothing."""
+        """Return the schema, 0 for an empty database. Raise Misconfigured if the file is not a store."""
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         if self._known is not None:
-            # A newer program may have brought it up to its own schema since: what this one must not write is guarded
-            # by triggers there.
+            # A newer program may have upgraded the file since. Its triggers reject what this program must not write.
             return min(version, SCHEMA)
         if version > SCHEMA:
             raise Misconfigured(
@@ -323,7 +322,7 @@ class SQLiteFile:
         return version
 
     def _translated(self, error: sqlite3.Error) -> Exception:
-        # The low byte is the primary code; errors that Python itself raises have none.
+        # The low byte is the primary code. Errors that Python itself raises have no code.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in _SET_UP_WRONGLY:
             return Misconfigured(f"{self.path}: {_SET_UP_WRONGLY[code]} ({error})")
@@ -350,7 +349,7 @@ class SQLiteFile:
 
 @contextmanager
 def _empty() -> Iterator[sqlite3.Connection]:
-    """Yield an empty store in memory, to read."""
+    """Yield an empty store in memory, for reading."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.execute("BEGIN")
         for statement in chain.from_iterable(STEPS):
@@ -359,9 +358,9 @@ def _empty() -> Iterator[sqlite3.Connection]:
 
 
 def _share(descriptor: int, database: os.stat_result) -> None:
-    """Let those who may write the database take the lock, as SQLite does with its log."""
+    """Give the lock file the owner and mode of the database, as SQLite does with its log."""
     found = os.fstat(descriptor)
-    with suppress(PermissionError):  # it is another user's, who has seen to it
+    with suppress(PermissionError):  # it belongs to another user, whose process has done this
         if stat.S_IMODE(found.st_mode) != stat.S_IMODE(database.st_mode):
             os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (database.st_uid, database.st_gid):
@@ -381,7 +380,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _mount_points() -> set[str]:
-    """Return where something is mounted in this process's view; nothing where the system doesn't tell."""
+    """Return the mount points that this process sees. Empty if the system does not report them."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The tables of an SQLite store, and how a file of an older program is brought up to date."""
+"""The tables of an SQLite store, and the upgrade of files of older programs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _TABLES = (
 )
 _LEASES = (
     "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
-    # A process of an older program that had the file open while it was brought up to date goes on, and replaces whole
-    # rows without this column. No tag ever goes back to saying nothing, so a row that would is such a one: its process
-    # hangs up, opens the file again, and gets the error that it is too old.
+    # A process of an older program that had the file open during the upgrade continues, and replaces whole rows without
+    # this column. A lease never becomes NULL again, so such a row is one of an older program. The trigger rejects it.
+    # The process then opens the file again, and gets the error that it is too old.
     """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
     WHEN NEW.lease IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
@@ -46,7 +46,7 @@ _LEASES = (
 
 _AHEAD = (
     "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
-    # Likewise. Without a default: NULL is what tells an older program's row, and is read as 1.
+    # Likewise. There is no default: NULL marks the row of an older program, and is read as 1.
     """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
     WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
     BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
@@ -54,31 +54,31 @@ _AHEAD = (
 
 _SCHEMES = (
     "ALTER TABLE tags ADD COLUMN scheme TEXT CHECK (scheme IS NULL OR typeof(scheme) = 'text')",
-    # Likewise, and a tombstone keeps its scheme too: the tag, made again, must make its values in the same way.
+    # Likewise. A deleted tag also keeps its scheme: if it is created again, the scheme must make the same values.
     """CREATE TRIGGER scheme_is_kept BEFORE INSERT ON tags
     WHEN NEW.scheme IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND scheme <> '{}')
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
 )
 
-# An older program that had the file open leaves them out of its entries, which say nothing of that then.
+# An older program that had the file open leaves these columns NULL.
 _LABELS = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
 
 _STEP_MODES = (
     "ALTER TABLE tags ADD COLUMN step_mode TEXT CHECK (step_mode IS NULL OR step_mode IN ('fixed', 'auto'))",
-    # As with what a tag has ahead. NULL is read as 'fixed'.
+    # Likewise. NULL is read as 'fixed'.
     """CREATE TRIGGER step_mode_is_kept BEFORE INSERT ON tags
     WHEN NEW.step_mode IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND step_mode = 'auto' AND NOT deleted
     ) BEGIN SELECT RAISE(ABORT, 'a program too old for the step mode of this tag must not write it: upgrade'); END""",
 )
 
-# What makes each schema of the one before; a fresh file, which is 0, goes through all of them.
+# The statements that upgrade each schema to the next one. A new file has schema 0, and gets all of them.
 STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES)
-#: The columns that each schema has added, the fifth to `segments`, the others to `tags`.
+#: The columns that each schema added: schema 5 to `segments`, the others to `tags`.
 ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"))
 
-#: The schema that a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and
-#: would drop what is in them: it refuses a file of a newer schema.
+#: Newest schema, in the file's `user_version`. A program rejects a file of a newer schema, because it would drop the
+#: values of columns that it does not know.
 SCHEMA = len(STEPS)
 
 
@@ -88,6 +88,6 @@ def columns_at(schema: int, table: str) -> set[str]:
 
 
 def missing_at(schema: int) -> dict[str, set[str]]:
-    """Return, by table, the columns that a file of that schema lacks; no table that lacks none."""
+    """Return the columns that a file of that schema lacks, by table. Tables that lack none are left out."""
     lacking = {table: columns - columns_at(schema, table) for table, columns in COLUMNS.items()}
     return {table: columns for table, columns in lacking.items() if columns}

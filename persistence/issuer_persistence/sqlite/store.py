@@ -1,8 +1,7 @@
 """A store in one SQLite file: durable, and safe for several processes on one machine.
 
-Every change is one transaction that takes the write lock first (BEGIN IMMEDIATE), with the arithmetic done in Python:
-SQLite turns an integer that overflows into a REAL without a word. WAL and synchronous=FULL: what was committed outlives
-a power cut. Not for network file systems, whose locks can't be relied on.
+Every change is one transaction that takes the write lock first (BEGIN IMMEDIATE). With WAL and synchronous=FULL,
+commits survive a power cut. The file must be on a local disk, because locks of network file systems are not reliable.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ log = logging.getLogger("issuer")
 #: The oldest SQLite library with which this is tested: RETURNING, and the end of several WAL races.
 OLDEST = (3, 35)
 
-#: Seconds that a fork, or `close`, waits for a call of another thread to end: until a second after the call's deadline,
-#: as one on a disk that stands still may never end, and no longer than the second figure. The child of such a fork
-#: refuses: see `after_fork`.
+#: How long a fork, or `close`, waits for a call of another thread, in seconds: FORK_GRACE after the deadline of the
+#: call, but at most FORK_PATIENCE. A call on a disk that hangs may never end. If the call has not ended then, the store
+#: of the forked child rejects all calls.
 FORK_GRACE, FORK_PATIENCE = 1.0, 10.0
 
 
@@ -52,7 +51,7 @@ def _marks(columns: Sequence[str]) -> str:
     return ", ".join("?" * len(columns))
 
 
-# S608 is about text from outside; these are put together from the constants above.
+# S608 warns of text from outside. These statements are made of the constants above.
 _PUT_TAG = f"INSERT OR REPLACE INTO tags ({_names(TAG_COLUMNS)}) VALUES ({_marks(TAG_COLUMNS)})"  # noqa: S608 - see above
 _PUT_ENTRY = f"INSERT INTO segments ({_names(ENTRY_COLUMNS)}) VALUES ({_marks(ENTRY_COLUMNS)})"  # noqa: S608 - see above
 _GET_TAGS = f"SELECT {_names(TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
@@ -63,7 +62,7 @@ _ENTRY = f"{_OF_TAG} AND id = ?"
 _NEWEST, _OLDEST = f"{_OF_TAG} {_NEWEST_FIRST}", f"{_OF_TAG} {_OLDEST_FIRST}"
 _BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # high alone is for the index
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
-# The bound: no text, which is higher than any number. An entry that was handed back whole holds no number.
+# The upper bound excludes text, which SQLite sorts after all numbers. In an entry that was returned, low equals high.
 _TAKEN = "SELECT max(high) FROM segments WHERE tag = ? AND high > ? AND high <= 9223372036854775807 AND low < high"
 _ENDING_WITHIN = "SELECT id FROM segments INDEXED BY segments_by_number WHERE tag = ? AND high BETWEEN ? AND ?"
 _OVERLAPPING = "SELECT id FROM segments WHERE tag = ? AND high > ? AND low < ?"
@@ -78,7 +77,7 @@ def _record(row: Sequence[object]) -> Tag:
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
     if isinstance(fields["scheme"], str):
-        with suppress(ValueError, RecursionError):  # then it stays a text, which is no scheme
+        with suppress(ValueError, RecursionError):  # `checked` rejects a scheme that is a text
             fields["scheme"] = json.loads(fields["scheme"])
     return Tag.checked(str(fields["tag"]), fields)
 
@@ -156,11 +155,11 @@ class SQLiteTransaction(Transaction):
 
 
 class SQLiteStore(TransactionalStore):
-    """Tags and ledger in the SQLite file at `path`; a reservation and its ledger entry are one transaction.
+    """Tags and ledger in the SQLite file at `path`. One thread at a time uses it.
 
-    The file is opened for each call and closed at its end, see `file`; one thread at a time does. The first
-    write makes the file, and missing parent directories (mode 0700). A file that is something else, or was written by a
-    newer version, is Misconfigured and left as it is. Needs SQLite 3.35.
+    Each call opens the file and closes it again, see `SQLiteFile`. The first write creates the file, and missing parent
+    directories (mode 0700). If the file is something else, or a newer version wrote it, calls raise Misconfigured and
+    leave it unchanged. SQLite 3.35 or newer is needed.
     """
 
     in_file = True
@@ -169,8 +168,8 @@ class SQLiteStore(TransactionalStore):
     def open(cls, url: str) -> SQLiteStore:
         """Return the store in the file of a URL, sqlite:///path.
 
-        A path is taken as it stands (no percent-encoding): it may hold blanks, `?`, `#` and any letter. What looks like
-        parameters behind it is refused: another file would begin another store.
+        The path is used without decoding. It can contain blanks, `?`, `#` and any letter. A path that ends like the
+        parameters of a URL is rejected: otherwise a parameter would silently select another file, and a new store.
         """
         path = url.removeprefix("sqlite:///")
         if path in {"", url}:
@@ -186,13 +185,13 @@ class SQLiteStore(TransactionalStore):
             raise Misconfigured(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed")
         if os.fspath(path) in {"", ":memory:"}:
             raise Misconfigured("an SQLite store needs a file; for a store in memory write memory://")
-        # Absolute from the start: a later chdir must not lead to another file.
+        # Absolute, so that a later chdir does not lead to another file.
         self._path = Path(path).absolute()
         self._file = SQLiteFile(self._path)
         self._lock = threading.Lock()
-        #: The newest entry of each tag that this process has reserved.
+        #: Newest ledger entry of each tag that this process has written.
         self._newest: dict[str, LedgerEntry] = {}
-        #: When the caller of the newest call gives up, on the monotonic clock.
+        #: Deadline of the newest call, on the monotonic clock.
         self._due = 0.0
         self._refusal = ""
         self._ready_to_fork = False
@@ -275,15 +274,15 @@ class SQLiteStore(TransactionalStore):
                 return Upgrade(before, max(before, SCHEMA))
 
     def after_fork(self) -> None:
-        """Nothing is left to do: no transaction is open while the process forks.
+        """Do nothing: no transaction is open while the process forks.
 
-        SQLite notes per process which locks it holds, and a fork copies the note but not the locks. A child that opened
-        the file beside its parent's open connection would work without any lock of SQLite's (shown in
+        SQLite keeps a list of its locks in each process. A fork copies the list, but not the locks. If the parent had
+        an open connection, a child that opens the file would work without any lock (shown in
         tests/contract/test_sqlite.py).
         """
 
     def close(self) -> None:
-        """Refuse later calls: Misconfigured. Waits for a call under way as a fork does; nothing else is open."""
+        """Reject later calls with Misconfigured. Wait for a call of another thread, as a fork does."""
         self._refusal = self._refusal or "the store was closed"
         if self._lock.acquire(timeout=self._patience()):
             self._lock.release()
@@ -318,27 +317,27 @@ class SQLiteStore(TransactionalStore):
         finally:
             lock.release()
 
-    # Around a fork; see `after_fork`.
+    # Around a fork, see `after_fork`.
 
     def before_fork(self) -> None:
-        """Wait for the call that is under way. Called before each fork."""
+        """Wait for the call of another thread. Called before each fork."""
         self._ready_to_fork = self._lock.acquire(timeout=self._patience())
 
     def after_fork_in_parent(self) -> None:
-        """Let the calls go on. Called after each fork."""
+        """Allow calls again. Called after each fork."""
         if self._ready_to_fork:
             self._ready_to_fork = False
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Start afresh, or refuse if there was no waiting. Called in each forked child."""
+        """Reset the lock. If a call had not ended before the fork, reject all calls. Called in each forked child."""
         called, self._lock = self._lock.locked(), threading.Lock()
         if called and not self._ready_to_fork:
             self._refusal = "the process was forked in the middle of a call: create the store after the fork"
         self._ready_to_fork = False
 
     def _patience(self) -> float:
-        """Return how many seconds to wait for a call under way."""
+        """Return how long to wait for the call of another thread, in seconds."""
         return min(FORK_GRACE + max(0.0, self._due - time.monotonic()), FORK_PATIENCE)
 
 
