@@ -96,7 +96,7 @@ def connect_awaited(**settings: Any) -> Issuer:
 
 def run(ids: Issuer, tag: str, steps: Steps[T], deadline: Deadline) -> T:
     """Run steps of the core for that tag, as the issuer's own calls do."""
-    done: Any = ids._registry.combiner(tag).run(steps, deadline)
+    done: Any = ids.engine.registry.combiner(tag).run(steps, deadline)
     return cast("T", ids.wait(done) if isinstance(ids, Awaited) else done)
 
 

@@ -235,7 +235,7 @@ def _run(arguments: tuple[str, ...], streams: list[Any], env: dict[str, str], cw
     os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.version_info >= (3, 13):  # there multiprocessing has unregistered what was registered before the fork
-        from issuer.api.blocking import close_all
+        from issuer.engine.blocking import close_all
 
         atexit.register(close_all)
     if env.get("PYTHONWARNINGS") == "error":

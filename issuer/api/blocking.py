@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from itertools import chain
-from operator import call
 from types import TracebackType
 from typing import Literal, Self, TypeVar, Unpack
 
-from apscheduler.schedulers.base import BaseScheduler
-
-from issuer.api.scheduler import Scheduler, Threads
 from issuer.care import inspection
-from issuer.care.blocking import Care
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
 from issuer.care.recovery import Named, Recovery, halt
 from issuer.care.verification import Provenance, who
-from issuer.clock import Deadline
 from issuer.core.events import Observer
 from issuer.core.issued import Issued
 from issuer.core.requests import TAKE_MOST, TTL, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import Calls, Steps, ask
-from issuer.drivers.blocking.combiner import Combiner
-from issuer.drivers.blocking.connections import Connections, drive
-from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.core.steps import ask
+from issuer.drivers.blocking.connections import Connections
+from issuer.engine.blocking import Engine
+from issuer.engine.scheduler import Chosen
 from issuer.errors import IssuerError
-from issuer.forks import living, notice
+from issuer.forks import notice
 from issuer.gateway.keys import check_tag
 from issuer.numbers.codec import Decoded
 from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
-from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.numbers import PLAIN, DrawOptions, Issuing
-from issuer.operations.registry import TagRegistry
+from issuer.operations.config import IssuerConfig
+from issuer.operations.numbers import DrawOptions
 from issuer.operations.tag_options import TagOptions
-from issuer.plugins.chain import Chain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
@@ -67,42 +56,27 @@ class Issuer:
     raise CorruptState or FenceError. The other errors are listed for each method.
     """
 
-    def __init__(
-        self, config: IssuerConfig, redis: Connections | None, scheduler: Literal["background"] | BaseScheduler | None
-    ) -> None:
-        self._config = config
-        self._runner = Runner(config.store, redis, config.settings.store_timeout)
-        self._chosen = scheduler
-        self._chain = Chain(config.plugins) if config.plugins else None
-        self._start()
-        _living.add(self)
+    def __init__(self, config: IssuerConfig, redis: Connections | None, scheduler: Chosen) -> None:
+        #: The inside of the issuer, for parts of this package. It may change in any version.
+        self.engine = Engine(config, redis, scheduler, self._lay_open)
 
-    def _start(self) -> None:
-        self._scheduler = Scheduler(self._sweep, Threads, self._chosen)
-        background = partial(self._scheduler.background, self._runner.work)
-        self._runtime = self._config.runtime(new_flight, background, self._scheduler.start, scheduler=self._chosen)
-        #: What `next` reads. Empty if plugins are registered: then each call takes the slow path.
-        self._open = self._runtime.fast_path.numbers if self._chain is None else {}
-        self._registry = TagRegistry(self._make_combiner, self._runtime.fast_path)
-        shared = self._registry, self._config, self._runtime
-        self._issuing = Issuing(
-            *shared, self._chain, combiner=self._registry.combiner, run=self._run, drive=partial(drive, do=call)
-        )
-        self.care = Care(*shared, run=self._run, deadline=self._deadline)
+    def _lay_open(self, numbers: dict[str, Iterator[int]]) -> None:
+        #: The numbers that `next` may take at once, by tag; kept here, as one attribute more is 4 % of such a number.
+        self._open = numbers
 
     @property
     def closed(self) -> bool:
         """True if `close` was called."""
-        return self._registry.closed
+        return self.engine.closed
 
     @property
     def rejected(self) -> Handler:
         """Function that is called with the tag and the error when a call for numbers fails. You can replace it."""
-        return self._config.rejections.handler
+        return self.engine.config.rejections.handler
 
     @rejected.setter
     def rejected(self, handler: Handler) -> None:
-        self._config.rejections.handler = handler
+        self.engine.config.rejections.handler = handler
 
     # ------------------------------------------------------------------ numbers
 
@@ -148,11 +122,14 @@ class Issuer:
                 # By no name: that would be one variable more, and 3 % of the time that a number in hand takes.
                 self._tell_raised(tag)
                 raise
-        only_one(key)
-        kept_for, deadline = seconds(ttl, "ttl", zero=False), self._deadline(timeout)
+        deadline = self.engine.deadline(timeout)
         if key is None and shard_key is None:
-            return self._drawn(tag, 1, deadline)[0]
-        return self._attempt(tag, self._issuing.number(tag, DrawOptions(key, kept_for, shard_key), deadline))
+            return self.engine.take(tag, 1, deadline)[0]
+        only_one(key)
+        kept_for = seconds(ttl, "ttl", zero=False)
+        return self.engine.attempt(
+            tag, self.engine.issuing.number(tag, DrawOptions(key, kept_for, shard_key), deadline)
+        )
 
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return a list of exactly n numbers of a tag, in increasing order.
@@ -165,7 +142,7 @@ class Issuer:
             n: How many numbers, 1..1 000 000.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return self._drawn(tag, whole(n, "n", 1, TAKE_MOST), self._deadline(timeout))
+        return self.engine.take(tag, whole(n, "n", 1, TAKE_MOST), self.engine.deadline(timeout))
 
     def issue(
         self,
@@ -192,7 +169,8 @@ class Issuer:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
-        return self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
+        deadline = self.engine.deadline(timeout)
+        return self.engine.attempt(tag, self.engine.issuing.issue(tag, how, deadline))
 
     def composed(self, tag: str, *, timeout: float | None = None) -> bool:
         """Return True if the tag's numbers have a text, a period or a shard. `issue` returns these; `next` does not.
@@ -208,7 +186,8 @@ class Issuer:
             UnknownTag: The tag was never created, or was deleted.
             StoreUnavailable: The store did not answer in time.
         """
-        return self._attempt(tag, self._issuing.composed(tag, self._deadline(timeout)))
+        deadline = self.engine.deadline(timeout)
+        return self.engine.attempt(tag, self.engine.issuing.composed(tag, deadline))
 
     def peek(
         self,
@@ -230,7 +209,8 @@ class Issuer:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         how = DrawOptions(shard_key=shard_key, restart_key=restart_key)
-        return self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
+        deadline = self.engine.deadline(timeout)
+        return self.engine.run(self.engine.issuing.peek(tag, how), deadline, tag)
 
     def decode(self, tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None) -> Decoded:
         """Return the parts of a number or of its text: counter, period, shard, key and others.
@@ -248,45 +228,13 @@ class Issuer:
             NotDecodable: The tag, as it is configured now, cannot have issued this number or text.
             UnknownTag: The tag was never created, or was deleted.
         """
-        return self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
-
-    def _drawn(self, tag: str, n: int, deadline: Deadline) -> list[int]:
-        """Draw exactly n numbers, with any plugins around it."""
-        if self._chain is None:
-            return self._many(tag, n, deadline)
-        draw = partial(self._many, tag, n, deadline)
-        return self._attempt(tag, self._issuing.around(tag, n, PLAIN, deadline, draw))
-
-    # Nothing is shared here with the other colour: a generator more costs a draw 2 to 6 us.
-    def _many(self, tag: str, n: int, deadline: Deadline) -> list[int]:
-        numbers: list[int] = []
-        try:
-            combiner = self._registry.combiner(tag)
-            try:
-                while len(numbers) < n and combiner.serving is None:
-                    drawn = combiner.draw(n - len(numbers), deadline)
-                    numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
-            except OtherStrategyError:
-                pass
-            return numbers or drive(self._issuing.generated(combiner, n, deadline), call)
-        except IssuerError as error:
-            error.drawn = numbers
-            if self._chain is None:
-                self._issuing.failed(tag, error)
-            raise
-
-    def _attempt(self, tag: str, calls: Calls[T]) -> T:
-        """Run the calls of an operation that is to bring numbers."""
-        try:
-            return drive(calls, call)
-        except IssuerError as error:
-            self._issuing.failed(tag, error)
-            raise
+        deadline = self.engine.deadline(timeout)
+        return self.engine.run(self.engine.issuing.decode(tag, shown, who=holder), deadline, tag)
 
     def _tell_raised(self, tag: str) -> None:
         error = sys.exception()
         if isinstance(error, IssuerError):
-            self._issuing.failed(tag, error)
+            self.engine.refused(tag, error)
 
     def stream(self, tag: str, *, timeout: float | None = None) -> Iterator[int]:
         """Return an endless iterator over the tag's numbers. Use each iterator in one thread or task only.
@@ -306,16 +254,17 @@ class Issuer:
             timeout: Longest wait for each number in seconds, 0 or more. None means the issuer's `timeout`.
         """
         check_tag(tag)
-        self._deadline(timeout)
+        self.engine.deadline(timeout)
         return chain.from_iterable(self._pieces(tag, timeout))
 
     def _pieces(self, tag: str, timeout: float | None) -> Iterator[Iterable[int]]:
         while True:
-            self._attempt(tag, self._issuing.lease_for_stream(tag, self._deadline(timeout)))
+            deadline = self.engine.deadline(timeout)
+            self.engine.attempt(tag, self.engine.issuing.lease_for_stream(tag, deadline))
             yield (self.next(tag, timeout=timeout),)
-            if self._chain is None:
+            if self.engine.chain is None:
                 # Looked up now: a fork may have come in between, and this is not the parent's combiner.
-                yield self._registry.combiner(tag).supply.open
+                yield self.engine.registry.combiner(tag).supply.open
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
         """Return n contiguous numbers of a trend tag. They are reserved in the store with one request.
@@ -331,7 +280,8 @@ class Issuer:
             InvalidArgument: The tag is strict, its numbers are not counter values, or n is out of its range.
             StoreUnavailable: The store did not answer in time.
         """
-        return self._attempt(tag, self._issuing.reserve(tag, n, self._deadline(timeout)))
+        deadline = self.engine.deadline(timeout)
+        return self.engine.attempt(tag, self.engine.issuing.reserve(tag, n, deadline))
 
     # ------------------------------------------------------------------ tags
 
@@ -378,9 +328,9 @@ class Issuer:
             SchemeError: A setting of the scheme is wrong, or contradicts another one.
         """
         asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
-        deadline = self._deadline(timeout)
-        founded = partial(self._issuing.founded, deadline=deadline)
-        return self._run(tags.create(tag, asked, self._config, founded, exist_ok=exist_ok), deadline, tag)
+        deadline = self.engine.deadline(timeout)
+        founded = partial(self.engine.issuing.founded, deadline=deadline)
+        return self.engine.run(tags.create(tag, asked, self.engine.config, founded, exist_ok=exist_ok), deadline, tag)
 
     def configure(
         self,
@@ -428,7 +378,7 @@ class Issuer:
             SchemeError: A setting of the scheme is wrong, or cannot be changed.
         """
         asked = TagOptions(start, above, step, limit, None, lease, ahead, description, given)
-        return self._run(tags.configure(tag, asked, self._config), self._deadline(timeout), tag)
+        return self.engine.run(tags.configure(tag, asked, self.engine.config), self.engine.deadline(timeout), tag)
 
     def delete(self, tag: str, *, timeout: float | None = None) -> None:
         """Delete a tag and its parts. Calls for its numbers raise UnknownTag from then on.
@@ -443,8 +393,8 @@ class Issuer:
             UnknownTag: The tag was never created, or was deleted.
             InvalidArgument: The tag is a part of another tag. Delete that tag instead.
         """
-        deadline = self._deadline(timeout)
-        self._run(self._issuing.delete(tag, deadline), deadline, tag)
+        deadline = self.engine.deadline(timeout)
+        self.engine.run(self.engine.issuing.delete(tag, deadline), deadline, tag)
 
     def tags(self, *, timeout: float | None = None) -> list[Tag]:
         """Return all tags of the store, sorted by name.
@@ -452,7 +402,7 @@ class Issuer:
         Args:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return self._run(inspection.tags(), self._deadline(timeout), None)
+        return self.engine.run(inspection.tags(), self.engine.deadline(timeout), None)
 
     def inspect(self, tag: str, *, deleted: bool = False, timeout: float | None = None) -> Inspection:
         """Return the state of a tag in the store and in Redis. Nothing is changed.
@@ -468,7 +418,8 @@ class Issuer:
             UnknownTag: There is no tag of this name. If `deleted` is True, there is no deleted tag of this name.
             StoreUnavailable: The store did not answer in time.
         """
-        return self.care.inspect(tag, timeout, deleted=deleted)
+        self.engine.enter()
+        return self.engine.care.inspect(tag, timeout, deleted=deleted)
 
     def segments(
         self,
@@ -493,7 +444,7 @@ class Issuer:
             UnknownTag: The tag was never created, or was deleted.
         """
         steps = inspection.segments(tag, count, beyond, upward=upward)
-        return self._run(steps, self._deadline(timeout), tag)
+        return self.engine.run(steps, self.engine.deadline(timeout), tag)
 
     def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
         """Return all machine numbers that a snowflake tag ever used. Nothing is changed.
@@ -506,7 +457,8 @@ class Issuer:
             UnknownTag: The tag was never created, or was deleted.
             InvalidArgument: The tag has no machine numbers, or keeps them in files.
         """
-        return self._run(self._issuing.machines(tag), self._deadline(timeout), tag)
+        deadline = self.engine.deadline(timeout)
+        return self.engine.run(self.engine.issuing.machines(tag), deadline, tag)
 
     def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
         """Set aside the machine numbers of a snowflake tag that were used with a future time, and return them.
@@ -527,7 +479,8 @@ class Issuer:
             UnknownTag: The tag was never created, or was deleted.
             InvalidArgument: The tag has no machine numbers, or keeps them in files.
         """
-        return self._run(self._issuing.set_aside(tag), self._deadline(timeout), tag)
+        deadline = self.engine.deadline(timeout)
+        return self.engine.run(self.engine.issuing.set_aside(tag), deadline, tag)
 
     # ------------------------------------------------------------------ operations
 
@@ -540,7 +493,8 @@ class Issuer:
             tag: Name of the tag.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        self._attempt(tag, self._issuing.warm(tag, self._deadline(timeout)))
+        deadline = self.engine.deadline(timeout)
+        self.engine.attempt(tag, self.engine.issuing.warm(tag, deadline))
 
     def keep(self, *, timeout: float | None = None) -> list[Tag]:
         """Load segments in the background for every tag of the store from now on, and return these tags.
@@ -554,7 +508,8 @@ class Issuer:
         Raises:
             ConfigurationError: The issuer has no Redis.
         """
-        return self.care.keep(timeout)
+        self.engine.enter()
+        return self.engine.care.keep(timeout)
 
     def tick(self, *, timeout: float | None = None) -> int:
         """Load the segments that are due for the tags in use, and return how many were loaded.
@@ -566,7 +521,8 @@ class Issuer:
             timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
         """
         notice()
-        return self.care.tick(timeout)
+        self.engine.enter()
+        return self.engine.care.tick(timeout)
 
     def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
         """Compare the ledger, the store and Redis, and return the discrepancies. Nothing is changed.
@@ -584,7 +540,7 @@ class Issuer:
             UnknownTag: The tag was never created, or was deleted.
             StoreUnavailable: The store did not answer in time.
         """
-        return self.care.verify(tag, timeout)
+        return self.engine.care.verify(tag, timeout)
 
     def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
         """Return the origin of a number: the process that reserved its segment, the time and the purpose.
@@ -600,7 +556,7 @@ class Issuer:
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
-        return self._run(who(self._config.hash_key, tag, number), self._deadline(timeout), tag)
+        return self.engine.run(who(self.engine.config.hash_key, tag, number), self.engine.deadline(timeout), tag)
 
     def halt(self, tag: str, *, timeout: float | None = None) -> None:
         """Stop all reservations of a tag and its parts, in every process, until `recover` is run.
@@ -615,7 +571,7 @@ class Issuer:
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
-        self._run(halt(tag), self._deadline(timeout), tag)
+        self.engine.run(halt(tag), self.engine.deadline(timeout), tag)
 
     def upgrade(self, *, timeout: float | None = None) -> Upgrade:
         """Upgrade the schema of the store to this version, and return the versions before and after.
@@ -626,7 +582,8 @@ class Issuer:
         Args:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return self._run(ask(lambda store, left: store.upgrade(timeout=left)), self._deadline(timeout), None)
+        deadline = self.engine.deadline(timeout)
+        return self.engine.run(ask(lambda store, left: store.upgrade(timeout=left)), deadline, None)
 
     def recover(
         self,
@@ -668,7 +625,7 @@ class Issuer:
             StoreUnavailable: The store did not answer in time.
             RedisUnavailable: Redis did not answer in time.
         """
-        return self.care.recover(tag, at_least, from_journal, dry_run=dry_run, timeout=timeout)
+        return self.engine.care.recover(tag, at_least, from_journal, dry_run=dry_run, timeout=timeout)
 
     def ready(self, *, timeout: float | None = None) -> Readiness:
         """Check whether the store and Redis answer, and which tags are halted. Nothing is changed.
@@ -679,7 +636,7 @@ class Issuer:
             timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None means the issuer's
                 `timeout`.
         """
-        return self.care.ready(timeout)
+        return self.engine.care.ready(timeout)
 
     def doctor(
         self,
@@ -699,7 +656,7 @@ class Issuer:
             progress: Function that is called after each tag with the number of tags checked and the total.
             timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return self.care.doctor(most, progress, timeout)
+        return self.engine.care.doctor(most, progress, timeout)
 
     def observe(self, observer: Observer) -> None:
         """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.
@@ -711,7 +668,7 @@ class Issuer:
         Args:
             observer: Function that takes the event.
         """
-        self._config.events.add(observer)
+        self.engine.config.events.add(observer)
 
     def close(self) -> None:
         """Stop background work, return unused numbers, and close the issuer's connections.
@@ -719,26 +676,7 @@ class Issuer:
         A second call does nothing. Clients, stores and schedulers that were passed to `connect` or `aconnect` stay
         open.
         """
-        notice()  # at the end of a child, nothing of the parent's is given back
-        self._config.events.come_round(at_once=True)
-        combiners = self._registry.close()
-        if combiners is None:
-            return
-        deadline = Deadline(CLOSING)
-        with ExitStack() as ends:
-            # In the opposite order, each of them even if others fail.
-            ends.callback(self._config.events.come_round, at_once=True)
-            ends.callback(_living.discard, self)
-            ends.callback(self._runner.pool.close)
-            if self._config.own_store:
-                ends.callback(self._config.store.close)
-            if self._runner.redis is not None:
-                ends.callback(self._runner.redis.close)
-            for combiner in combiners:
-                ends.callback(combiner.run, combiner.supply.close(deadline), deadline)
-                if combiner.serving is not None:
-                    ends.callback(combiner.run, combiner.serving.close(deadline), deadline)
-            ends.callback(self._scheduler.stop)
+        self.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -749,52 +687,4 @@ class Issuer:
         self.close()
 
     def __repr__(self) -> str:
-        return self._config.described("Issuer")
-
-    # ------------------------------------------------------------------ inside
-
-    def _deadline(self, timeout: float | None) -> Deadline:
-        notice()  # every call that isn't answered out of hand comes here before anything else
-        return Deadline(self._config.settings.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
-
-    def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        if self._registry.closed:
-            raise IssuerError("this issuer is closed", tag=tag)
-        return self._runner.run(steps, deadline, tag)
-
-    def _make_combiner(self, tag: str) -> Combiner:
-        return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.settings.timeout)
-
-    def _sweep(self) -> None:
-        if self.care.sweep():
-            self._scheduler.background(self._refresh)
-
-    def _refresh(self) -> None:
-        self.care.refresh()
-
-    def _after_fork(self) -> None:
-        # First what could repeat numbers: Python swallows what an at-fork hook raises.
-        self._registry.spend()
-        if isinstance(self._chosen, BaseScheduler):
-            # It says that it runs, but its thread is the parent's: here the callers extend by themselves.
-            self._chosen = None
-        self._runner.after_fork()
-        self._start()
-        self._config.store.after_fork()
-
-
-#: Every issuer of this process that isn't closed: to be reset in a forked child, and closed at exit.
-_living: weakref.WeakSet[Issuer] = living(
-    lambda each: each._after_fork(),  # noqa: SLF001 - the hooks of the class
-    unseen=lambda each: each._registry.shut(),  # noqa: SLF001 - the same
-    unseen_over=lambda each: each._registry.settle(),  # noqa: SLF001 - the same
-)
-
-
-def close_all() -> None:
-    """Close all open issuers at exit, so that unused numbers are returned."""
-    for issuer in list(_living):
-        issuer.close()
-
-
-atexit.register(close_all)
+        return repr(self.engine)

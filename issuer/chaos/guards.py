@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer import gateway
-from issuer.api.blocking import Issuer
 from issuer.core.steps import Steps, ask
 from issuer.core.supply import direct, extend, state, supply
+from issuer.engine.blocking import Engine
 from issuer.errors import ConfigurationError
 from issuer.gateway import machine_scripts, tag_scripts
 from issuer.gateway.scripts import NAMES, Script, script
@@ -86,7 +86,7 @@ def _forget_rejoin() -> None:
 
 
 def _forget_fork() -> None:
-    Issuer._after_fork = lambda _: None  # type: ignore[method-assign,assignment]  # noqa: SLF001 - taking the guard out
+    Engine.after_fork = lambda _: None  # type: ignore[method-assign,assignment]
 
 
 def _ignore_what_is_taken() -> None:

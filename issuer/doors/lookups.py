@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from issuer.api.door import Door
 from issuer.clock import monotonic
 from issuer.doors.rates import Bucket, RateBuckets
+from issuer.engine.aio import AsyncEngine
 from issuer.errors import TooManyRequests, Unavailable, UnknownTag
 from issuer.settings import seconds
 
@@ -30,10 +30,10 @@ class LookUps:
     process uses already needs no look-up.
     """
 
-    def __init__(self, door: Door, rates: RateBuckets) -> None:
-        """`door`: to the issuer whose tags they are; `rates`: where names that are not there are counted."""
-        self.door = door
-        self.knows = door.knows
+    def __init__(self, engine: AsyncEngine, rates: RateBuckets) -> None:
+        """`engine`: of the issuer that has the tags. `rates`: counts names that do not exist."""
+        self.engine = engine
+        self.knows = engine.knows
         self._misses: Bucket = rates.bucket(": names that are not there", MISSES_PER_SECOND)
         self._free = asyncio.Semaphore(AT_ONCE)
         self._under_way: dict[str, asyncio.Future[None]] = {}
@@ -49,21 +49,21 @@ class LookUps:
             await self._in_time(tag, timeout)
         except UnknownTag as error:
             if draws:
-                self.door.refused(tag, error)
+                self.engine.refused(tag, error)
             raise
 
     async def exists(self, tag: str) -> bool:
-        """Whether the tag is there; see Door.exists."""
+        """Whether the tag is there; see AsyncEngine.exists."""
         try:
             await self._in_time(tag)
         except UnknownTag:
             return False
-        return await self.door.exists(tag)
+        return await self.engine.exists(tag)
 
     async def _in_time(self, tag: str, timeout: float | None = None) -> None:
         if self.knows(tag):
             return
-        within = self.door.timeout if timeout is None else seconds(timeout, "timeout", zero=True)
+        within = self.engine.timeout if timeout is None else seconds(timeout, "timeout", zero=True)
         try:
             async with asyncio.timeout(within):
                 while (other := self._under_way.get(tag)) is not None:
@@ -94,7 +94,7 @@ class LookUps:
     async def _ask(self, tag: str, within: float) -> None:
         try:
             async with asyncio.timeout(within):  # a thread that asks the store may take a little longer
-                there = await self.door.find(tag, within)
+                there = await self.engine.find(tag, within)
         except (Unavailable, TimeoutError):
             return
         except UnknownTag as error:

@@ -111,22 +111,21 @@ class Source:
 
     def __init__(self, ids: AnyIssuer) -> None:
         self.ids = weakref.ref(ids)
-        self.redis = ids._config.redis is not None  # noqa: SLF001 - metrics look inside, so that nothing calls out
+        self.redis = ids.engine.config.redis is not None
         self.lines = Lines()
 
     def read(self, book: Book, into: Readings) -> bool:
         """Count and read all; return whether there is any more to come."""
         ids = self.ids()
         ended = ids is None or ids.closed
-        registry = None if ids is None else ids._registry  # noqa: SLF001 - the same; after a fork another one
-        lines: Any = () if registry is None else registry.combiners.values()
+        lines: Any = () if ids is None else ids.engine.registry.combiners.values()
         self.lines.read(lines, None if ended else into, book.label, book.raise_to, redis=self.redis)
         return not ended
 
     def knows(self, tag: str) -> bool:
         """Whether the tag is there, as far as this process knows: callers may ask for any name."""
         ids = self.ids()
-        combiner = None if ids is None else ids._registry.combiners.get(tag)  # noqa: SLF001 - the same
+        combiner = None if ids is None else ids.engine.registry.combiners.get(tag)
         return combiner is not None and (combiner.supply.state.record is not None or combiner.supply.state.seen > 0)
 
 
@@ -302,7 +301,7 @@ def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: 
                 source = Source(ids)
                 book.sources.append(source)
                 ids.observe(partial(book.observe, source))
-                ids._config.events.add_round(book.come_round)  # noqa: SLF001 - no user's affair
+                ids.engine.config.events.add_round(book.come_round)
     return Metrics(book)
 
 

@@ -128,16 +128,15 @@ class Issuing(Generic[L]):
         runtime: Runtime,
         chain: Chain | AsyncChain | None,
         *,
-        combiner: Callable[[str], L],
         run: Callable[[Steps[Any], Deadline, str], Any],
         drive: Callable[[Calls[list[int]]], Any],
     ) -> None:
-        """Take the colour's ways to a tag's combiner, to run steps, and to run the calls of an operation."""
+        """Take the colour's ways to run steps, and to run the calls of an operation."""
         self._registry = registry
         self._config = config
         self._runtime = runtime
         self._chain = chain
-        self._combiner = combiner
+        self._combiner = registry.combiner
         self._run = run
         self._drive = drive
         self._lock = CallLock()

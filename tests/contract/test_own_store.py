@@ -25,7 +25,7 @@ PROGRAM = """
 import issuer
 with issuer.connect(redis="none", store="shelf://a") as ids:
     ids.create("orders")
-    print(ids.next("orders"), type(ids._config.store).__name__)
+    print(ids.next("orders"), type(ids.engine.config.store).__name__)
 """
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from issuer.api import blocking
 from issuer.cli import completion, main
 from issuer.core.supply import mode
+from issuer.engine import blocking
 from issuer_persistence.opening import open_store
 from tests import programs
 from tests.servers.absent import absent

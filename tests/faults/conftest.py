@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pytest
 
 import issuer
-from issuer.api import aio as async_facade
-from issuer.api import blocking as facade
+from issuer.engine import aio as async_engine
+from issuer.engine import blocking as engine
 from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.schemes import Make, processes
@@ -75,5 +75,5 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISSUER_REDIS_TIMEOUT", "30")
     monkeypatch.setenv("ISSUER_STORE_TIMEOUT", "10")
     monkeypatch.setenv("ISSUER_INSIST", "60")
-    for colour in (facade, async_facade):
+    for colour in (engine, async_engine):
         monkeypatch.setattr(colour, "CLOSING", 30.0)

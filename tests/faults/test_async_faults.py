@@ -78,7 +78,7 @@ def test_who_shares_a_draw_and_has_less_time_than_others_is_told_why_nothing_cam
             await asyncio.to_thread(server.kill)
             # A machine that stands still may leave those with less no time of their own: somebody else has asked.
             patient = asyncio.ensure_future(ids.next("a", timeout=60))
-            line = ids._registry.combiner("a")
+            line = ids.engine.registry.combiner("a")
             await eventually(lambda: line.supply.shortage.redis_trouble, message="Redis was asked in vain")
             calls = [outcome(ids.next("a", timeout=timeout)) for timeout in (1.2, 0.3, 0.6, 0.9)]
             for error in await asyncio.gather(*calls):
@@ -304,7 +304,7 @@ def test_callers_that_are_cancelled_are_no_failures_of_the_store(redis_url: str,
         async with issuer.aconnect(redis=redis_url, store=store, timeout=60, scheduler=scheduler) as ids:
             await ids.create("a", step=1000)
             await ids.next("a")
-            flights = ids._registry.combiner("a").supply.refill.segments.flights
+            flights = ids.engine.registry.combiner("a").supply.refill.segments.flights
             begun = 0
             for steps in (*range(40), math.inf):  # the last one until the store is asked, however busy Redis is
                 await ids.take("a", 1000)

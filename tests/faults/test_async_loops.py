@@ -14,9 +14,9 @@ import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 import issuer
-from issuer.api import aio as async_facade
 from issuer.core.supply import fetcher
 from issuer.drivers.aio.connections import Link
+from issuer.engine import aio as async_engine
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
@@ -109,10 +109,10 @@ def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
 ENDED = """
 import asyncio, faulthandler, gc, os, signal, sys, time
 import issuer
-from issuer.api import aio as facade
+from issuer.engine import aio as engine
 from issuer_persistence.memory import MemoryStore
 
-facade.CLOSING = 60  # what is not given back in time is told, which is no silence
+engine.CLOSING = 60  # what is not given back in time is told, which is no silence
 faulthandler.dump_traceback_later(200, exit=True)  # so that one that hangs says where
 drawn = {"strict": 0, "trend": 0, "leased": 0, "stream": 0}
 
@@ -210,7 +210,7 @@ def test_a_fork_costs_the_parents_loop_none_of_its_connections(
                 await asyncio.gather(*(ids.take("a", 2) for _ in range(5)))
 
     if not kept:
-        monkeypatch.setattr(async_facade, "PARENTS", deque(maxlen=0))
+        monkeypatch.setattr(async_engine, "PARENTS", deque(maxlen=0))
     run(main(), 60)
     # Before 3.11.5 and 3.12 what is collected closes nothing.
     assert (dropped == []) is (kept or not hasattr(asyncio.StreamWriter, "__del__"))

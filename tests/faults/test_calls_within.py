@@ -145,7 +145,7 @@ def test_a_draw_in_the_middle_of_another_one_waits_for_nothing_that_this_one_hol
     with issuer.connect(redis=server.url, store=MemoryStore()) as ids:
         ids.create("a")
         ids.next("a")
-        combiner = ids._registry.combiner("a")
+        combiner = ids.engine.registry.combiner("a")
         numbers: list[int] = []
         draw, begun = combiner._draw, time.monotonic()
 
@@ -167,7 +167,7 @@ def test_a_batch_is_led_once(server: RedisServer) -> None:
     with issuer.connect(redis=server.url, store=MemoryStore()) as ids:
         ids.create("a")
         ids.next("a")
-        combiner = ids._registry.combiner("a")
+        combiner = ids.engine.registry.combiner("a")
         numbers: list[int] = []
         lead = combiner._lead
 
@@ -188,14 +188,14 @@ def test_what_is_being_changed_is_not_read_by_a_draw_in_the_middle() -> None:
         ids.create("a", step=5)
         ids.next("a")
         ids.create("b")
-        supply = ids._registry.combiner("a").supply
+        supply = ids.engine.registry.combiner("a").supply
         assert supply.state.hand is not None
         for lock in (supply.state.hand._lock, supply.refill.segments.flights._lock):
             with lock.thread, lock.call(), pytest.raises(issuer.CalledWithin):
                 ids.take("a", 100)
         with supply.origin.lock.thread, supply.origin.lock.call(), pytest.raises(issuer.CalledWithin):
             supply.origin.lay_open()
-        registry = ids._registry._lock
+        registry = ids.engine.registry._lock
         with registry.thread, registry.call(), pytest.raises(issuer.CalledWithin):
             ids.next("b")
         hand = supply.state.hand._lock

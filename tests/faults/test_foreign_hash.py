@@ -274,9 +274,9 @@ def test_a_store_that_hangs_and_is_the_hashs_own_is_served_throughout(scene: Sce
         with scene.on(store, timeout=20, store_timeout=60, **settings) as ids:
             numbers += [ids.next("orders") for _ in range(30)]
             store.resume()
-            supply = ids._registry.combiner("orders").supply
+            supply = ids.engine.registry.combiner("orders").supply
             until(lambda: ids.next("orders") and supply.state.owned, timeout=60, message="the sweep has looked")
-            assert ids._registry.combiner("orders").supply is supply
+            assert ids.engine.registry.combiner("orders").supply is supply
         assert numbers == sorted(set(numbers))
 
 

@@ -219,7 +219,7 @@ def test_a_thread_that_outlives_the_main_one_still_gets_numbers() -> None:
 
 TO_THE_END = """
 import logging, issuer
-from issuer.api import blocking
+from issuer.engine import blocking
 blocking.CLOSING = 60  # a machine that stands still keeps it from handing back
 for _ in range({count}):
     n = issuer.next("a")

@@ -31,7 +31,7 @@ def other(server: RedisServer, store: MemoryStore) -> Iterator[issuer.Issuer]:
 
 
 def supply_of(ids: Any, tag: str = "a") -> supply.Supply:
-    found: supply.Supply = ids._registry.combiner(tag).supply
+    found: supply.Supply = ids.engine.registry.combiner(tag).supply
     return found
 
 
@@ -68,7 +68,7 @@ def test_what_was_leased_before_is_dropped_at_the_first_use_a_second_later_and_n
     connect: Connect, server: RedisServer, other: issuer.Issuer, event: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.snapshot().rename(server.directory / "snapshot")
-    with connect(redis=server.url, store=other._config.store, lease=1000, scheduler=None) as ids:
+    with connect(redis=server.url, store=other.engine.config.store, lease=1000, scheduler=None) as ids:
         numbers: list[int] = [ids.next("a") for _ in range(3)]
         with monkeypatch.context() as within_the_second:  # however long the event takes
             within_the_second.setattr(supply, "CHECK_AFTER", 600.0)
@@ -88,7 +88,7 @@ def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler(
     connect: Connect, server: RedisServer, other: issuer.Issuer, event: Event
 ) -> None:
     server.snapshot().rename(server.directory / "snapshot")
-    with connect(redis=server.url, store=other._config.store, lease=100_000) as ids:
+    with connect(redis=server.url, store=other.engine.config.store, lease=100_000) as ids:
         numbers: list[int] = [ids.next("a") for _ in range(3)]
         event(server, other)
 
@@ -106,7 +106,7 @@ def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler(
 def test_processes_that_lease_a_tag_stop_soon_after_it_was_deleted(
     connect: Connect, server: RedisServer, other: issuer.Issuer
 ) -> None:
-    with connect(redis=server.url, store=other._config.store, lease=1000) as ids:
+    with connect(redis=server.url, store=other.engine.config.store, lease=1000) as ids:
         stream = iter(ids.stream("a"))
         assert [ids.next("a"), next(stream), next(stream)] == [1, 2, 3]
         other.delete("a")
@@ -130,7 +130,7 @@ def test_a_changed_lease_reaches_processes_that_reserve_nothing(
         with server.client() as client:
             return int(client.hget("issuer:{a}", "cur") or 0)
 
-    with connect(redis=server.url, store=other._config.store, scheduler=None) as ids:
+    with connect(redis=server.url, store=other.engine.config.store, scheduler=None) as ids:
         assert [ids.next("a"), cur()] == [1, 1]
         for lease, ahead in ((50, 50), (0, 1), (7, 7)):
             other.configure("a", lease=lease)
@@ -149,7 +149,7 @@ def test_a_changed_lease_reaches_processes_that_reserve_nothing(
 def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_redis_again(
     connect: Connect, proxy: FaultProxy, other: issuer.Issuer
 ) -> None:
-    with connect(redis=proxy.url, store=other._config.store, lease=50) as ids:
+    with connect(redis=proxy.url, store=other.engine.config.store, lease=50) as ids:
         mine, theirs = [ids.next("a") for _ in range(12)], [other.next("a")]
         until(lambda: len(supply_of(ids).state.hand.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
         for _ in range(2):
@@ -177,7 +177,7 @@ def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_r
 def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
     connect: Connect, proxy: FaultProxy, other: issuer.Issuer
 ) -> None:
-    with connect(redis=proxy.url, store=other._config.store, lease=1000) as ids:
+    with connect(redis=proxy.url, store=other.engine.config.store, lease=1000) as ids:
         assert ids.next("a") == 1
         proxy.delay_replies(0, match=script("open").sha.encode())  # only counted
         for _ in range(5):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.api.scheduler import Scheduler
 from issuer.clock import Deadline
 from issuer.core.steps import Steps, sleep
 from issuer.core.supply import supply
 from issuer.drivers.blocking.connections import NOWHERE
+from issuer.engine.scheduler import Scheduler
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore, Snapshot
 from tests.colours import COLOURS, connect_awaited, run
@@ -135,7 +135,7 @@ def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_tha
         with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
             before, numbers = other.next("a"), list[int]()
             assert ids.next("a") == before + 1
-            line: Any = ids._registry.combiner("a")
+            line: Any = ids.engine.registry.combiner("a")
             node = line._node
 
             def leased_meanwhile(*args: Any) -> Any:
@@ -157,13 +157,13 @@ def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_tha
 def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_more(
     connect: Any, other: issuer.Issuer, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store: Any = other._config.store
+    store: Any = other.engine.config.store
     backup = store.snapshot()
     with connect(scheduler=None) as ids:
         ids.take("a", 1000)
         other.configure("a", lease=0)
         monkeypatch.setattr(supply, "LEARN_AFTER", -1)
-        run(ids, "a", ids._registry.combiner("a").supply.refresh(), Deadline(40))
+        run(ids, "a", ids.engine.registry.combiner("a").supply.refresh(), Deadline(40))
         fake_server.connected = False
         store.restore(Snapshot({"a": replace(backup.tags["a"], max=0, lease=0)}, {}))
         with pytest.raises(issuer.StoreBehind):
@@ -224,7 +224,7 @@ def test_a_sweep_that_closing_cuts_short_makes_no_noise(
     with caplog.at_level(logging.ERROR), connect_awaited(redis=client, store="memory://") as ids:
         ids.create("a", order="trend")
         ids.next("a")
-        swept: Any = ids._registry.combiner("a").supply
+        swept: Any = ids.engine.registry.combiner("a").supply
         swept.sweep = hangs
         assert begun.wait(30)
     assert caplog.records == []

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("patient")
 @pytest.fixture
 def _unswept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweep never: a sweep just after the flush makes the loss good before anybody draws, and nothing is told then."""
-    monkeypatch.setattr("issuer.api.scheduler.SWEEP_EVERY", 3600.0)
+    monkeypatch.setattr("issuer.engine.scheduler.SWEEP_EVERY", 3600.0)
 
 
 @pytest.mark.usefixtures("redis_url", "_unswept")  # the first empties it

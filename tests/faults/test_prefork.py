@@ -162,7 +162,7 @@ def test_a_pool_of_eight_processes_repeats_nothing(behind: Behind) -> None:
 
 SERVICE = """
 import signal, sys, issuer
-from issuer.api import blocking
+from issuer.engine import blocking
 blocking.CLOSING = 60  # a machine that stands still keeps it from handing back
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as README says
 ids = issuer.connect(redis={redis!r}, store={store!r}, lease={lease})

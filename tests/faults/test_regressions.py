@@ -104,7 +104,7 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
     fake_server.connected = True
 
     def returned() -> bool:
-        line = ids._registry.combiner("a")
+        line = ids.engine.registry.combiner("a")
         line.run(line.supply.rejoin(), Deadline(20))
         return line.supply.origin.mode is not Mode.DIRECT
 
@@ -258,7 +258,7 @@ def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away
     for number in range(20):
         with pytest.raises(issuer.StoreUnavailable):
             ids.next(f"made-up-{number}")
-    assert ids._registry.combiners == {}
+    assert ids.engine.registry.combiners == {}
 
 
 def test_recover_of_all_goes_on_after_a_tag_that_fails(make: Make, fake_redis: redis.Redis) -> None:
@@ -337,7 +337,7 @@ def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
     numbers += [ids.next("a") for _ in range(5)]
     fake_server.connected = True
     other.take("a", 15)  # from Redis, which has a segment between those of this process
-    line = ids._registry.combiner("a")
+    line = ids.engine.registry.combiner("a")
     flights: Any = line.supply.refill.segments.flights
     floors = 0
 

@@ -164,10 +164,10 @@ def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(
     ids = make(scheduler=None)
     ids.create("a", keyed=True, format="{key}-{seq}", step=5)
     texts = [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
-    assert len(ids._registry.combiners) == 21
+    assert len(ids.engine.registry.combiners) == 21
     monkeypatch.setattr("issuer.operations.registry.IDLE_AFTER", -1.0)
     ids.tick()
-    assert len(ids._registry.combiners) <= 1
+    assert len(ids.engine.registry.combiners) <= 1
     monkeypatch.undo()
     texts += [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
     assert texts == [f"x{which}-{number}" for number in (1, 2) for which in range(20)]
@@ -185,7 +185,7 @@ def test_tags_in_use_are_not_forgotten(make: Make, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("issuer.operations.registry.IDLE_AFTER", -1.0)
     ids.tick()
     # A line that is dropped with a lease would leave eight numbers unused, each time.
-    assert {"leased#x", "plain"} <= set(ids._registry.combiners)
+    assert {"leased#x", "plain"} <= set(ids.engine.registry.combiners)
     assert [*numbers, ids.issue("leased", restart_key="x").value] == [1, 2, 1, 3]
 
 
@@ -210,7 +210,7 @@ def test_a_part_that_is_deleted_again_and_again_repeats_nothing(make: Make) -> N
     numbers: list[int] = []
     for _ in range(10):
         numbers += [each.issue("a", restart_key="x").value for each in (ids, other) * 8]
-        run(older, "a", floor.delete("a#x", older._config.hash_key("a#x")), Deadline(20))
+        run(older, "a", floor.delete("a#x", older.engine.config.hash_key("a#x")), Deadline(20))
     assert repeats(numbers) == []
 
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 import issuer
-from issuer.api import aio as async_facade
-from issuer.api import blocking as facade
+from issuer.engine import aio as async_engine
+from issuer.engine import blocking as engine
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
@@ -271,9 +271,9 @@ def test_a_process_that_starts_with_the_store_down_draws_what_is_in_redis_and_fa
 
 
 def test_issuers_that_are_closed_are_forgotten(connect: Connect) -> None:
-    before = set(facade._living), set(async_facade._living)
+    before = set(engine._living), set(async_engine._living)
     for _ in range(20):  # closing while the scheduler starts a job must not kill its thread
         with connect(redis="none", store="memory://") as ids:
             ids.create("a")
             ids.next("a")
-    assert (set(facade._living), set(async_facade._living)) == before
+    assert (set(engine._living), set(async_engine._living)) == before

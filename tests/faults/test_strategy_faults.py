@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import issuer
-from issuer.api import blocking as facade
 from issuer.core.supply import supply
+from issuer.engine import blocking as engine
 from issuer.strategies import Instance
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Order, Tag, TagSettings
@@ -79,7 +79,7 @@ def test_a_first_call_that_is_under_way_at_close_takes_no_machine_number(
     with ThreadPoolExecutor(1) as pool:
         with monkeypatch.context() as patch:
             patch.setattr(store, "get", slow)
-            patch.setattr(facade, "CLOSING", 0.5)
+            patch.setattr(engine, "CLOSING", 0.5)
             calling = pool.submit(ids.next, "s")
             assert waiting.wait(60)
             ids.close()

@@ -274,7 +274,7 @@ class Opened:
 
     def versions(self) -> dict[str, str]:
         """Return what is another one after every change of a tag."""
-        return {tag.tag: tag.version for tag in self.ids._runner.store.tags(timeout=60)}
+        return {tag.tag: tag.version for tag in self.ids.engine.runner.store.tags(timeout=60)}
 
 
 @pytest.fixture

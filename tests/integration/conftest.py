@@ -27,8 +27,8 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"ISSUER_{name}", seconds)
     # How long a close gives back, and a first draw waits for a store that another thread has locked.
     for module, name in (
-        ("api.blocking", "CLOSING"),
-        ("api.aio", "CLOSING"),
+        ("engine.blocking", "CLOSING"),
+        ("engine.aio", "CLOSING"),
         ("core.supply.supply", "HURRY"),
         ("core.supply.mode", "PATIENCE"),
         ("core.supply.mode", "PATIENCE_ALONE"),

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import issuer
-from issuer.api import scheduler
 from issuer.cli import main
 from issuer.core.events import SegmentLoaded
+from issuer.engine import scheduler
 
 ROOT = Path(issuer.__file__).resolve().parent.parent
 OURS = (f"{ROOT}/issuer/", f"{ROOT}/persistence/")

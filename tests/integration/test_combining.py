@@ -133,7 +133,7 @@ def test_threads_that_wait_for_a_draw_share_the_next_and_those_back_from_it_the_
     with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids:
         ids.create("a", step=1_000_000)
         ids.next("a")
-        line = ids._registry.combiner("a")
+        line = ids.engine.registry.combiner("a")
         before = spent()
         line._turn.acquire()
         draws: list[Draw] = []
@@ -158,7 +158,7 @@ def late_thread(**servers: Any) -> list[Draw]:
         ids.create("a", step=1000)
         ids.next("a")
         draws: list[Draw] = []
-        line = ids._registry.combiner("a")
+        line = ids.engine.registry.combiner("a")
         draw, executed, reply = line._draw, threading.Event(), threading.Event()
 
         def slowly(n: int, deadline: Deadline) -> tuple[int, int]:
@@ -188,7 +188,7 @@ async def late_task(**servers: Any) -> list[Draw]:
     async with issuer.aconnect(**servers, scheduler=None) as ids, issuer.aconnect(**servers, scheduler=None) as other:
         await ids.create("a", step=1000)
         await ids.next("a")
-        line = ids._registry.combiner("a")
+        line = ids.engine.registry.combiner("a")
         draw, executed, reply = line._draw, asyncio.Event(), asyncio.Event()
 
         async def slowly(n: int, deadline: Deadline) -> range:

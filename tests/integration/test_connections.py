@@ -34,7 +34,7 @@ def test_threads_that_draw_from_many_tags_share_the_connections(redis_proxy: Fau
     with issuer.connect(**settings(redis_proxy.url, tmp_path)) as ids, ThreadPoolExecutor(len(TAGS)) as pool:
         for tag in TAGS:
             ids.create(tag)
-        queue = ids._runner.redis._pool.waiting  # type: ignore[union-attr]
+        queue = ids.engine.runner.redis._pool.waiting  # type: ignore[union-attr]
         redis_proxy.hold(times=MOST)
         drawn = [pool.submit(several, ids, tag) for tag in TAGS]
         until(lambda: len(queue) == len(TAGS) - MOST, message="all others wait for their turn")
@@ -49,7 +49,7 @@ def test_tasks_that_draw_from_many_tags_share_the_connections(redis_proxy: Fault
         async with issuer.aconnect(**settings(redis_proxy.url, tmp_path)) as ids:
             for tag in TAGS:
                 await ids.create(tag)
-            queue = ids._runner.redis._pool.waiting  # type: ignore[union-attr]
+            queue = ids.engine.runner.redis._pool.waiting  # type: ignore[union-attr]
 
             async def draw(tag: str) -> list[int]:
                 return [await ids.next(tag) for _ in range(20)]
@@ -78,7 +78,7 @@ def test_a_call_that_waits_for_a_connection_gives_up_in_its_time(redis_proxy: Fa
         redis_proxy.hold(times=1)
         draws = threading.Thread(target=ids.next, args=(TAGS[0],))
         draws.start()
-        connections = ids._runner.redis
+        connections = ids.engine.runner.redis
         assert connections is not None
         until(lambda: not connections.node("").idle)
         with pytest.raises(RedisUnavailable, match="all 1 connections to Redis of this process are in use"):
@@ -99,7 +99,7 @@ def test_connections_that_break_leave_their_place_to_others(redis_proxy: FaultPr
             drawn = [pool.submit(several, ids, tag) for tag in TAGS]
             redis_proxy.cut()
             assert all(len({*each.result()}) == 20 for each in drawn)
-        connections = ids._runner.redis
+        connections = ids.engine.runner.redis
         assert connections is not None
         permits = connections._pool.free
         until(lambda: len(permits) + len(connections.node("").idle) == MOST, message="what extends ends too")

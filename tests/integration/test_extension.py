@@ -14,9 +14,9 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import Issuer, gateway
-from issuer.api.scheduler import Threads
 from issuer.core import arithmetic
 from issuer.drivers.store_pool import StorePool
+from issuer.engine.scheduler import Threads
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
@@ -294,7 +294,7 @@ def test_whoever_wants_more_than_is_left_has_it_reserved_at_once(
     scheduler: str | None,
 ) -> None:
     # A sweep that comes before the caller doesn't know how many numbers it wants.
-    monkeypatch.setattr("issuer.api.scheduler.SWEEP_EVERY", 3600.0)
+    monkeypatch.setattr("issuer.engine.scheduler.SWEEP_EVERY", 3600.0)
     settings, tag = MODES[mode]
     with connect(**{"redis": redis_url, "store": store, "scheduler": scheduler, **settings}) as ids:
         ids.create("a", step=1000, **tag)
@@ -319,7 +319,7 @@ def test_whoever_wants_more_than_is_left_has_it_reserved_at_once(
 def test_a_dead_scheduler_thread_is_replaced(ids: Issuer, caplog: pytest.LogCaptureFixture) -> None:
     ids.create("a", step=10)
     ids.next("a")
-    crew = ids._scheduler._crew
+    crew = ids.engine.scheduler._crew
     assert isinstance(crew, Threads)
     first = crew._timer
     assert first is not None

@@ -127,7 +127,7 @@ def test_an_unknown_tag_is_told_and_leaves_nothing_behind(
             assert isinstance(error.value, LookupError), number
             assert error.value.tag == "nope", number
             assert one.tags() == [], number
-            assert one._registry.combiners == {}, number
+            assert one.engine.registry.combiners == {}, number
     with fake_server.client() as client:
         assert client.keys() == []
 
@@ -258,7 +258,7 @@ def test_deleting_again_floors_a_hash_that_was_not_reached(fake_server: FencedFa
             ids.delete("a")
         fake_server.connected = True
         assert ids.next("a") == 2  # the hash was not reached
-        ids._config.store.__class__ = MemoryStore
+        ids.engine.config.store.__class__ = MemoryStore
         with pytest.raises(issuer.UnknownTag):
             ids.delete("a")
         with pytest.raises(issuer.UnknownTag):

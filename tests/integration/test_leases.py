@@ -71,7 +71,7 @@ def sha(name: str) -> bytes:
 
 
 def supply_of(ids: Any, tag: str = "a") -> Supply:
-    found: Supply = ids._registry.combiner(tag).supply
+    found: Supply = ids.engine.registry.combiner(tag).supply
     return found
 
 

@@ -142,8 +142,8 @@ def test_a_loop_that_looks_out_runs_its_other_tasks_and_survives_a_cancellation(
             redis_proxy.release()
             redis_proxy.pass_through()
             numbers += [await ids.next("a") for _ in range(3)]
-            assert ids._runner.redis is not None
-            assert ids._runner.redis._look_out._waiting == 0
+            assert ids.engine.runner.redis is not None
+            assert ids.engine.runner.redis._look_out._waiting == 0
             return numbers
 
     numbers = run(main())

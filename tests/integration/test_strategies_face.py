@@ -178,7 +178,7 @@ def test_the_rejected_handler_hears_of_every_call_whatever_the_plugins(
     with connect(redis=redis_url, store=MemoryStore(), plugins=plugins) as ids:
         ids.create("a", limit=1)
         assert ids.next("a") in (1, 2)
-        ids._config.rejections.handler = lambda tag, cause: told.append((tag, type(cause).__name__))
+        ids.engine.config.rejections.handler = lambda tag, cause: told.append((tag, type(cause).__name__))
         asked: tuple[Callable[[str], object], ...] = (
             ids.next,
             ids.issue,
@@ -192,7 +192,7 @@ def test_the_rejected_handler_hears_of_every_call_whatever_the_plugins(
             with pytest.raises(issuer.UnknownTag):
                 ask(f"made up {number}")
         assert told == [(f"made up {number}", "UnknownTag") for number in range(len(asked))]
-        assert [*ids._registry.combiners] == ["a"], "tags that are not there leave nothing behind"
+        assert [*ids.engine.registry.combiners] == ["a"], "tags that are not there leave nothing behind"
         told.clear()
         with pytest.raises(issuer.IssuerError) as caught:
             ids.issue("a")
@@ -224,7 +224,7 @@ class Ending(Odd):
 @pytest.mark.covers("3.40")
 def test_what_a_strategys_open_numbers_raise_is_told(ids: Issuer) -> None:
     told: list[str] = []
-    ids._config.rejections.handler = lambda _tag, cause: told.append(str(cause))
+    ids.engine.config.rejections.handler = lambda _tag, cause: told.append(str(cause))
     register("ending", Ending)
     ids.create("e", strategy="ending")
     assert [ids.next("e"), ids.next("e")] == [1, 3]
@@ -277,12 +277,12 @@ def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, s
     with issuer.connect(redis=redis_url, store=store) as ids:
         ids.create("s", strategy="snowflake")
         ids.next("s")
-        line = ids._registry.combiner("s")
+        line = ids.engine.registry.combiner("s")
         assert line.serving
         ready = line.serving.ready
         assert ready is not None
         ids.delete("s")
-        ids._registry.lay_open(line, ready)
+        ids.engine.registry.lay_open(line, ready)
         assert "s" not in ids._open
 
 

@@ -98,7 +98,7 @@ def trace() -> Iterator[Trace]:
 def ids(trace: Trace, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
     """An issuer that has issued of another tag, and doesn't sweep meanwhile."""
     assert not trace.on
-    monkeypatch.setattr("issuer.api.scheduler.SWEEP_EVERY", 3600)
+    monkeypatch.setattr("issuer.engine.scheduler.SWEEP_EVERY", 3600)
     with issuer.connect(redis=redis_url, store=MemoryStore()) as made:
         made.create("another")
         made.next("another")
@@ -123,7 +123,7 @@ def first(ids: Issuer) -> Callable[[], object]:
 def segment(ids: Issuer) -> Callable[[], object]:
     ids.create("a", step=100)
     ids.take("a", 19)
-    flights: Any = ids._registry.combiner("a").supply.refill.segments.flights
+    flights: Any = ids.engine.registry.combiner("a").supply.refill.segments.flights
     loaded = flights._flight
 
     def drawn_and_loaded() -> None:

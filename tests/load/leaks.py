@@ -9,7 +9,7 @@ once: one more is a leak when it is seen twice in a row, as a connection that is
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from issuer.api.scheduler import WORKERS
+from issuer.engine.scheduler import WORKERS
 
 Told = Mapping[str, int]
 

@@ -20,13 +20,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import issuer
 from issuer import Issuer
-from issuer.api import blocking as facade
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Send, Steps
 from issuer.core.supply.extend import Election, Extension, extend
 from issuer.core.supply.local_buffer import FastPath, LocalBuffer
 from issuer.core.supply.mode import Mode
 from issuer.drivers.blocking.combiner import Combiner
+from issuer.engine import blocking as engine
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import redis_key
 from issuer_persistence.errors import StoreError
@@ -66,7 +66,7 @@ def twin_of(hand: LocalBuffer[Any], fast_path: FastPath) -> LocalBuffer[Any]:
 
 def lay_open(ids: Issuer) -> None:
     """Let its numbers lie open, although nobody sweeps but the test."""
-    make = ids._make_combiner
+    make = ids.engine.make_combiner
 
     def opened(tag: str) -> Combiner:
         line = make(tag)
@@ -74,7 +74,7 @@ def lay_open(ids: Issuer) -> None:
             part._runtime = replace(part._runtime, scheduled=True)
         return line
 
-    ids._make_combiner = ids._registry._make = opened  # type: ignore[method-assign]  # for the roster after a fork, too
+    ids.engine.make_combiner = ids.engine.registry._make = opened  # type: ignore[method-assign]  # for the roster after a fork, too
 
 
 class ServedStore(MemoryStore):
@@ -128,7 +128,7 @@ class IssuerMachine(RuleBasedStateMachine):
     def check(self, process: int, tag: str, numbers: list[int]) -> None:
         record = self.store.get(tag, timeout=1)
         assert record is not None
-        line = self.ids[process]._registry.combiners.get(tag)
+        line = self.ids[process].engine.registry.combiners.get(tag)
         kind, retired = self.kinds[process], 0
         if kind != "direct" and line is not None and line.supply.origin.mode is not Mode.DIRECT:
             ahead = kind in AHEAD and tag == "trend"
@@ -175,7 +175,7 @@ class IssuerMachine(RuleBasedStateMachine):
                 if n % 2:
                     numbers.append(self.ids[process].next(tag))
                 else:
-                    numbers += self.ids[process]._registry.combiner(tag).draw(n - len(numbers), Deadline(0.02))
+                    numbers += self.ids[process].engine.registry.combiner(tag).draw(n - len(numbers), Deadline(0.02))
         except issuer.UnknownTag:
             self.streams.pop(process, None)
         except REFUSALS:
@@ -186,15 +186,15 @@ class IssuerMachine(RuleBasedStateMachine):
 
     @rule(process=processes)
     def a_second_passes(self, process: int) -> None:
-        for line in self.ids[process]._registry.combiners.values():
+        for line in self.ids[process].engine.registry.combiners.values():
             line.supply._checked_at -= 3
         if self.kinds[process] == "open":
-            self.ids[process]._sweep()
+            self.ids[process].engine.sweep()
 
     @precondition(lambda self: self.server.connected)
     @rule(process=processes)
     def leases_are_looked_at(self, process: int) -> None:
-        line = self.ids[process]._registry.combiners.get("trend")
+        line = self.ids[process].engine.registry.combiners.get("trend")
         if line is not None and line.supply.state.hand is not None and line.supply.origin.mode is not Mode.DIRECT:
             self.attempt(lambda: line.run(line.supply._check(line.supply.state.hand), Deadline(5)))
             self.knows[process] = self.retired["trend"]
@@ -222,14 +222,14 @@ class IssuerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.in_flight) < 3)
     @rule(process=processes, tag=tags)
     def an_extension_hangs(self, process: int, tag: str) -> None:
-        seen = self.operated_by(process)._registry.combiner(tag).supply.state.seen
+        seen = self.operated_by(process).engine.registry.combiner(tag).supply.state.seen
         self.server.time_offset += 10  # whoever was elected before counts as lost
         record = self.store.get(tag, timeout=1)
         if record is None:
             return
         key = redis_key("issuer", tag)
         steps: Steps[Extension] = extend(record, key, seen=seen, window=5, election=Election())
-        redis = self.operator._runner.redis
+        redis = self.operator.engine.runner.redis
         assert redis is not None
         try:
             step = next(steps)
@@ -252,14 +252,14 @@ class IssuerMachine(RuleBasedStateMachine):
         tag, step = self.in_flight[which % len(self.in_flight)]
         if not again:  # otherwise the network keeps a copy
             self.in_flight.remove((tag, step))
-        redis = self.operator._runner.redis
+        redis = self.operator.engine.runner.redis
         assert redis is not None
         self.attempt(lambda: redis.do(step, Deadline(0.02)))
 
     @rule(process=processes)
     def crash(self, process: int) -> None:
-        self.ids[process]._registry.closed = True  # nothing is given back
-        facade._living.discard(self.ids[process])
+        self.ids[process].engine.registry.closed = True  # nothing is given back
+        engine._living.discard(self.ids[process].engine)
         self.renew(process)
 
     @rule(process=processes, kind=kinds)
@@ -281,15 +281,17 @@ class IssuerMachine(RuleBasedStateMachine):
         self.kinds[child] = self.kinds[parent]
         self.crash(child)
         born = self.ids[child]
-        for tag, line in self.ids[parent]._registry.combiners.items():
-            supply, twin = line.supply, born._registry.combiner(tag).supply
+        for tag, line in self.ids[parent].engine.registry.combiners.items():
+            supply, twin = line.supply, born.engine.registry.combiner(tag).supply
             if supply.state.record is not None:
                 twin.origin.know(supply.state.record)
             twin.state.seen, twin.origin.mode = supply.state.seen, supply.origin.mode
-            twin.state.hand = None if supply.state.hand is None else twin_of(supply.state.hand, born._runtime.fast_path)
+            twin.state.hand = (
+                None if supply.state.hand is None else twin_of(supply.state.hand, born.engine.runtime.fast_path)
+            )
         if parent in self.streams:
             self.streams[child] = itertools.chain(born._open.get("trend", ()), born.stream("trend"))
-        born._after_fork()
+        born.engine.after_fork()
 
     @precondition(lambda self: self.server.connected)
     @rule()
@@ -327,8 +329,8 @@ class IssuerMachine(RuleBasedStateMachine):
     def redis_comes_back(self) -> None:
         self.server.connected = True
         for ids in (*self.ids, self.operator):
-            if ids._runner.redis is not None:  # by now everybody's trial has found out
-                ids._runner.redis._route.breakers.clear()
+            if ids.engine.runner.redis is not None:  # by now everybody's trial has found out
+                ids.engine.runner.redis._route.breakers.clear()
 
     @rule()
     def the_clock_of_redis_jumps_back(self) -> None:
@@ -373,6 +375,6 @@ class IssuerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for ids in (*self.ids, self.operator):
-            ids._registry.closed = True
-            facade._living.discard(ids)
+            ids.engine.registry.closed = True
+            engine._living.discard(ids.engine)
         self.ends.close()

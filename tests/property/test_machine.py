@@ -55,9 +55,9 @@ class HandedBackAndKept(IssuerMachine):
     """Numbers are handed back by a process that goes on using them."""
 
     def stop(self, process: int, kind: str) -> None:  # noqa: ARG002 - it stays what it is
-        for line in self.ids[process]._registry.combiners.values():
+        for line in self.ids[process].engine.registry.combiners.values():
             hand = line.supply.state.hand
-            kept = None if hand is None else twin_of(hand, self.ids[process]._runtime.fast_path)
+            kept = None if hand is None else twin_of(hand, self.ids[process].engine.runtime.fast_path)
             line.run(line.supply.close(Deadline(1)), Deadline(1))
             line.supply.state.hand, line.supply.state.ended = kept, None
 
@@ -90,14 +90,14 @@ class NeverLooksAgain(Leasing):
 
     def process(self, number: int) -> Issuer:
         made = super().process(number)
-        make: Any = made._registry._make
+        make: Any = made.engine.registry._make
 
         def blind(tag: str) -> Any:
             line = make(tag)
             line.supply._check = lambda _hand, **_options: iter(())
             return line
 
-        made._registry._make = blind
+        made.engine.registry._make = blind
         return made
 
 

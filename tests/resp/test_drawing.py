@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from issuer.api.door import Door
 from issuer.clock import Deadline, monotonic
 from issuer.doors.resp import drawing
 from issuer.doors.resp.drawing import Demand, Drawing
+from issuer.engine.aio import AsyncEngine
 from issuer.errors import IssuerError, LimitReached, RedisUnavailable
 from tests.waiting import eventually, run
 
@@ -72,7 +72,7 @@ class FakeClient:
 class Bench:
     def __init__(self) -> None:
         self.door = FakeDoor()
-        self.drawing = Drawing(cast("Door", self.door), asyncio.get_running_loop())
+        self.drawing = Drawing(cast("AsyncEngine", self.door), asyncio.get_running_loop())
 
     def demand(self, n: int, client: FakeClient | None = None) -> Demand:
         demand = Demand(client or FakeClient(), n)

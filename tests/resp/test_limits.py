@@ -69,7 +69,7 @@ def test_a_client_that_reads_again_gets_all_its_replies_in_order(direct: Served)
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sender = threading.Thread(target=client.send, args=(packed("INCR", "a") * n,))
         sender.start()
-        until(lambda: direct.ids._runtime.fast_path.numbers.get("a") is not None)
+        until(lambda: direct.ids.engine.runtime.fast_path.numbers.get("a") is not None)
         assert client.replies(n) == list(range(1, n + 1))
         sender.join()
 

@@ -12,7 +12,6 @@ import pytest
 
 import issuer
 from issuer import AsyncIssuer
-from issuer.api.door import Door
 from issuer.doors import lookups
 from issuer.doors.access import Access
 from issuer.doors.lookups import LookUps
@@ -96,7 +95,7 @@ async def doors(store: Watched, redis: str = "none", clock: Clock | None = None)
     patient: dict[str, Any] = dict.fromkeys(("timeout", "insist", "store_timeout", "redis_timeout"), 3600.0)
     async with AsyncExitStack() as ends:
         ids = await ends.enter_async_context(issuer.aconnect(redis=redis, store=store, scheduler=None, **patient))
-        look_ups = LookUps(Door(ids), access.rates)
+        look_ups = LookUps(ids.engine, access.rates)
         server = await start(ids, access, host="127.0.0.1", look_ups=look_ups)
         ends.push_async_callback(server.close, 5.0)
         http = Http(ids, application(ids, access, look_ups=look_ups))

@@ -56,7 +56,7 @@ def test_an_import_loads_no_driver_and_a_blocking_program_loads_no_asyncio_face(
     slow = {"redis", "apscheduler", "pymongo", "asyncio", "importlib.metadata", "issuer.drivers"}
     assert imported & slow == set()
     assert listed == imported
-    asynchronous = {"issuer.api.aio", "issuer.drivers.aio.connections"}
+    asynchronous = {"issuer.api.aio", "issuer.engine.aio", "issuer.drivers.aio.connections"}
     assert connected & {"redis", "issuer.api.blocking", *asynchronous} == {"redis", "issuer.api.blocking"}
     assert asynchronous <= all_of_it
 

@@ -369,6 +369,6 @@ def test_an_argument_that_has_the_name_of_a_setting_is_that_setting_in_both_face
         ids = face(
             redis="none", store="memory://", prefix="p", timeout=7, store_timeout=6, insist=5, lease=4, scheduler=None
         )
-        found = ids._config.settings
+        found = ids.engine.config.settings
         assert (found.prefix, found.timeout, found.store_timeout, found.insist, found.lease) == ("p", 7, 6, 5, 4)
-        ids._config.store.close()
+        ids.engine.config.store.close()

@@ -42,7 +42,7 @@ def test_one_thread_is_enough_for_one_caller() -> None:
     with issuer.connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
         for tag in range(50):
             ids.create(f"t{tag}")
-        assert [len(crew.threads) for crew in ids._runner.pool._crews.values()] == [1]
+        assert [len(crew.threads) for crew in ids.engine.runner.pool._crews.values()] == [1]
 
 
 @pytest.mark.parametrize("callers", [1, MOST - 1, MOST + 3])

@@ -19,7 +19,7 @@ def gone(ids: Issuer) -> None:
     """Assert that it is closed, and has left no task behind."""
     with pytest.raises(issuer.IssuerError, match="closed"):
         ids.next("a")
-    assert ids._runtime.fast_path.numbers == {}
+    assert ids.engine.runtime.fast_path.numbers == {}
     ids.__exit__(None, None, None)
 
 

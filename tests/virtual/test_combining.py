@@ -63,7 +63,7 @@ def among(made: World, ids: Issuer, spot: str, count: int, monkeypatch: pytest.M
     """Let so many threads share a draw whose leader is interrupted there."""
     ids.create("a", step=1000)
     ids.next("a")
-    line = ids._registry.combiner("a")
+    line = ids.engine.registry.combiner("a")
     turn = line._turn
     turn.acquire()
     lay_bomb(spot, line, monkeypatch)
@@ -112,7 +112,7 @@ def test_who_never_comes_for_a_number_holds_the_next_batch_up_for_milliseconds(
     with threads.connect(scheduler=None) as ids:
         ids.create("a", step=1000)
         ids.next("a")
-        line = ids._registry.combiner("a")
+        line = ids.engine.registry.combiner("a")
         with line._turn:
             line._passing = Batch().passed
             line._queued = True

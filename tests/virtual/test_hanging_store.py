@@ -8,12 +8,12 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.api.scheduler import SWEEP_EVERY
 from issuer.clock import LONGEST_PAUSE
 from issuer.core.floor import identity
 from issuer.core.single_flight import LATEST_RETRY
 from issuer.core.supply.mode import Origin
 from issuer.core.supply.ownership import PATIENCE, PATIENCE_ALONE
+from issuer.engine.scheduler import SWEEP_EVERY
 from issuer.operations.registry import IDLE_AFTER
 from tests.virtual.test_outages import BACK, GRACE
 from tests.virtual.world import World
@@ -91,7 +91,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(made: World, mode: str, caplog
         made.store.hang()
         ids.take("a", 50)
         made.turns.sleep(30.0)
-        assert ids._registry.combiner("a").supply.refill.segments.flights.failures > 2
+        assert ids.engine.registry.combiner("a").supply.refill.segments.flights.failures > 2
         assert [each.levelname for each in caplog.records if "no segment can be" in each.message] == ["WARNING"]
         made.store.resume()
         made.turns.until(lambda: "segments are reserved again" in caplog.text)
@@ -222,7 +222,7 @@ def test_a_leased_process_that_begins_while_the_store_hangs_draws_at_once(
         assert ids.next("a") == 102
         made.store.resume()
         if scheduler:
-            made.turns.until(lambda: ids.next("a") and ids._registry.combiner("a").supply.state.hand is not None)
+            made.turns.until(lambda: ids.next("a") and ids.engine.registry.combiner("a").supply.state.hand is not None)
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -252,10 +252,10 @@ def test_a_caller_in_a_hurry_takes_nothing_from_under_one_who_waits(made: World)
         other.take("a", 18)
         patient = made.draws(ids, "a", 10.0)
         made.turns.sleep(PATIENCE_ALONE / 2)
-        line = ids._registry.combiners["a"]
+        line = ids.engine.registry.combiners["a"]
         hurried = made.draws(ids, "a", 0.0)
         assert isinstance(hurried.error, issuer.StoreUnavailable | issuer.RedisUnavailable)
-        assert ids._registry.combiners["a"] is line
+        assert ids.engine.registry.combiners["a"] is line
         made.store.resume()
         numbers = [patient.number, *(ids.next("a") for _ in range(20))]
         assert numbers == sorted(set(numbers))

@@ -172,7 +172,8 @@ def test_a_dead_redis_costs_one_time_out_however_many_tags_there_are(made: World
         assert len(made.wire.tried) - before <= 2 * (made.now - began)  # the scheduler's trials, once a sweep
         made.wire.pass_through()
         made.turns.until(
-            lambda: not any(line.supply.origin.mode is Mode.DIRECT for line in ids._registry.combiners.values()), 3.0
+            lambda: not any(line.supply.origin.mode is Mode.DIRECT for line in ids.engine.registry.combiners.values()),
+            3.0,
         )
         for tag in every:
             numbers = [ids.next(f"t{tag}") for _ in range(3)]
@@ -258,7 +259,7 @@ def test_with_both_away_what_is_held_is_served_then_refused_and_it_goes_on(
         numbers += [waiting.number, *ids.take("a", 200)]
         assert numbers == sorted(set(numbers))
         assert max(numbers) <= made.store.top("a")
-        made.turns.until(lambda: ids._registry.combiner("a").supply.origin.mode is not Mode.DIRECT, 3.0)
+        made.turns.until(lambda: ids.engine.registry.combiner("a").supply.origin.mode is not Mode.DIRECT, 3.0)
 
 
 def test_a_caller_that_gives_up_takes_the_tag_from_nobody(made: World) -> None:
@@ -266,11 +267,11 @@ def test_a_caller_that_gives_up_takes_the_tag_from_nobody(made: World) -> None:
     with made.connect() as maker, made.connect(scheduler=None) as ids:
         maker.create("a", step=100, order="trend")
         ids.next("a")  # out of Redis: its record isn't known here
-        combiner = ids._registry.combiner("a")
+        combiner = ids.engine.registry.combiner("a")
         made.wire.hold_replies(NEXT, 2)
         waits = made.draws(ids, "a", 30)
         made.turns.until(lambda: made.wire.held)
         assert isinstance(made.draws(ids, "a", 0.01).error, issuer.Unavailable)
-        assert ids._registry.combiner("a") is combiner
+        assert ids.engine.registry.combiner("a") is combiner
         made.wire.release()
         assert waits.number in (2, 3)

@@ -38,7 +38,7 @@ def test_a_process_that_rejoins_redis_goes_on_above_what_it_has_issued_without_i
         numbers = gone_direct(made, ids)
         comes_back(made)
         ids.tick()
-        assert ids._registry.combiner("a").supply.origin.mode is not Mode.DIRECT
+        assert ids.engine.registry.combiner("a").supply.origin.mode is not Mode.DIRECT
         numbers += ids.take("a", 30)
         assert numbers == [1, *range(101, 161)]  # what was left of 200 went back to the store
 
@@ -60,7 +60,7 @@ def test_numbers_drawn_while_it_rejoins_count_too(made: World) -> None:
         assert numbers[-1] == 310
         made.wire.release()
         assert rejoining.number in (0, 1)
-        assert ids._registry.combiner("a").supply.origin.mode is not Mode.DIRECT
+        assert ids.engine.registry.combiner("a").supply.origin.mode is not Mode.DIRECT
         numbers += ids.take("a", 20)
         assert numbers == sorted(set(numbers))
         assert repeats([*numbers, *theirs, *other.take("a", 100)]) == []
@@ -102,7 +102,7 @@ def test_a_stream_draws_more_ahead_while_it_is_used_up_quickly_and_fewer_again(m
         ids.create("a", step=STEP, order="trend")
         stream = ids.stream("a")
         numbers = list(islice(stream, 100))
-        origin = ids._registry.combiners["a"].supply.origin
+        origin = ids.engine.registry.combiners["a"].supply.origin
         assert origin.stream_lease == 1000
         numbers += islice(stream, STEP)
         assert origin.stream_lease == STEP // 5  # more would use segments up before the next one is there
@@ -118,4 +118,4 @@ def test_a_stream_keeps_to_what_was_said(made: World) -> None:
         ids.create("a", step=STEP, order="trend")
         stream = ids.stream("a")
         assert list(islice(stream, 500)) == list(range(1, 501))
-        assert {each.high - each.low for each in ids._registry.combiners["a"].supply.state.hand.held} == {50}  # type: ignore[union-attr]
+        assert {each.high - each.low for each in ids.engine.registry.combiners["a"].supply.state.hand.held} == {50}  # type: ignore[union-attr]

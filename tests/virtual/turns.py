@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 import apscheduler.triggers.interval  # all that is swapped is imported here: later would be too late
 from greenlet import GreenletExit, getcurrent, greenlet
 
-import issuer.api.aio
-import issuer.api.blocking
+import issuer.engine.aio
+import issuer.engine.blocking
 import issuer.wiring  # noqa: F401
 from issuer.forks import leave_signals
 

@@ -8,7 +8,7 @@ from greenlet import GreenletExit
 
 import issuer
 from issuer import Issuer
-from issuer.api import blocking as facade
+from issuer.engine import blocking as engine
 from tests.colours import COLOURS, Awaited, _opened
 from tests.faults.hanging import HangingStore
 from tests.virtual.turns import Turns, virtual
@@ -107,10 +107,10 @@ class World:
 def world(colour: str, seed: int = 0) -> Iterator[World]:
     """Make a world of that colour; the seed names the order of events."""
     assert colour in COLOURS
-    living = set(facade._living)
+    living = set(engine._living)
     try:
         with virtual(seed) as turns:
             yield World(turns, colour)
     finally:
-        for ids in set(facade._living) - living:  # of a test that failed: nothing of it works any more
-            facade._living.discard(ids)
+        for ids in set(engine._living) - living:  # of a test that failed: nothing of it works any more
+            engine._living.discard(ids)

@@ -102,7 +102,7 @@ def recover(
     journals = _read(paths) if paths else ()
 
     def recovered(label: str, *, dry_run: bool, spared: Collection[str] = ()) -> list[Outcome[Recovery]]:
-        outcomes = issuer.care.recovered(tag, at_least or 0, journals, dry_run=dry_run, spared=spared)
+        outcomes = issuer.engine.care.recovered(tag, at_least or 0, journals, dry_run=dry_run, spared=spared)
         found = list(map(_reported, with_progress(outcomes, label)))
         if not (found or spared):
             say("no tags in this store")

@@ -58,7 +58,7 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     """
     if tag is not None and everything:
         raise click.UsageError("give a TAG or --all, not both")
-    outcomes = _reported(Session.of(context).connect().care.verified(tag, None))
+    outcomes = _reported(Session.of(context).connect().engine.care.verified(tag, None))
     findings = [finding for each in outcomes for finding in each.result or ()]
     wrong = [finding for finding in findings if finding.kind != UNSEEN]
     unseen = [finding.tag for finding in findings if finding.kind == UNSEEN]

@@ -75,14 +75,14 @@ async def incrby(session: ClientInfo, look_ups: LookUps, arguments: Sequence[byt
         )
     caller.spend(int(digits), tag)
     await look_ups.look_up(tag)
-    return number((await look_ups.door.contiguous(tag, int(digits)))[-1])
+    return number((await look_ups.engine.contiguous(tag, int(digits)))[-1])
 
 
 async def get(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return the highest number issued as far as Redis knows; null if none was, or there is no such tag."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
-    last = await look_ups.door.last(tag) if await look_ups.exists(tag) else None
+    last = await look_ups.engine.last(tag) if await look_ups.exists(tag) else None
     return null(session.protocol) if last is None else bulk(b"%d" % last)
 
 

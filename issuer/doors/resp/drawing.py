@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from issuer.api.door import Door
 from issuer.clock import Deadline, monotonic
 from issuer.doors.resp.replies import failure, numbers
+from issuer.engine.aio import AsyncEngine
 from issuer.errors import IssuerError, Unavailable, UnknownTag
 
 #: Seconds between two looks at the callers' deadlines, and at the clock.
@@ -93,9 +93,9 @@ class Drawer:
     Strict: a draw is for demands that were there before it was sent, and no number of it goes to another one.
     """
 
-    def __init__(self, tag: str, door: Door, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, tag: str, engine: AsyncEngine, loop: asyncio.AbstractEventLoop) -> None:
         self._tag = tag
-        self._door = door
+        self._engine = engine
         self._loop = loop
         self._queue: list[Demand] = []
         self._served: list[Demand] = []
@@ -118,7 +118,7 @@ class Drawer:
             if self._watch is None:
                 self._look()
             else:
-                self._until = monotonic() + LOOK_EVERY + self._door.timeout
+                self._until = monotonic() + LOOK_EVERY + self._engine.timeout
         demand.until = self._until
         self._queue.append(demand)
 
@@ -149,7 +149,7 @@ class Drawer:
         # The last one's: that of whoever came before it ends no later.
         deadline = Deadline.until(self._served[-1].until)
         try:
-            drawn = await self._door.draw(self._tag, min(wanted, DRAW_MOST), deadline, self.waiting)
+            drawn = await self._engine.draw(self._tag, min(wanted, DRAW_MOST), deadline, self.waiting)
         except Exception as error:  # noqa: BLE001 - every client gets it
             served, self._served = self._served, []
             self.unknown = isinstance(error, UnknownTag)
@@ -189,9 +189,9 @@ class Drawer:
         if self.task is None:
             return
         now = monotonic()
-        was, self._until = self._until, now + LOOK_EVERY + self._door.timeout
+        was, self._until = self._until, now + LOOK_EVERY + self._engine.timeout
         # A loop that was held up has let the clock stand still for those that came since the last look.
-        held_up = now + self._door.timeout > was + LOOK_EVERY
+        held_up = now + self._engine.timeout > was + LOOK_EVERY
         waiting = [*self._served, *self._queue]
         if held_up:
             for demand in waiting:
@@ -199,15 +199,15 @@ class Drawer:
                     demand.until = self._until
         overdue = [demand for demand in waiting if demand.until <= now and demand.waits]
         if overdue:
-            self._fail(overdue, self._door.overdue(self._tag))
+            self._fail(overdue, self._engine.overdue(self._tag))
         self._watch = self._loop.call_later(LOOK_EVERY, self._look)
 
 
 class Drawing:
     """The drawers of a server, one for each tag."""
 
-    def __init__(self, door: Door, loop: asyncio.AbstractEventLoop) -> None:
-        self._door = door
+    def __init__(self, engine: AsyncEngine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
         self._loop = loop
         self._drawers: dict[str, Drawer] = {}
 
@@ -223,12 +223,12 @@ class Drawing:
         """
         drawer = self._drawers.get(tag)
         if drawer is None or drawer.unknown:
-            if not found and not self._door.knows(tag):
+            if not found and not self._engine.knows(tag):
                 return False
             drawer = drawer or self._drawer(tag)
             drawer.unknown = False
         if drawer.task is None:
-            demand.give(self._door.at_hand(tag, demand.n))
+            demand.give(self._engine.at_hand(tag, demand.n))
             if demand.reply is not None:
                 return True
         drawer.add(demand)
@@ -238,7 +238,7 @@ class Drawing:
         if len(self._drawers) >= QUIET_MOST:
             # Clients make up tags as they like.
             self._drawers = {tag: each for tag, each in self._drawers.items() if each.task is not None}
-        drawer = self._drawers[tag] = Drawer(tag, self._door, self._loop)
+        drawer = self._drawers[tag] = Drawer(tag, self._engine, self._loop)
         return drawer
 
     async def close(self) -> None:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Final
 
 from issuer.api.aio import AsyncIssuer
-from issuer.api.door import Door
 from issuer.clock import Deadline, monotonic
 from issuer.doors.access import Access
 from issuer.doors.lookups import LookUps
@@ -126,10 +125,10 @@ async def start(
         ConfigurationError: The server cannot listen on this address.
     """
     loop = asyncio.get_running_loop()
-    door, began = Door(ids), monotonic()
-    look_ups = look_ups or LookUps(door, access.rates)
+    began = monotonic()
+    look_ups = look_ups or LookUps(ids.engine, access.rates)
     about = About(port, clients_most, lambda: monotonic() - began, lambda: len(shared.connections))
-    shared = Shared(access, look_ups, Drawing(door, loop), about, clients_most, loop)
+    shared = Shared(access, look_ups, Drawing(ids.engine, loop), about, clients_most, loop)
     try:
         if sock is not None:
             server = await loop.create_server(lambda: Connection(shared), sock=sock, backlog=_BACKLOG)

@@ -17,7 +17,6 @@ from granian.log import LogLevels
 from granian.server import embed
 
 from issuer.api.aio import AsyncIssuer
-from issuer.api.door import Door
 from issuer.doors.access import LOOK_EVERY, Access
 from issuer.doors.lookups import LookUps
 from issuer.doors.server.files import CONNECTIONS_MOST, connections
@@ -122,7 +121,7 @@ class _Worker:
         ids = aconnect(**options.given)
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
-            look_ups = LookUps(Door(ids), access.rates)
+            look_ups = LookUps(ids.engine, access.rates)
             doors = [await self._door(name, each, ids, look_ups) for name, each in self._sockets.items()]
             self._report(Ready())
             draining = loop.create_task(self._drain(doors))

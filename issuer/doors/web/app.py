@@ -14,7 +14,6 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import Receive, Scope, Send
 
 from issuer.api.aio import AsyncIssuer
-from issuer.api.door import Door
 from issuer.clock import monotonic
 from issuer.doors.access import Access
 from issuer.doors.lookups import LookUps
@@ -234,7 +233,7 @@ def application(
         InvalidArgument: `longest` is wrong.
     """
     longest = seconds(longest, "longest", zero=False)
-    look_ups = look_ups or LookUps(Door(ids), access.rates)
+    look_ups = look_ups or LookUps(ids.engine, access.rates)
     service = Service(ids, metrics, longest, access.rates, look_ups, settings or Settings())
     described = document()
     service.document, service.page, service.policy = dumped(described), page(described).encode(), POLICY.encode()

@@ -41,12 +41,12 @@ async def next_number(service: Service, call: RequestCall) -> Reply:
         series_most=settings.series_per_tag,
     )
     if how.restart_key is not None or await service.composed(tag, call.timeout):
-        return _issued(call, await service.door.issue(tag, how, call.timeout))
+        return _issued(call, await service.ids.engine.issue(tag, how, call.timeout))
     # Not `issue`: calls of `next` share their draws, and plugins may change what it gives.
     if call.key is None and how.shard_key is None:
         number = await ids.next(tag, timeout=call.timeout)
     else:
-        number = await service.door.number(tag, how, call.timeout)
+        number = await service.ids.engine.number(tag, how, call.timeout)
     if call.as_text:
         return Reply(b"%d" % number, TEXT)
     return shown({"tag": tag, "number": number}, as_string=call.as_string)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from issuer.api.aio import AsyncIssuer
-from issuer.api.door import Door
 from issuer.care.inspection import Readiness
 from issuer.clock import monotonic
 from issuer.doors.lookups import LookUps
@@ -52,14 +51,10 @@ class Service:
     policy: bytes = b""
     stopping: bool = False
     plain: dict[str, float] = field(default_factory=dict)
-    door: Door = field(init=False)
     _keys: dict[str, Bucket] = field(default_factory=dict)
     _seen: Readiness = field(default_factory=lambda: _not_seen(LOOK_WAITED_FOR))
     _seen_until: float = 0.0
     _looking: asyncio.Task[Readiness] | None = None
-
-    def __post_init__(self) -> None:
-        self.door = Door(self.ids)
 
     def count_key(self, owner: str) -> Callable[[], object]:
         """Count a new Idempotency-Key of a token; return what takes that back. Raises TooManyRequests."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.jobstores.base import JobLookupError
@@ -25,7 +25,7 @@ from issuer.forks import in_uwsgi_master, leave_signals
 from issuer.reentry import CallLock
 from issuer.threads import Crew
 
-log = logging.getLogger("issuer.api.scheduler")
+log = logging.getLogger("issuer.engine.scheduler")
 
 #: Seconds between two sweeps. They catch what no draw has asked for; a draw that reaches the mark is served at once.
 SWEEP_EVERY = 1.0
@@ -35,8 +35,11 @@ WORKERS = 16
 
 #: APScheduler logs each sweep at level INFO and a late one at WARNING. A user needs none of it: late sweeps catch up.
 #: So our scheduler has a logger of its own, and an executor whose name gives it another.
-JOBS = "issuer.api.scheduler.jobs"
+JOBS = "issuer.engine.scheduler.jobs"
 EXECUTOR = "issuer"
+
+#: The argument `scheduler` of `connect`: None means no scheduler.
+Chosen: TypeAlias = Literal["background"] | BaseScheduler | None
 
 #: A job: a function for threads, a coroutine function for tasks.
 Job = Callable[[], object]
@@ -233,9 +236,7 @@ def _tell(job: asyncio.Task[Any]) -> None:
 class Scheduler:
     """Runs `sweep` every second and jobs at once. Started at the first job; made again when it is found dead."""
 
-    def __init__(
-        self, sweep: Job, crew: Callable[[], Executor], chosen: Literal["background"] | BaseScheduler | None
-    ) -> None:
+    def __init__(self, sweep: Job, crew: Callable[[], Executor], chosen: Chosen) -> None:
         """`crew` makes the hands. `chosen`: the caller's own scheduler, which we neither start nor stop; None: none."""
         self._sweep = sweep
         self._make_crew = crew

@@ -1,0 +1,100 @@
+"""The parts of an issuer that are the same for threads and for tasks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
+
+from issuer.clock import Deadline
+from issuer.core.steps import Steps
+from issuer.core.supply.runtime import Runtime
+from issuer.engine.scheduler import Chosen, Scheduler
+from issuer.errors import IssuerError
+from issuer.operations.config import IssuerConfig
+from issuer.operations.numbers import Issuing
+from issuer.operations.registry import AnyCombiner, TagRegistry
+from issuer.plugins.chain import AsyncChain, Chain
+from issuer.settings import seconds
+
+L = TypeVar("L", bound=AnyCombiner)
+
+
+class BaseEngine(ABC, Generic[L]):
+    """An issuer without its public methods. Other modules may use every name here that has no underscore.
+
+    After a fork, and in a new event loop, the engine creates its scheduler, runtime, registry, issuing and care anew.
+    So read them from the engine for each call, after `enter` or `deadline`, and do not keep them.
+    """
+
+    #: The class that users see, for messages.
+    face: ClassVar[str]
+    #: Classes and functions of threads or of tasks.
+    _crew: ClassVar[Any]
+    _flight: ClassVar[Any]
+    _drive: ClassVar[Any]
+    _combiner: ClassVar[Any]
+    _care: ClassVar[Any]
+
+    runner: Any
+    scheduler: Scheduler
+    runtime: Runtime
+    registry: TagRegistry[L]
+    issuing: Issuing[L]
+    care: Any
+
+    def __init__(self, config: IssuerConfig, chain: Chain | AsyncChain | None, chosen: Chosen) -> None:
+        """`chain`: the plugins, if any. `chosen`: the scheduler that was passed to `connect`."""
+        self.config = config
+        self.chain = chain
+        self._chosen = chosen
+        #: How long a call waits that has no timeout of its own, in seconds.
+        self.timeout = config.settings.timeout
+
+    def start(self) -> None:
+        """Create everything that belongs to one process and one event loop."""
+        self.scheduler = Scheduler(self.sweep, self._crew, self._chosen)
+        background = partial(self.scheduler.background, self.runner.work)
+        self.runtime = self.config.runtime(self._flight, background, self.scheduler.start, scheduler=self._chosen)
+        self.registry = TagRegistry(self.make_combiner, self.runtime.fast_path)
+        shared = self.registry, self.config, self.runtime
+        self.issuing = Issuing(*shared, self.chain, run=self.run_draw, drive=self._drive)
+        self.care = self._care(*shared, run=self.run, deadline=self.deadline)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.registry.closed
+
+    def make_combiner(self, tag: str) -> L:
+        """Create the combiner of a tag."""
+        made: L = self._combiner(tag, self.config.key(tag), self.runtime, self.runner, self.timeout)
+        return made
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Notice a fork that Python did not see, and a new event loop. Every call begins with this."""
+
+    def deadline(self, timeout: float | None) -> Deadline:
+        """Enter, and return the deadline of a call with this `timeout`. Raises InvalidArgument."""
+        self.enter()
+        return Deadline(self.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+
+    def refused(self, tag: str, error: IssuerError) -> None:
+        """Report that a caller received no number, and why."""
+        self.issuing.failed(tag, error)
+
+    @abstractmethod
+    def run(self, steps: Steps[Any], deadline: Deadline, tag: str | None) -> Any:
+        """Run steps of the protocol to their end."""
+
+    @abstractmethod
+    def run_draw(self, steps: Steps[Any], deadline: Deadline, tag: str | None) -> Any:
+        """Run steps that draw numbers. Unlike other steps, they do not end when their caller is cancelled."""
+
+    @abstractmethod
+    def sweep(self) -> Any:
+        """Do the background work of all tags in use. The scheduler calls this every second."""
+
+    def __repr__(self) -> str:
+        return self.config.described(self.face)

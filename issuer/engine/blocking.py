@@ -1,0 +1,177 @@
+"""The engine of an Issuer: threads."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from operator import call
+from typing import TypeVar
+
+from apscheduler.schedulers.base import BaseScheduler
+
+from issuer.care.blocking import Care
+from issuer.clock import Deadline
+from issuer.core.scheme_record import OtherStrategyError
+from issuer.core.steps import Calls, Steps
+from issuer.drivers.blocking.combiner import Combiner
+from issuer.drivers.blocking.connections import Connections, drive
+from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.engine.base import BaseEngine
+from issuer.engine.scheduler import Chosen, Threads
+from issuer.errors import IssuerError
+from issuer.forks import living, notice
+from issuer.operations.config import CLOSING, IssuerConfig
+from issuer.operations.numbers import PLAIN
+from issuer.plugins.chain import Chain
+
+T = TypeVar("T")
+
+
+class Engine(BaseEngine[Combiner]):
+    """An Issuer without its public methods; see BaseEngine."""
+
+    face = "Issuer"
+    _crew = Threads
+    _flight = staticmethod(new_flight)
+    _drive = staticmethod(partial(drive, do=call))
+    _combiner = Combiner
+    _care = Care
+    care: Care
+    runner: Runner
+
+    def __init__(
+        self,
+        config: IssuerConfig,
+        redis: Connections | None,
+        chosen: Chosen,
+        lay_open: Callable[[dict[str, Iterator[int]]], object],
+    ) -> None:
+        """`lay_open` is called with the numbers that `next` may take at once, by tag; after a fork with other ones."""
+        super().__init__(config, Chain(config.plugins) if config.plugins else None, chosen)
+        self.runner = Runner(config.store, redis, config.settings.store_timeout)
+        self._lay_open = lay_open
+        self.start()
+        _living.add(self)
+
+    def start(self) -> None:
+        """Create everything that belongs to one process."""
+        super().start()
+        # None if there are plugins: they see each call.
+        self._lay_open(self.runtime.fast_path.numbers if self.chain is None else {})
+
+    enter = staticmethod(notice)
+
+    def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        """Run steps of the protocol to their end."""
+        if self.registry.closed:
+            raise IssuerError("this issuer is closed", tag=tag)
+        return self.runner.run(steps, deadline, tag)
+
+    run_draw = run
+
+    def attempt(self, tag: str, calls: Calls[T]) -> T:
+        """Run the calls of an operation that returns numbers. If it fails, the rejected handler is called."""
+        try:
+            return drive(calls, call)
+        except IssuerError as error:
+            self.issuing.failed(tag, error)
+            raise
+
+    def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
+        """Draw exactly n numbers, with the plugins around the draw."""
+        if self.chain is None:
+            return self._taken(tag, n, deadline)
+        draw = partial(self._taken, tag, n, deadline)
+        return self.attempt(tag, self.issuing.around(tag, n, PLAIN, deadline, draw))
+
+    # Not shared with tasks: one generator more costs a draw 2 to 6 us.
+    def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
+        numbers: list[int] = []
+        try:
+            combiner = self.registry.combiner(tag)
+            try:
+                while len(numbers) < n and combiner.serving is None:
+                    drawn = combiner.draw(n - len(numbers), deadline)
+                    numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
+            except OtherStrategyError:
+                pass
+            return numbers or drive(self.issuing.generated(combiner, n, deadline), call)
+        except IssuerError as error:
+            error.drawn = numbers
+            if self.chain is None:
+                self.issuing.failed(tag, error)
+            raise
+
+    # ------------------------------------------------------------------ background work
+
+    def sweep(self) -> None:
+        """Do the background work of all tags in use. The scheduler calls this every second."""
+        if self.care.sweep():
+            self.scheduler.background(self._refresh)
+
+    def _refresh(self) -> None:
+        self.care.refresh()
+
+    # ------------------------------------------------------------------ end and forks
+
+    def close(self) -> None:
+        """End background work, give back unused numbers, and close the connections. A second call does nothing."""
+        notice()  # at the end of a child, nothing of the parent's is given back
+        self.config.events.come_round(at_once=True)
+        combiners = self.registry.close()
+        if combiners is None:
+            return
+        deadline = Deadline(CLOSING)
+        with ExitStack() as ends:
+            # In the opposite order, each of them even if others fail.
+            ends.callback(self.config.events.come_round, at_once=True)
+            ends.callback(_living.discard, self)
+            ends.callback(self.runner.pool.close)
+            if self.config.own_store:
+                ends.callback(self.config.store.close)
+            if self.runner.redis is not None:
+                ends.callback(self.runner.redis.close)
+            for combiner in combiners:
+                ends.callback(combiner.run, combiner.supply.close(deadline), deadline)
+                if combiner.serving is not None:
+                    ends.callback(combiner.run, combiner.serving.close(deadline), deadline)
+            ends.callback(self.scheduler.stop)
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child."""
+        # First what could repeat numbers: Python ignores what an at-fork hook raises.
+        self.registry.spend()
+        if isinstance(self._chosen, BaseScheduler):
+            # Its state is "running", but its thread is the parent's: here the callers extend by themselves.
+            self._chosen = None
+        self.runner.after_fork()
+        self.start()
+        self.config.store.after_fork()
+
+    def shut(self) -> None:
+        """Before a fork that Python does not see: leave no number where the child could take it without a check."""
+        self.registry.shut()
+
+    def settle(self) -> None:
+        """After such a fork, in the parent: let `next` take numbers at once again."""
+        self.registry.settle()
+
+
+#: The engine of each Issuer of this process that is not closed: to begin anew in a forked child, and to close at exit.
+_living: weakref.WeakSet[Engine] = living(
+    lambda each: each.after_fork(),
+    unseen=lambda each: each.shut(),
+    unseen_over=lambda each: each.settle(),
+)
+
+
+def close_all() -> None:
+    """Close all open issuers at exit, so that unused numbers are given back."""
+    for engine in list(_living):
+        engine.close()
+
+
+atexit.register(close_all)
