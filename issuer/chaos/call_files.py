@@ -1,9 +1,9 @@
-"""A record of each caller's numbers, and when it got them, in mapped memory, which outlives a kill -9 of the process.
+"""Files of calls: each caller's numbers, and when it got them. They are mapped memory, which survives a kill -9.
 
-One file for each caller, of four 64-bit integers a call: first and last number, and when the call began and ended, in
-nanoseconds of the monotonic clock, which all processes of a machine share. A call that brought an error has minus the
-numbers that it asked for as first, and minus the place of the error in `ERRORS` as last. Zeros end it. Of a call for a
-key of the caller's, the key is the first and its number the last.
+A file has one caller's calls, of four 64-bit integers each: first and last number, begin and end of the call in ns of
+the monotonic clock, which all processes of a machine share. A failed call has the negated count of the requested
+numbers as first, and the negated index of its error in `ERRORS` as last. A call for an idempotency key has the key as
+first and its number as last. The first call with an end of 0 ends the file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from issuer import errors
 
-#: Errors that a call may raise, by the place that stands in the file; an error that isn't here is the first.
+#: Errors that a call may raise, in the order of their indices in a file. Index 0 stands for all others.
 ERRORS = ("other", *(name for name, each in vars(errors).items() if isinstance(each, type) and name[0] != "_"))
 
 _CALL = struct.Struct("=4q")
-#: Calls of one file; the next one begins when it is full. 2 MB, of which only what is written takes room.
+#: Calls of one file: 2 MB, of which the system stores only the written pages. Then the next file begins.
 PART = 1 << 16
 
 
@@ -37,7 +37,7 @@ class CallEntry(NamedTuple):
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the numbers as runs (first, last) of neighbours, in their order."""
+    """Return the numbers as runs (first, last) of consecutive numbers, in their order."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
@@ -48,10 +48,10 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class CallFile:
-    """The file of one caller. For one thread."""
+    """Writes the calls of one caller. For one thread."""
 
     def __init__(self, folder: Path, tag: int, worker: str, caller: int) -> None:
-        """`tag`: the place of the tag among those of the run."""
+        """`tag`: index of the tag in the run."""
         self._path = folder / f"{tag}.{worker}.{caller}"
         self._part = 0
         self._open()
@@ -64,7 +64,7 @@ class CallFile:
         self._at = 0
 
     def note(self, first: int, last: int, began: int, ended: int) -> None:
-        """Write down what a call brought."""
+        """Write a call that returned numbers."""
         if self._at == PART * _CALL.size:
             self._part += 1
             self._open()
@@ -72,7 +72,7 @@ class CallFile:
         self._at += _CALL.size
 
     def failed(self, wanted: int, error: Exception, began: int, ended: int) -> None:
-        """Write down that a call for `wanted` numbers raised this."""
+        """Write a call for `wanted` numbers that raised an error."""
         name = type(error).__name__
         self.note(-wanted, -ERRORS.index(name) if name in ERRORS else 0, began, ended)
 
@@ -81,18 +81,18 @@ class Calls:
     """All calls of one caller, in the order in which they were made."""
 
     def __init__(self, tag: int, worker: str, values: Iterable[int]) -> None:
-        """`values`: those of each call, four after four."""
+        """`values`: four for each call."""
         self.tag = tag
         self.worker = worker
         self._values = array("q", values)
 
     @classmethod
     def read(cls, tag: int, worker: str, paths: Sequence[Path]) -> Calls:
-        """Return what is written in these files."""
+        """Return the calls in these files."""
         values = array("q")
         for path in paths:
             data = array("q", path.read_bytes())
-            # Only the last part is filled in part: its end is the first call that never ended.
+            # Only the last file is partly filled: it ends at the first call without an end.
             values += data[: bisect_left(range(len(data) // 4), 1, key=lambda at: not data[at * 4 + 3]) * 4]
         return cls(tag, worker, values)
 
@@ -104,16 +104,16 @@ class Calls:
         return map(CallEntry, values, values, values, values)
 
     def granted(self) -> Iterator[CallEntry]:
-        """Yield the calls that brought numbers."""
+        """Yield the calls that returned numbers."""
         return (call for call in self if call.first > 0)
 
     def column(self, at: int) -> array[int]:
-        """Return one of the four values of every call."""
+        """Return one of the four values of each call."""
         return self._values[at::4]
 
 
 def all_calls(folder: Path) -> list[Calls]:
-    """Return what each caller has written down into this folder."""
+    """Return the calls of each caller that has files in this folder."""
     parts: dict[tuple[int, str, int], list[tuple[int, Path]]] = {}
     for path in folder.iterdir():
         words = path.name.split(".")
@@ -127,27 +127,27 @@ def all_calls(folder: Path) -> list[Calls]:
 
 
 class Follower:
-    """Looks on while the callers of one worker write."""
+    """Reads the files of one worker while its callers write."""
 
     def __init__(self, folder: Path, worker: str) -> None:
         self._folder = folder
         self._worker = worker
-        #: Bytes of each file that `fresh` has returned.
+        #: Bytes of each file that `fresh` has read.
         self._read: dict[Path, int] = {}
 
     def served(self, tag: int, since: int, *, whole: bool = False) -> bool:
-        """Whether a call for that tag that ended since then, in ns, has brought numbers; `whole`: and began since."""
+        """Return whether a call returned numbers of that tag since a time in ns. `whole`: it must have begun since."""
         return any(self._served(path, since, since if whole else 0) for path in self._newest(tag))
 
     def fresh(self, tag: int) -> list[CallEntry]:
-        """Return the calls for that tag that were written since the last time, those of a file in their order."""
+        """Return the calls for that tag that were written since the last call of this method, in order per file."""
         found: list[CallEntry] = []
         for path in self._folder.glob(f"{tag}.{self._worker}.*"):
             if not path.stat().st_size:  # just made
                 continue
             at = self._read.get(path, 0)
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
-                # The time of the end is written last: if it is there, the rest is.
+                # The end is the last value of a call: if it is written, the others are.
                 while at < len(memory) and _CALL.unpack_from(memory, at)[3]:
                     found.append(CallEntry(*_CALL.unpack_from(memory, at)))
                     at += _CALL.size

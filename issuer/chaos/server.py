@@ -39,16 +39,15 @@ _SNAPSHOTS = count(1)
 class RedisServer:
     """One server process.
 
-    Nothing is persisted: a killed or restarted server comes back empty, unless a dump of an earlier `snapshot()` or
-    replication still lies in its directory, or `appendonly` is set by then: it says whether the next start keeps an
-    AOF, fsynced every second.
+    By default nothing is persisted: a killed or restarted server is empty, unless its directory has a dump of a
+    `snapshot()` or of replication. If `appendonly` is True, the next start keeps an AOF, fsynced every second.
     """
 
     def __init__(self, binary: Path | str) -> None:
         self.binary = Path(binary)
         self.appendonly = False
         self.directory = Path(tempfile.mkdtemp(prefix="issuer-"))
-        self.port = self._free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: weakref.WeakSet[redis.Redis] = weakref.WeakSet()
         self._owner = os.getpid()
@@ -106,7 +105,7 @@ class RedisServer:
         return next(f"{name} {version}" for name, version in known.items() if version)
 
     def replication(self) -> dict[str, Any]:
-        """Return what INFO replication says, read over a connection of its own."""
+        """Return the fields of INFO replication, read over a new connection."""
         with self.client(decode_responses=True) as client:
             return dict(client.info("replication"))
 
@@ -129,7 +128,7 @@ class RedisServer:
                 # because clients know it.
                 if not first or "in use" not in self.log() or attempt == _START_ATTEMPTS:
                     raise
-                self.port = self._free_port()
+                self.port = free_port()
             except AssertionError as late:
                 self.kill()
                 raise IssuerError(f"{late}\n{self.log()}") from late
@@ -213,9 +212,6 @@ class RedisServer:
         """Return the last lines that the server wrote."""
         path = self.directory / "server.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
-
-    def _free_port(self) -> int:
-        return free_port()
 
     def _launch(self) -> subprocess.Popen[bytes]:
         with (self.directory / "server.log").open("ab") as log:

@@ -15,10 +15,10 @@ _LONGEST_PAUSE = 0.05
 def until(
     condition: Callable[[], T], timeout: float = 20.0, message: str = "", ignoring: tuple[type[Exception], ...] = ()
 ) -> T:
-    """Call `condition` until it returns something true, and return that.
+    """Call `condition` until it returns a true value. Return that value.
 
-    An exception of a type in `ignoring` counts as "not yet"; any other one ends the wait at once. After `timeout`
-    seconds AssertionError is raised, with `message` and what was last seen.
+    An exception of a type in `ignoring` counts as "not yet". Other exceptions end the wait. After `timeout` seconds,
+    AssertionError is raised, with `message` and the last result.
     """
     deadline = time.monotonic() + timeout
     pause = _FIRST_PAUSE
@@ -37,5 +37,5 @@ def until(
 
 
 def rest(seconds: float) -> None:
-    """Let `seconds` seconds pass: a fault lasts."""
+    """Wait while a fault lasts, in seconds."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A run as it was watched from outside: its tags, and what was done to them."""
+"""A run as seen from outside: its tags, and the faults that struck it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A fault: its name, when it began and when the servers were back, in ns; which workers had no part in it.
+    """A fault that struck a run. Times are in ns of the monotonic clock.
 
-    `segments`: how many segments in Redis it may cost, and `hits`: how many processes it may cost what they hold.
-    `split`: two masters served at once, so that no order was promised between its beginning and its end.
-    `settled`: when all was well before it, in ns: since then what prepared it may have cost numbers; -1: as it began.
+    `began`, `back`: when it began, and when all servers answered again. `spared`: workers that it did not affect.
+    `segments`: segments in Redis whose numbers may be lost. `hits`: processes whose held numbers may be lost. `split`:
+    two masters served at once, so order is not promised from `began` to `back`. `settled`: end of the fault before;
+    numbers may be lost from then on, as its preparation may cost some. -1: from `began` on.
     """
 
     name: str
@@ -25,19 +26,19 @@ class Strike:
 
     @property
     def since(self) -> int:
-        """From when on it may have cost numbers."""
+        """The time from which on it may have cost numbers."""
         return self.began if self.settled < 0 else self.settled
 
 
 @dataclass(slots=True)
 class Watched:
-    """A tag of the run, as it was set up and watched.
+    """A tag of the run.
 
-    `base`: the number before its first. `timeout`: what each call may take, in ns. `samples`: when the store was asked,
-    in ns, and what it said `max` was. `keyed`: each number is drawn for a key, and the same one whenever the key comes
-    again: as old as the key, so in no order. `counted`: the numbers come of the tag's counter, so there is a `max`, and
-    what is missing is a gap. `served`: drawn through servers, whose processes share their clients: of a trend tag one
-    client gets numbers in no order, and perhaps one long after higher ones.
+    `base`: the number before its first. `timeout`: deadline of a call in ns. `samples`: times in ns at which the store
+    was read, each with its `max`. `keyed`: each number is drawn for an idempotency key. A repeated key gets the same
+    number again, so these numbers are in no order. `counted`: the numbers come from the tag's counter, which has a
+    `max`, and missing numbers are gaps. `served`: drawn through servers. Their processes share the clients, so a client
+    gets numbers of a trend tag in no order.
     """
 
     name: str
@@ -53,5 +54,5 @@ class Watched:
 
     @property
     def ascends(self) -> bool:
-        """Whether what a worker draws goes up."""
+        """Whether a worker's numbers increase."""
         return not self.keyed and (self.order == "strict" or not self.served)
