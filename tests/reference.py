@@ -14,6 +14,7 @@ from issuer.cli import main
 from issuer.cli.exits import MEANINGS
 from issuer.gateway.scripts import NAMES, folder
 from issuer.settings import DEFINITIONS, REDIS_VARIABLE, STORE_VARIABLES, SettingDefinition
+from tests.http.routes_page import completed
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
@@ -62,6 +63,8 @@ def pages() -> dict[Path, str]:
         before, heading, rest = text.partition(first)
         rest = rest[rest.index(end) :]
         found[FOLDER / name] = f"{before}{heading}{_tables()[name].removeprefix(first)}{rest}"
+    page = FOLDER / "http.md"
+    found[page] = completed(page.read_text(encoding="utf-8"))
     page = FOLDER / "command-line.md"
     found[page] = found[page].partition(_COMMANDS)[0] + _COMMANDS + _commands()
     return {**found, WIRING: _wiring()}

@@ -2,43 +2,21 @@
 
 import ast
 import re
-from html import unescape
 from pathlib import Path
 
 import pytest
 
 import issuer
-from issuer.doors.web.openapi import document
-from issuer.doors.web.page import page
 from issuer.doors.web.problems import STATUSES
 from issuer.doors.web.routes import ROUTES, Route
 from issuer.errors import IssuerError
+from tests.http.routes_page import SECTION, common, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
-SECTION = re.compile(r"^### [^\n]+\n\n`([A-Z]+) (/\S*)` · (.+?)\n\n(.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (path|query|header|body|query or body) \| `(\S+)` \| (.*) \| (.*) \|$", re.MULTILINE)
 PROBLEM = re.compile(r"^\| ([45]\d\d) \| `(\w+)` \| .+ \|$", re.MULTILINE)
 COMMON = PAGE.partition("### Parameters of many routes")[2].partition("\n## ")[0]
-
-Row = tuple[str, str, str, str]
-
-
-def rows_of(route: Route) -> list[Row]:
-    """Return where each parameter of a route is sent, its name, type and meaning, as /docs shows them."""
-    (section,) = re.findall(rf'<section id="{route.name}">(.*?)</section>', page(document()), re.DOTALL)
-    sent = re.findall(r"<tr><td>(\S+?)</td><td>(path|query|header)</td><td>(.*?)</td><td>(.*?)</td></tr>", section)
-    found = [(place, name, kind, about) for name, place, kind, about in sent]
-    body = section.partition("<h3>Body</h3>")[2].partition("<h3>")[0]
-    for name, kind, about in re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", body):
-        found.append(
-            ("body", name, kind, about.removeprefix("Optional. ") if "Optional. " in about else f"Required. {about}")
-        )
-    return [(place, name, as_markdown(kind), as_markdown(about)) for place, name, kind, about in found]
-
-
-def as_markdown(html: str) -> str:
-    return unescape(re.sub(r"</?code>", "`", html))
 
 
 def scopes(text: str) -> tuple[str, ...]:
@@ -66,15 +44,13 @@ def test_each_route_has_a_section_with_its_purpose_and_scope_and_none_has_anothe
 def test_a_route_has_the_parameters_that_it_takes_with_their_type_and_meaning(route: Route) -> None:
     """Those of many routes stand once, and are those that their rules say."""
     (text,) = [text for method, path, _, text in SECTION.findall(PAGE) if (method, path) == (route.method, route.path)]
-    rules = {("path", "tag"): route.of_tag, ("query", "tag"): route.of_tag, ("query", "as"): bool(route.scope)}
-    rules["query" if route.body is None else "body", "timeout"] = bool(route.scope)
     shown = {(place, name): (kind, about) for place, name, kind, about in ROW.findall(COMMON)}
     expected = list(ROW.findall(text))
     alike = re.search(r"same members as \[(.*?)\]\S*, except (.*?)\.", text)
     if alike:
         others = ROW.findall(PAGE.partition(f"\n### {alike[1]}\n")[2].partition("\n### ")[0])
         expected += [row for row in others if f"`{row[1]}`" not in alike[2]]
-    for (place, name), holds in rules.items():
+    for (place, name), holds in common(route).items():
         if holds:
             kind, about = shown["query or body" if name == "timeout" else place, name]
             expected.append((place, name, kind, about))

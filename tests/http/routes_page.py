@@ -1,0 +1,57 @@
+"""docs/reference/http.md beside the table of routes; a route that the page lacks gets its row and its section."""
+
+import re
+from html import unescape
+from itertools import pairwise
+
+from issuer.doors.web.openapi import document
+from issuer.doors.web.page import page
+from issuer.doors.web.routes import ROUTES, Route
+
+SECTION = re.compile(r"^### [^\n]+\n\n`([A-Z]+) (/\S*)` · (.+?)\n\n(.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+
+Row = tuple[str, str, str, str]
+
+
+def rows_of(route: Route) -> list[Row]:
+    """Return where each parameter of a route is sent, its name, type and meaning, as /docs shows them."""
+    (section,) = re.findall(rf'<section id="{route.name}">(.*?)</section>', page(document()), re.DOTALL)
+    sent = re.findall(r"<tr><td>(\S+?)</td><td>(path|query|header)</td><td>(.*?)</td><td>(.*?)</td></tr>", section)
+    found = [(place, name, kind, about) for name, place, kind, about in sent]
+    body = section.partition("<h3>Body</h3>")[2].partition("<h3>")[0]
+    for name, kind, about in re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", body):
+        found.append(
+            ("body", name, kind, about.removeprefix("Optional. ") if "Optional. " in about else f"Required. {about}")
+        )
+    return [(place, name, as_markdown(kind), as_markdown(about)) for place, name, kind, about in found]
+
+
+def as_markdown(html: str) -> str:
+    return unescape(re.sub(r"</?code>", "`", html))
+
+
+def common(route: Route) -> dict[tuple[str, str], bool]:
+    """Return the parameters that many routes have, which the page describes once, and whether this route has them."""
+    rules = {("path", "tag"): route.of_tag, ("query", "tag"): route.of_tag, ("query", "as"): bool(route.scope)}
+    rules["query" if route.body is None else "body", "timeout"] = bool(route.scope)
+    return rules
+
+
+def completed(text: str) -> str:
+    """Return the page with the routes that it lacks, each after the one before it in the table."""
+    for before, route in pairwise(ROUTES):
+        if f"`{route.method} {route.path}` · " in text:
+            continue
+        scope = " or ".join(f"`{each}`" for each in route.scope)
+        overview = re.compile(rf"^\| \[`{before.method} {re.escape(before.path)}`\].*\n", re.MULTILINE)
+        row = f"| [`{route.method} {route.path}`](#{route.name}) | {scope or 'none'} | {route.told} |\n"
+        text = overview.sub(lambda found, row=row: found[0] + row, text, count=1)  # type: ignore[misc]
+        (place,) = [each for each in SECTION.finditer(text) if each.group(1, 2) == (before.method, before.path)]
+        shared = {each for each, holds in common(route).items() if holds}
+        rows = [each for each in rows_of(route) if each[:2] not in shared]
+        lines = [f"| {place} | `{name}` | {kind} | {about} |" for place, name, kind, about in rows]
+        table = "\n".join(["", "| in | name | type | meaning |", "|---|---|---|---|", *lines, ""]) if lines else ""
+        heading = f"### {route.name.capitalize()}\n\n`{route.method} {route.path}` · "
+        section = f"{heading}{f'scope {scope}' if scope else 'no scope'}\n\n{route.told}\n{table}\n"
+        text = text[: place.end()] + section + text[place.end() :]
+    return text

@@ -1,0 +1,55 @@
+"""One word for one thing: what Python calls it is what the shell and HTTP call it."""
+
+import inspect
+
+import click
+
+from issuer import Issuer
+from issuer.doors.web.routes import ROUTES
+from issuer.numbers.given import SchemeOptions
+from tests.reference import COMMANDS
+
+#: What the shell alone has: how it asks, prints and repeats, and the widths of shards, which Python has in `shards`.
+SHELL = {"as_json", "yes", "everything", "as_number", "as_text", "count", "spare_sound", "shard_bits", "app_bits"}
+#: Arguments of the shell that stand for a parameter of Python: a file is read, a text or a number is decoded.
+STANDS_FOR = {"paths": "from_journal", "value": "shown"}
+#: Commands without a method: they run servers, tools and demonstrations, or look things up.
+TOOLS = {"keeper", "serve", "token", "bench", "chaos", "completion", "config", "demo", "lua"}
+#: HTTP's own: how a reply looks, its pages, and a body's parameters of a path.
+HTTP = {"cursor", "number"}
+#: Requests about the server, not about a tag.
+OF_SERVER = {"livez", "healthz", "readyz", "metrics", "openapi", "docs"}
+
+
+def parameters(name: str) -> set[str]:
+    """Return the parameters of a method, those of `next` with those of `issue`: the edges print both."""
+    names = {name, "issue"} if name == "next" else {name}
+    found = {each for one in names for each in inspect.signature(getattr(Issuer, one)).parameters}
+    return found - {"self"} | ({*SchemeOptions.__annotations__} if "given" in found else set())
+
+
+def test_a_command_is_a_method_and_its_options_are_its_parameters() -> None:
+    assert {*COMMANDS} >= TOOLS
+    for name, command in COMMANDS.items():
+        if name in TOOLS:
+            continue
+        method = parameters(name.replace("-", "_"))
+        given = {str(each.name) for each in command.params} - SHELL
+        if name == "who":
+            given = given - {"value"} | {"number"}  # a text, too: it is decoded first
+        assert {STANDS_FOR.get(each, each) for each in given} <= method, name
+
+
+def test_an_option_has_the_name_of_its_parameter_once_for_each_value() -> None:
+    for command in (COMMANDS["create"], COMMANDS["configure"]):
+        for option in command.params:
+            if isinstance(option, click.Option) and option.name not in SHELL:
+                name = f"--{str(option.name).replace('_', '-')}"
+                assert option.opts == [name.removesuffix("s") if name == "--options" else name]
+
+
+def test_an_operation_of_http_is_a_method_and_its_fields_are_its_parameters() -> None:
+    for route in ROUTES:
+        if route.name not in OF_SERVER:
+            fields = {each.name for each in (*route.query, *(route.body or ()))} - HTTP
+            assert fields <= parameters(route.name) | ({"count"} if route.name == "tags" else set()), route.name
