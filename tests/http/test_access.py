@@ -20,7 +20,7 @@ SCOPES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("peek", "decode"), frozenset({"issue", "read"})),
     **dict.fromkeys(("who", "segments", "tags", "inspect", "verify", "doctor", "metrics"), frozenset({"read"})),
     **dict.fromkeys(("create", "configure", "delete", "halt", "recover"), frozenset({"admin"})),
-    **dict.fromkeys(("livez", "healthz", "readyz", "openapi", "docs"), frozenset()),
+    **dict.fromkeys(("livez", "readyz", "openapi", "docs"), frozenset()),
 }
 BODIES: Mapping[str, Any] = {
     "take": {"n": 2}, "reserve": {"n": 2}, "create": {"tag": "made"}, "configure": {"step": 7}, "next": None,
@@ -216,7 +216,7 @@ def test_only_names_of_this_server_are_served(host: str | None, served: bool) ->
                 assert found.json["number"] == number
             else:
                 assert (found.status, found.code) == (403, "wrong_host")
-        for path in ("/livez", "/healthz", "/readyz", "/docs", "/nothing"):
+        for path in ("/livez", "/readyz", "/docs", "/nothing"):
             found = await door.ask("GET", path, host=None, headers=[("Host", host)] if host is not None else [])
             assert (found.status == 403) is not (served or path.endswith("z"))
         assert (await door.ids.peek("a")).value == (3 if served else 1)

@@ -104,7 +104,7 @@ def test_requests_are_counted_by_route_status_and_token_and_by_how_long_they_too
         await door.ask("POST", "/v1/tags/a/take", {"n": 0}, token=made["shop"])
         await door.ask("GET", f"/nothing/{made['shop']}", token=made["shop"])
         await door.ask("PUT", "/v1/tags/a", token=made["shop"])
-        await door.ask("GET", "/healthz")
+        await door.ask("GET", "/livez")
 
         def added(name: str, **labels: str) -> float:
             return (shown().value(name, **labels) or 0.0) - (before.value(name, **labels) or 0.0)
@@ -116,7 +116,7 @@ def test_requests_are_counted_by_route_status_and_token_and_by_how_long_they_too
             assert added("http_requests_total", route="create", status="201", token="ops") == 1
             assert added("http_requests_total", route="other", status="404", token="") == 1
             assert added("http_requests_total", route="other", status="405", token="") == 1
-            assert added("http_requests_total", route="healthz", status="200", token="") == 1
+            assert added("http_requests_total", route="livez", status="200", token="") == 1
             assert added("http_requests_within_total", route="next", le="+Inf") == 6
             assert added("http_requests_within_total", route="next", le="10.0") == 6
             assert added("http_request_seconds_total", route="next") > 0

@@ -44,9 +44,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         assert program.stdout is not None
         assert program.stdout.readline() == "serving\n"
         url = f"http://127.0.0.1:{port}"
-        until(
-            lambda: httpx.get(f"{url}/healthz", timeout=PATIENCE).status_code == 200, ignoring=(httpx.TransportError,)
-        )
+        until(lambda: httpx.get(f"{url}/livez", timeout=PATIENCE).status_code == 200, ignoring=(httpx.TransportError,))
         return url
 
     yield start

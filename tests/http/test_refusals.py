@@ -78,7 +78,7 @@ def test_a_closed_issuer_is_a_service_that_is_away() -> None:
         for path in (NEXT, "/v1/tags/a/take"):
             found = await door.ask("POST", path, {"n": 2} if path.endswith("take") else None)
             assert (found.status, found.code, found.headers["retry-after"]) == (503, "failed", "1")
-        assert (await door.ask("GET", "/healthz")).status == 200
+        assert (await door.ask("GET", "/livez")).status == 200
 
     through(behave)
 
@@ -309,7 +309,7 @@ def test_no_get_draws_and_other_methods_are_told_which_there_are() -> None:
 def test_head_has_the_headers_of_get_and_no_body() -> None:
     async def behave(door: Door) -> None:
         await door.ids.create("a")
-        for path in ("/v1/tags", "/v1/tags/a", "/healthz", "/openapi.json", "/docs"):
+        for path in ("/v1/tags", "/v1/tags/a", "/livez", "/openapi.json", "/docs"):
             got, headed = await door.ask("GET", path), await door.ask("HEAD", path)
             assert (headed.status, headed.body, headed.headers) == (200, b"", got.headers)
         headed = await door.ask("HEAD", "/v1/tags/b")

@@ -169,7 +169,7 @@ def test_a_signal_lets_requests_under_way_be_answered_and_gives_unused_numbers_b
     assert server.process.wait(120) == 0
     assert "killed" not in server.log
     with pytest.raises(httpx.ConnectError):
-        server.fresh().get("/healthz")
+        server.fresh().get("/livez")
     assert [cli("next", tag, env=servers).out for tag in ("orders", "leased")] == ["11\n", "2\n"]
     assert cli("verify", env=servers).code == 0
 

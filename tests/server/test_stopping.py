@@ -135,7 +135,7 @@ def test_a_stop_shows_as_not_ready_first_and_everything_is_served_meanwhile(serv
         found = client.get("/readyz")
         assert (found.status_code, found.json()["code"], found.json()["ready"]) == (503, "stopping", False)
         assert (found.headers["connection"], found.headers["retry-after"]) == ("close", "1")
-        for path in ("/livez", "/healthz", "/nothing"):
+        for path in ("/livez", "/nothing"):
             answer = client.get(path)
             assert (answer.status_code, answer.headers["connection"]) == (404 if path == "/nothing" else 200, "close")
         drawn = client.post("/v1/tags/orders/next")

@@ -18,7 +18,7 @@ TOOLS = {"keeper", "serve", "token", "bench", "chaos", "completion", "config", "
 #: HTTP's own: how a reply looks, its pages, and a body's parameters of a path.
 HTTP = {"cursor", "number"}
 #: Requests about the server, not about a tag.
-OF_SERVER = {"livez", "healthz", "readyz", "metrics", "openapi", "docs"}
+OF_SERVER = {"livez", "readyz", "metrics", "openapi", "docs"}
 
 
 def parameters(name: str) -> set[str]:

@@ -54,7 +54,7 @@ _USUAL: Final[dict[bytes, frozenset[bytes]]] = {
     b"expect": _NEVER,
 }
 #: Routes for whatever watches this server, under any name: they show nothing that a page of another site could use.
-_PROBES: Final = frozenset((b"/livez", b"/healthz", b"/readyz"))
+_PROBES: Final = frozenset((b"/livez", b"/readyz"))
 _QUERIES: Final = frozenset((b"", b"as=string"))
 _VERSIONS: Final = frozenset(("1.0", "1.1"))
 

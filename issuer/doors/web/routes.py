@@ -229,7 +229,6 @@ ROUTES: Final = (
           upkeep.doctor, READ, "Findings",
           query=(Field("most", WHOLE, "Number of tags to check in detail. Default: 1000", schema={"minimum": 0}),)),
     Route("GET", "/livez", "livez", "Liveness probe: 200 while this process runs.", upkeep.alive, (), "Health"),
-    Route("GET", "/healthz", "healthz", "The same as /livez.", upkeep.alive, (), "Health"),
     Route("GET", "/readyz", "readyz",
           "Readiness probe: 200 until the server begins to stop, then 503. Shows whether Redis and the store answer.",
           upkeep.readyz, (), "Readiness"),
