@@ -1,11 +1,18 @@
 """Tags over HTTP: made, listed, changed, retired, halted, recovered; and the pages of their ledgers."""
 
+import json
 from typing import Any
 
 import pytest
 
+import issuer
+from issuer.care.verification import Audit
+from issuer.core.steps import Steps
+from issuer.doors.web.schemas import SCHEMAS
 from issuer.doors.web.tags import cursor
 from tests.http.doors import Door, through
+
+LINES = [("Accept", "application/x-ndjson")]
 
 
 async def paged(door: Door, path: str, member: str) -> list[Any]:
@@ -142,6 +149,33 @@ def test_halt_stops_a_tag_and_recover_says_first_what_it_would_do() -> None:
     through(behave)
 
 
+def test_verify_shows_each_tag_in_a_line_as_soon_as_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def behave(door: Door) -> None:
+        for tag in ("a", "b", "c"):
+            await door.ids.create(tag)
+        store_away = issuer.StoreUnavailable("away", tag="b")
+
+        def check(audit: Audit) -> Steps[bool]:
+            if audit._tag == "b":
+                raise store_away
+            return (yield from go_on(audit))
+
+        go_on = Audit.go_on
+        monkeypatch.setattr(Audit, "go_on", check)
+        answer = await door.ask("GET", "/v1/verify?as=string", headers=LINES)
+        assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson")
+        lines = [json.loads(line) for line in answer.body.splitlines()]
+        assert [(each["tag"], each["done"], each["of"]) for each in lines] == [("a", 1, 3), ("b", 2, 3), ("c", 3, 3)]
+        assert [each["discrepancies"] for each in lines] == [[], [], []]
+        assert [each["error"] and each["error"]["code"] for each in lines] == [None, "store_unavailable", None]
+        assert all(set(each) == set(SCHEMAS["CheckedTag"]["properties"]) for each in lines)
+        for tag in ("a", "b", "c"):
+            await door.ids.delete(tag)
+        assert (await door.ask("GET", "/v1/verify", headers=LINES)).body == b""
+
+    through(behave)
+
+
 def test_verify_and_doctor_show_what_python_finds() -> None:
     async def behave(door: Door) -> None:
         await door.ids.create("a")
@@ -149,6 +183,7 @@ def test_verify_and_doctor_show_what_python_finds() -> None:
         assert await door.good("GET", "/v1/verify") == {"discrepancies": []}
         assert await door.good("GET", "/v1/verify?tag=a") == {"discrepancies": []}
         assert await door.refused("GET", "/v1/verify?tag=b") == (404, "unknown_tag")
+        assert await door.refused("GET", "/v1/verify?tag=b", headers=LINES) == (404, "unknown_tag")
         found = (await door.good("GET", "/v1/doctor"))["findings"]
         assert [each["check"] for each in found] == [each.check for each in await door.ids.doctor()]
         await door.ids.halt("a")

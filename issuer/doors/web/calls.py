@@ -40,13 +40,14 @@ _DIGITS_MOST: Final = 4000
 class RequestCall:
     """A request, taken apart. `path`, `query`, `body`: what it says, by name. `key`: its Idempotency-Key.
 
-    `as_string`: whether it wants a tag's numbers as strings. `as_text`: whether it wants the bare number. `timeout`: in
-    seconds, None: the issuer's.
+    `as_string`: whether it wants a tag's numbers as strings. `as_text`: whether it wants the bare number. `as_lines`:
+    whether it wants a line for each tag. `timeout`: in seconds, None: the issuer's.
     """
 
     caller: Caller
     as_string: bool = False
     as_text: bool = False
+    as_lines: bool = False
     tag: str = ""
     key: str | None = None
     timeout: float | None = None
@@ -196,9 +197,9 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def wants_text(accept: bytes | None) -> bool:
-    """Whether the client would have plain text rather than JSON, by its Accept header."""
-    return accept is not None and _quality(accept, b"text/plain", b"text/*") > _quality(accept, JSON, b"application/*")
+def wants(accept: bytes | None, *names: bytes) -> bool:
+    """Whether the client prefers this media type to JSON, by its Accept header. `names`: the type and its family."""
+    return accept is not None and _quality(accept, *names) > _quality(accept, JSON, b"application/*")
 
 
 def _quality(accept: bytes, *names: bytes) -> float:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import issuer
 from issuer.doors.web.fields import Field
+from issuer.doors.web.replies import LINES
 from issuer.doors.web.routes import ROUTES, Route
 from issuer.doors.web.schemas import SCHEMAS
 
@@ -120,6 +121,8 @@ def _good(route: Route, status: int) -> dict[str, Any]:
         response["content"] = {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.reply}"}}}
         if route.plain:
             response["content"]["text/plain"] = {"schema": {"type": "string"}}
+        if route.line:
+            response["content"][LINES.decode()] = {"schema": {"$ref": f"#/components/schemas/{route.line}"}}
     elif route.reply:
         response["content"] = {route.reply: {"schema": {"type": "object" if "json" in route.reply else "string"}}}
     if route.name == "create":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 Headers = Sequence[tuple[bytes, bytes]]
 
 JSON: Final = b"application/json"
+LINES: Final = b"application/x-ndjson"
 TEXT: Final = b"text/plain; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
 
@@ -39,7 +40,7 @@ class Reply:
     media: bytes = JSON
     status: int = 200
     headers: Headers = ()
-    rest: Iterable[bytes] | None = None
+    rest: Iterable[bytes] | AsyncIterable[bytes] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; to HEAD without its body."""
@@ -55,12 +56,17 @@ class Reply:
             return
         if self.rest is not None:
             await send({"type": "http.response.body", "body": self.body, "more_body": True})
-            for piece in self.rest:
+            async for piece in self.rest if isinstance(self.rest, AsyncIterable) else _with_pauses(self.rest):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await asyncio.sleep(0)  # a million numbers take 0.2 s: the other requests have their turn in between
             await send({"type": "http.response.body", "body": b""})
             return
         await send({"type": "http.response.body", "body": self.body})
+
+
+async def _with_pauses(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+        await asyncio.sleep(0)  # a million numbers take 0.2 s: the other requests have their turn in between
 
 
 def dumped(content: object) -> bytes:

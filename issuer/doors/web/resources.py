@@ -15,7 +15,7 @@ from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.fields import read_body, read_query
 from issuer.doors.web.guard import identified
 from issuer.doors.web.problems import Problem, answer
-from issuer.doors.web.replies import Reply
+from issuer.doors.web.replies import LINES, Reply
 from issuer.doors.web.routes import Route
 from issuer.doors.web.service import Service
 from issuer.errors import Unauthenticated
@@ -86,7 +86,8 @@ class Resource:
         call = RequestCall(
             caller=caller,
             as_string="as" in said,
-            as_text=route.plain and calls.wants_text(headers.get(b"accept")),
+            as_text=route.plain and calls.wants(headers.get(b"accept"), b"text/plain", b"text/*"),
+            as_lines=bool(route.line) and calls.wants(headers.get(b"accept"), LINES, b"application/*"),
             tag=tag,
             key=calls.key_of(headers) if route.key else None,
             timeout=self._timeout(body.get("timeout", said.get("timeout"))),

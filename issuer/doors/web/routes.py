@@ -91,7 +91,8 @@ class Route:
 
     `scope`: what a token needs, one of several; (): nothing, and no token. `of_all`: it is about all tags unless its
     query names one. `query`, `body`: what it takes; None: no body. `reply`: the schema of its reply; "": there is none.
-    `plain`: it gives the bare number as text too. `checked`: whether its handler asks for the scope.
+    `plain`: it gives the bare number as text too. `line`: the schema of a line, if it can reply with a line for each
+    tag. `checked`: whether its handler asks for the scope.
     """
 
     method: str
@@ -105,6 +106,7 @@ class Route:
     body: tuple[Field, ...] | None = None
     statuses: tuple[int, ...] = (200,)
     plain: bool = False
+    line: str = ""
     key: bool = False
     checked: bool = False
 
@@ -224,7 +226,8 @@ ROUTES: Final = (
         ),
     ),
     Route("GET", "/v1/verify", "verify", "Check the ledger for numbers that were reserved twice.", upkeep.verify, READ,
-          "Discrepancies", query=(Field("tag", TEXT, "Name of the tag to check. Default: all tags"),)),
+          "Discrepancies", line="CheckedTag",
+          query=(Field("tag", TEXT, "Name of the tag to check. Default: all tags"),)),
     Route("GET", "/v1/doctor", "doctor", "Check Redis, the store, the settings and the tags; list risks and remedies.",
           upkeep.doctor, READ, "Findings",
           query=(Field("most", WHOLE, "Number of tags to check in detail. Default: 1000", schema={"minimum": 0}),)),

@@ -139,6 +139,15 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         }
     ),
     "Discrepancies": _shape({"discrepancies": _list("Discrepancy")}),
+    "CheckedTag": _shape(
+        {
+            "tag": _TEXT,
+            "done": _PLAIN[int],
+            "of": _PLAIN[int],
+            "discrepancies": _list("Discrepancy"),
+            "error": _or_null(_ref("Problem")),
+        }
+    ),
     "Finding": _shape(
         {
             **dict.fromkeys(("check", "subject", "what", "why", "remedy"), _TEXT),

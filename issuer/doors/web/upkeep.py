@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
+
 from issuer.advice import http
+from issuer.care.aio import Verdict
 from issuer.doors.web.calls import RequestCall
-from issuer.doors.web.problems import Problem
-from issuer.doors.web.replies import Reply, shown
+from issuer.doors.web.problems import Problem, answer
+from issuer.doors.web.replies import LINES, Reply, as_strings, dumped, shown
 from issuer.doors.web.service import Service
 from issuer.threads import in_thread
 from issuer.views import view
 
 
 async def verify(service: Service, call: RequestCall) -> Reply:
-    """Compare ledger, store and Redis."""
-    found = await service.ids.verify(call.tag or None, timeout=call.timeout)
-    return shown({"discrepancies": list(map(view, found))}, as_string=call.as_string)
+    """Compare ledger, store and Redis: reply at the end, or with a line for each tag as soon as it is checked."""
+    if not call.as_lines:
+        found = await service.ids.verify(call.tag or None, timeout=call.timeout)
+        return shown({"discrepancies": list(map(view, found))}, as_string=call.as_string)
+    outcomes = service.ids.engine.care.verified(call.tag or None, call.timeout)
+    first = await anext(outcomes, None)  # an error of the whole request must come before the status is sent
+    if first is not None and first.error is not None and call.tag:
+        raise first.error
+    return Reply(media=LINES, rest=_lines(first, outcomes, as_string=call.as_string))
+
+
+async def _lines(outcome: Verdict | None, others: AsyncIterator[Verdict], *, as_string: bool) -> AsyncIterator[bytes]:
+    done = 0
+    while outcome is not None:
+        done += 1
+        content: dict[str, Any] = {"tag": outcome.tag, "done": done, "of": outcome.of}
+        content["discrepancies"] = list(map(view, outcome.result or ()))
+        line = dumped(as_strings(content) if as_string else content)
+        error = b"null" if outcome.error is None else answer(outcome.error, "", as_string=as_string).body
+        yield line[:-1] + b',"error":' + error + b"}\n"
+        outcome = await anext(others, None)
 
 
 async def doctor(service: Service, call: RequestCall) -> Reply:
