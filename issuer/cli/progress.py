@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
@@ -16,26 +16,28 @@ T = TypeVar("T")
 MANY = 20
 
 
-class Progress:
-    """A progress bar on a terminal, with the rate and the time left. Call it with the tags done and their total."""
+def progress_bar(label: str) -> Callable[[int, int], None]:
+    """Return a function that shows a bar, with the time left, on a terminal. It takes the tags done and their total."""
+    bar: Any = None
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._bar: Any = None
-
-    def __call__(self, done: int, of: int) -> None:
-        """Show that a tag more is done."""
-        if self._bar is None:
-            hidden = of < MANY or not sys.stderr.isatty()
-            self._bar = click.progressbar(length=of, label=self._label, file=sys.stderr, hidden=hidden)
-        self._bar.update(1)
+    def progress(done: int, of: int) -> None:
+        nonlocal bar
+        if bar is None:
+            bar = click.progressbar(
+                length=of, label=label, file=sys.stderr, hidden=of < MANY or not sys.stderr.isatty()
+            )
+        bar.update(1)
         if done == of:
-            self._bar.render_finish()
+            bar.render_finish()
+
+    return progress
 
 
 def with_progress(outcomes: Iterator[Outcome[T]], label: str) -> Iterator[Outcome[T]]:
-    """Yield the outcomes, and show how many there are yet to come."""
-    progress = Progress(label)
+    """Yield the outcomes. If there are many, show a progress bar."""
+    progress = None
     for done, outcome in enumerate(outcomes, 1):
         yield outcome
-        progress(done, outcome.of)
+        if outcome.of >= MANY:
+            progress = progress or progress_bar(label)
+            progress(done, outcome.of)

@@ -10,7 +10,7 @@ from issuer.advice import command_line
 from issuer.care.doctor.findings import Finding, Level
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
 from issuer.cli.options import Whole
-from issuer.cli.progress import Progress
+from issuer.cli.progress import progress_bar
 from issuer.cli.session import Session
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
 from issuer.views import view
@@ -62,7 +62,7 @@ def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
     Each finding states a fact, why it matters and what to do. If the program lacks the permission for a check, the
     finding names the permission or the place where you can check it yourself.
     """
-    findings = Session.of(context).connect().doctor(most=most, progress=Progress("examining tags"))
+    findings = Session.of(context).connect().doctor(most=most, progress=progress_bar("examining tags"))
     if as_json:
         show_json([view(finding) | {"remedy": finding.told(command_line)} for finding in findings])
     else:

@@ -220,19 +220,16 @@ def _say_unvouched(outcomes: list[Outcome[Recovery]]) -> int:
 
 
 def _table(outcomes: list[Outcome[Recovery]]) -> str:
-    columns = [
-        Column("TAG", flexible=True),
-        *(Column(heading, "right") for heading in ("OLD", "NEW", "GAP")),
-    ]
-    return table(columns, [_row(outcome) for outcome in outcomes], screen_width())
-
-
-def _row(outcome: Outcome[Recovery]) -> tuple[object, ...]:
-    done = outcome.result
-    if done is None:
-        return (outcome.tag, "failed", "", "")
-    old = "lost" if done.old is None else done.old_in_period or done.old
-    return (outcome.tag, old, done.new_in_period or done.new, f"{done.gap:,}")
+    columns = [Column("TAG", flexible=True), *(Column(heading, "right") for heading in ("OLD", "NEW", "GAP"))]
+    rows: list[tuple[object, ...]] = []
+    for outcome in outcomes:
+        done = outcome.result
+        if done is None:
+            rows.append((outcome.tag, "failed", "", ""))
+        else:
+            old = "lost" if done.old is None else done.old_in_period or done.old
+            rows.append((outcome.tag, old, done.new_in_period or done.new, f"{done.gap:,}"))
+    return table(columns, rows, screen_width())
 
 
 def _content(outcome: Outcome[Recovery]) -> dict[str, Any]:
