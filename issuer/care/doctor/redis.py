@@ -12,13 +12,13 @@ from issuer.errors import FenceError
 from issuer.gateway import OLDEST
 from issuer.times import lasting
 
-#: A replica says once a second how far it is: from this many seconds on it doesn't keep up.
+#: Seconds since a replica's last report from which on it is behind. Replicas report once a second.
 LAG = 3
 
-#: Bytes that a replica may lack: about 5000 draws, some 200 bytes each in the replication stream.
+#: Missing bytes from which on a replica is behind: about 5000 draws of 200 bytes each in the replication stream.
 BEHIND = 1_000_000
 
-#: The share of maxmemory from which on the end is near, in percent.
+#: Share of maxmemory from which on Redis counts as nearly full, in percent.
 NEARLY_FULL = 90
 
 _REPLID = re.compile(r"[0-9a-f]{40}")
@@ -27,7 +27,7 @@ ServerCheck = Callable[[ServerFacts, Mapping[str, str]], Iterable[Finding]]
 
 
 def _each(check: ServerCheck) -> Callable[[Facts], Iterator[Finding]]:
-    """Make a check of all servers that told something out of a check of one."""
+    """Make a check of one server into a check of all servers that answered."""
 
     @wraps(check)
     def checked(facts: Facts) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 
 def info_allowed(facts: Facts) -> Iterator[Finding]:
-    """Whether INFO, which the fence stands on, is allowed."""
+    """Whether INFO is allowed, which the fence needs."""
     for server in facts.servers:
         if isinstance(server.error, FenceError):
             yield Check("redis-info", server.name).weak(
@@ -78,7 +78,7 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
 
 
 def draws(facts: Facts) -> Iterator[Finding]:
-    """Whether a script runs, and may do what it does, tried on a hash that isn't there."""
+    """Whether scripts and their commands are allowed, tried with a hash that doesn't exist."""
     if facts.draw is None:
         return
     subject = facts.redis or ""
@@ -158,7 +158,7 @@ def role(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether it shows the id of its reign."""
+    """Whether INFO shows a valid replication id."""
     shown = info.get("master_replid", "")
     if _REPLID.fullmatch(shown) and shown.strip("0"):
         yield Check("redis-replid", server.name).ok("it shows its master_replid", "The fence needs this id.")
@@ -176,7 +176,7 @@ def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether a tag's hash may be thrown out for want of memory."""
+    """Whether Redis can evict hashes of tags."""
     policy, limited = info.get("maxmemory_policy"), _number(info, "maxmemory") > 0
     check = "redis-eviction"
     remedy = "Run CONFIG SET maxmemory-policy noeviction, and set the same in redis.conf."
@@ -203,7 +203,7 @@ def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def memory(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether it is nearly full."""
+    """Whether its memory is nearly full."""
     most, used = _number(info, "maxmemory"), _number(info, "used_memory")
     if most == 0 or used * 100 < most * NEARLY_FULL:
         yield Check("redis-memory", server.name).ok("it has free memory", "A full Redis rejects every draw.")
@@ -217,7 +217,7 @@ def memory(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether a restart finds the hashes again, and whether writing them works."""
+    """Whether the hashes are there after a restart, and whether Redis can write to disk."""
     check = "redis-persistence"
     failed = [name for name in ("aof_last_write_status", "rdb_last_bgsave_status") if info.get(name, "ok") != "ok"]
     save = server.settings.get("save")
@@ -249,7 +249,7 @@ def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findin
 
 @_each
 def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether an old master stops when it is cut off from its replicas."""
+    """Whether a master that is cut off from its replicas stops."""
     check = "redis-min-replicas"
     # INFO shows the field if, and only if, min-replicas-to-write and min-replicas-max-lag are set.
     good = _number(info, "min_slaves_good_slaves") if "min_slaves_good_slaves" in info else None
@@ -280,7 +280,7 @@ def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findi
 
 @_each
 def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether its replicas take writes; or it does itself, being one."""
+    """Whether its replicas accept writes. If it is a replica: whether it does."""
     itself = ReplicaFacts(name=server.name, read_only=info.get("slave_read_only", "1") == "1")
     for replica in server.replicas if info.get("role") == "master" else (itself,):
         if replica.read_only is None:
@@ -303,7 +303,7 @@ def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]
 
 @_each
 def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - a check's shape
-    """Whether its replicas keep up."""
+    """Whether its replicas are in sync."""
     for replica in server.replicas:
         if replica.state == "online" and replica.lag < LAG and replica.behind < BEHIND:
             yield Check("redis-lag", replica.name).ok("this replica is in sync", "A failover causes almost no gap.")

@@ -8,13 +8,13 @@ from issuer.care.doctor.findings import Check, Facts, Finding, compared
 from issuer.errors import CorruptState, StoreFull
 from issuer.times import lasting as lasting_
 
-#: SQLite's `synchronous`: FULL. 1 (NORMAL) loses commits in a power cut.
+#: Value of SQLite's `synchronous` for FULL. With 1 (NORMAL), a power cut loses commits.
 FULL = 2
 
-#: Up to this many tags that the store has lost numbers of are reported one by one.
+#: Most tags that are reported one by one if the store is behind its journal.
 MOST_LOST = 10
 
-#: Servers of a replica set that hold data: two leave a majority when one of three is away.
+#: Servers with data that a replica set needs: if one of three is down, two are a majority.
 MEMBERS = 3
 
 
@@ -36,7 +36,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 
 def lasting(facts: Facts) -> Iterator[Finding]:
-    """Whether what it has handed out is remembered."""
+    """Whether its records are durable."""
     seen = facts.store_facts
     if seen is None:
         return
@@ -61,7 +61,7 @@ def lasting(facts: Facts) -> Iterator[Finding]:
 
 
 def write_concern(facts: Facts) -> Iterator[Finding]:
-    """Whether a reservation that was confirmed can't be rolled back."""
+    """Whether a confirmed reservation can be rolled back."""
     seen = facts.store_facts
     if seen is None or seen.write_concern is None:
         return
@@ -87,7 +87,7 @@ def write_concern(facts: Facts) -> Iterator[Finding]:
 
 
 def replica_set(facts: Facts) -> Iterator[Finding]:
-    """Whether another server takes over."""
+    """Whether another server takes over if one fails."""
     seen = facts.store_facts
     if seen is None or seen.replica_set is None:
         return
@@ -111,7 +111,7 @@ def replica_set(facts: Facts) -> Iterator[Finding]:
 
 
 def retry_writes(facts: Facts) -> Iterator[Finding]:
-    """Whether the driver sends a write again after a failover."""
+    """Whether the driver repeats a write after a failover."""
     seen = facts.store_facts
     if seen is None or seen.retry_writes is None:
         return
@@ -125,7 +125,7 @@ def retry_writes(facts: Facts) -> Iterator[Finding]:
     )
 
 
-#: By what a host's name tells: the service, why its numbers may come again, and where to look.
+#: By `StoreFacts.service`: the name of the service, why numbers can repeat, and what to do.
 SERVICES = {
     "cosmos-ru": (
         "Azure Cosmos DB for MongoDB",
@@ -160,7 +160,7 @@ def regions(facts: Facts) -> Iterator[Finding]:
 
 
 def durability(facts: Facts) -> Iterator[Finding]:
-    """Whether SQLite's commits outlive a power cut."""
+    """Whether SQLite's commits survive a power cut."""
     seen = facts.store_facts
     if seen is None or seen.journal is None or seen.synchronous is None:
         return
@@ -176,7 +176,7 @@ def durability(facts: Facts) -> Iterator[Finding]:
 
 
 def lock(facts: Facts) -> Iterator[Finding]:
-    """Whether an older program, which doesn't take the lock of an SQLite store, may use the file too."""
+    """Whether a program without the lock of an SQLite store, such as an older version, has the file open."""
     seen = facts.store_facts
     if seen is None or seen.open_elsewhere is None:
         return
@@ -193,7 +193,7 @@ def lock(facts: Facts) -> Iterator[Finding]:
 
 
 def schema(facts: Facts) -> Iterator[Finding]:
-    """Whether an SQLite file is of this version's schema."""
+    """Whether an SQLite file has the schema of this version."""
     seen = facts.store_facts
     if seen is None or not seen.schema or seen.newest_schema is None:
         return
@@ -210,13 +210,13 @@ def schema(facts: Facts) -> Iterator[Finding]:
 
 
 def clock(facts: Facts) -> Iterator[Finding]:
-    """Whether its clock and this machine's agree; SQLite and memory have none of their own."""
+    """Whether its clock agrees with this machine's. SQLite and memory have no clock of their own."""
     if facts.store_facts is not None and facts.store_facts.own_clock:
         yield compared("store-clock", facts.store, facts.store_clock)
 
 
 def timeouts(facts: Facts) -> Iterator[Finding]:
-    """Whether callers outwait a loader that hangs."""
+    """Whether callers wait longer than it takes to replace a loader that hangs."""
     window = lasting_(facts.settings.window)
     what = f"timeout is {lasting_(facts.settings.timeout)}; a loader that hangs is replaced after {window}"
     if facts.settings.timeout > facts.settings.window:
@@ -236,7 +236,7 @@ def _words(concern: object) -> str:
 
 
 def journal(facts: Facts) -> Iterator[Finding]:
-    """Whether the store has lost what its journal knows."""
+    """Whether the store has lost reservations that are in its journal."""
     lost = [each for each in facts.records if facts.witnessed.get(each.tag, 0) > each.max]
     for each in lost[:MOST_LOST]:
         yield Check("store-journal", facts.store).weak(

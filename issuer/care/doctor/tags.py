@@ -16,22 +16,22 @@ from issuer.gateway.keys import has_blanks
 from issuer.times import lasting
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
-#: Seconds that a segment should last: the outage of the store that no caller notices.
+#: Seconds that a segment should last. No caller notices an outage of the store that is shorter.
 TARGET = 20 * 60
 
-#: A rate is trusted for this many times the seconds that it was seen for. So a burst of two seconds leads to no step
-#: that holds a day's numbers, of which each fault would cost two segments.
+#: A rate is used for a period of at most this many times its own. So after a burst of two seconds no step for a day is
+#: recommended, with which each fault would cost two segments of that size.
 TRUSTED = 10
 
-#: A segment holds more leases than that.
+#: A segment should be longer than this many leases.
 LEASES = 5
 
-#: From this share of the limit on, in percent, the end is near.
+#: Share of the limit that is left when a tag counts as near its limit, in percent.
 NEAR = 20
 
 
 def looked_at(facts: Facts) -> Iterator[Finding]:
-    """How many tags were looked at."""
+    """How many tags were examined closely."""
     if facts.store_error is not None and not facts.records:
         return
     there = len(facts.records)
@@ -62,7 +62,7 @@ def halted(facts: Facts) -> Iterator[Finding]:
 
 
 def blanks(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag's name has blanks around it, as could be made once."""
+    """Whether a tag's name begins or ends with blanks, which older versions allowed."""
     there = {record.tag for record in facts.records}
     for record in facts.records:
         bare = record.tag.strip()
@@ -79,7 +79,7 @@ def blanks(facts: Facts) -> Iterator[Finding]:
 
 
 def limit(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag comes near its limit."""
+    """Whether a tag is near its limit."""
     belongs = parts.parents(facts.records)
     drawn = {tag.record.tag: hash.cur for tag, hash in _hashes(facts)}
     for record in facts.records:
@@ -135,7 +135,7 @@ def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]
 
 
 def runway(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag's segments last long enough at its present rate."""
+    """Whether a tag's segments last long enough at the current rate."""
     belongs = parts.parents(facts.records)
     for tag in facts.tags:
         lasts = arithmetic.runway(tag.record.step, tag.rate)
@@ -159,7 +159,7 @@ def runway(facts: Facts) -> Iterator[Finding]:
 
 
 def lease(facts: Facts) -> Iterator[Finding]:
-    """Whether leases are so long that they take the mark of a segment with them."""
+    """Whether leases are so long that they use up a segment before the next one is loaded."""
     belongs = parts.parents(facts.records)
     for record in facts.records if facts.redis is not None else ():
         size = facts.settings.lease if record.lease is None else record.lease
@@ -190,7 +190,7 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
 
 
 def behind(facts: Facts) -> Iterator[Finding]:
-    """Whether the store stands below numbers that Redis holds."""
+    """Whether Redis holds numbers above the store's `max`."""
     for tag, hash in _hashes(facts):
         top = max(hash.max or 0, hash.next_max or 0)
         if tag.store_max is not None and tag.store_max < top and hash.store in (None, facts.store_id):
@@ -203,7 +203,7 @@ def behind(facts: Facts) -> Iterator[Finding]:
 
 
 def in_turns(facts: Facts) -> Iterator[Finding]:
-    """Whether a strict tag's segments go to two hashes in Redis."""
+    """Whether segments of a strict tag are loaded into two Redis hashes."""
     for tag in facts.tags:
         if tag.hashes is not None and tag.record.order == "strict":
             loads = "; ".join(map(described, tag.hashes))
@@ -216,7 +216,7 @@ def in_turns(facts: Facts) -> Iterator[Finding]:
 
 
 def corrupt(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag's hash holds what no issuer writes."""
+    """Whether a tag's hash has content that no issuer writes."""
     for tag in facts.tags:
         problem = None if tag.hash is None else _problem(tag.hash, facts.store_id)
         if problem is None and not isinstance(tag.error, CorruptState):
@@ -250,7 +250,7 @@ def _remaining(hash: Hash | None) -> int | None:
 
 
 def _rounded(step: int) -> int:
-    """Return it rounded up to two digits: the rate that it was worked out from isn't known any better."""
+    """Return the step rounded up to two digits, because the rate is only an estimate."""
     unit: int = 10 ** max(0, len(str(step)) - 2)
     return -(-step // unit) * unit
 

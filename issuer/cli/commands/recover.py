@@ -24,7 +24,7 @@ from issuer_persistence.journal import Journals, read
 
 SECTION = "Checks and recovery"
 
-#: Up to this many tags whose store is their only witness are named; of more only the count is shown.
+#: How many of the tags that only the store has a record of are named.
 NAMED = 20
 
 
@@ -175,9 +175,9 @@ def _print(outcomes: list[Outcome[Recovery]], *, as_json: bool) -> None:
 
 
 def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcome[Recovery]]:
-    """Say what the recovery of tags that look sound costs, or that they are spared; return the outcomes that are left.
+    """Report the cost of recovering tags without a problem, or that they are left out. Return the other outcomes.
 
-    A dry run that could not ask Redis knows of no tag that it is sound.
+    If a dry run could not query Redis, no tag counts as sound.
     """
     sound = [each for each in outcomes if each.result is not None and each.result.sound]
     gap = sum(each.result.gap for each in sound if each.result is not None)
@@ -195,7 +195,7 @@ def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcom
 
 
 def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
-    """Say which nodes of Redis were asked besides the master, and which could not be, each of them once."""
+    """Report once each Redis node other than the master that answered, or that did not."""
     done = [outcome.result for outcome in outcomes if outcome.result is not None]
     asked = dict.fromkeys(node for each in done for node in each.asked)
     if asked:
@@ -206,7 +206,7 @@ def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
 
 
 def _say_unvouched(outcomes: list[Outcome[Recovery]]) -> int:
-    """Name the tags that only the store vouches for, and what to do if it may be an older one; return how many."""
+    """Report the tags that only the store has a record of, and what to do about them. Return their number."""
     tags = [outcome.tag for outcome in outcomes if outcome.result is not None and outcome.result.unvouched]
     if tags:
         named = ", ".join(map(plain, tags[:NAMED])) + (", ..." if len(tags) > NAMED else "")
