@@ -1,4 +1,4 @@
-"""Faults that strike a world, each a function of a few lines that returns when all is whole again."""
+"""Faults: each is a function that strikes a world, and returns when all servers work again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ Strike = Callable[[World], None]
 
 SCRIPTS = ("next", "lease", "open", "load")
 
-#: Seconds that a reply is late, a process stopped, others cut off; that these need to come back;
-#: that nothing is left.
+#: Seconds: delay of a reply, stop of a process, cut from Redis, return to Redis, time without numbers left.
 DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
 
-#: Faults of requests that contain some bytes, a number of times, by their names in a report.
+#: Faults of requests that contain certain bytes, by their names in a report.
 WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
     "request dropped": FaultProxy.drop_requests,
     "reply dropped": FaultProxy.drop_replies,
@@ -39,7 +38,7 @@ WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`name` as on a command line, `what` as in a table."""
+    """`name` for the command line, `what` for tables."""
 
     name: str
     what: str
@@ -47,7 +46,7 @@ class Fault:
 
 
 def entering(faults: list[Fault]) -> Callable[[str, str], Callable[[Strike], Strike]]:
-    """Return the decorator that enters a function in this list, with a name and what happens."""
+    """Return a decorator that adds a function to this list, with its name and what happens."""
 
     def fault(name: str, what: str) -> Callable[[Strike], Strike]:
         def entered(strike: Strike) -> Strike:
@@ -64,7 +63,7 @@ fault = entering(FAULTS)
 
 
 def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
-    """Return those that are named, F2 meaning F2a, F2b and so on; all if none is. Raises ConfigurationError."""
+    """Return the faults with these names; F2 means F2a, F2b and so on. No names mean all. Raises ConfigurationError."""
     there = list(among)
     wanted = [name.strip() for name in names]
     if not wanted:
@@ -89,9 +88,9 @@ def some(world: World) -> Worker:
 
 
 def trapped(world: World, point: str, number: int) -> list[Worker]:
-    """Let a signal hit an extension at this point, see worker.POINTS, and return whose.
+    """Send a signal at this point of an extension; see worker.POINTS. Return the workers that it hit.
 
-    Perhaps of several processes: each tag elects its own loader.
+    It can hit several, as each tag elects its own loader.
     """
     for worker in world.crew.workers:
         worker.trap(point, number)
@@ -122,7 +121,7 @@ for name, point, what in zip(
 
 @fault("F8", "a process is stopped for a second")
 def stopped(world: World) -> None:
-    """SIGSTOP a process wherever it stands, while the others draw."""
+    """Stop a process at any point with SIGSTOP, while the others draw."""
     worker = some(world)
     others = [one for one in world.crew.workers if one is not worker]
     with world.fault("F8 process stopped", hits=1):
@@ -137,7 +136,7 @@ def stopped(world: World) -> None:
 
 @fault("F2a", "Redis is killed and restarted from a snapshot")
 def back_from_a_snapshot(world: World) -> None:
-    """Kill -9; what was drawn since the snapshot is forgotten."""
+    """Kill -9: Redis forgets the draws since the snapshot."""
     snapshot = world.master.snapshot()
     world.more()
     with world.fault("F2a back from a snapshot", hits=len(world.crew.workers)):
@@ -146,7 +145,7 @@ def back_from_a_snapshot(world: World) -> None:
 
 @fault("F2b", "Redis is killed and restarted without the end of its AOF")
 def aof_tail_cut(world: World) -> None:
-    """Kill -9 under an AOF whose last writes never reached the disk."""
+    """Kill -9 with an AOF: the last writes never reached the disk."""
     master = world.master
     with master.client() as client:
         client.config_set("appendonly", "yes")
@@ -165,7 +164,7 @@ def aof_tail_cut(world: World) -> None:
 
 @fault("F2c", "Redis is killed and restarted without data")
 def wiped(world: World) -> None:
-    """Kill -9, and everything is gone."""
+    """Kill -9: Redis loses everything."""
     with world.fault("F2c wiped", hits=len(world.crew.workers)):
         world.master.wipe()
 
@@ -175,7 +174,7 @@ def wiped(world: World) -> None:
 
 @fault("F3a", "an operator fails over to a replica that lags")
 def failover_by_hand(world: World) -> None:
-    """Let the master die, and its replica, which lacks the last draws, take over."""
+    """Kill the master, and promote its replica, which lacks the last draws."""
     world.lag()
     with world.fault("F3a failover by hand", segments=4, hits=len(world.crew.workers)):
         world.master.kill()
@@ -185,7 +184,7 @@ def failover_by_hand(world: World) -> None:
 
 @fault("F4", "master A follows B and is master again; connections stay open")
 def there_and_back(world: World) -> None:
-    """Let A follow B, so forget what B never had, and be master again, in one process that keeps its clients."""
+    """Make A a replica of B, so that A loses what B never had, and then a master again. A keeps its clients."""
     world.lag()
     with world.fault("F4 A -> B -> A", segments=4, hits=len(world.crew.workers)):
         world.link.pass_through()
@@ -199,7 +198,7 @@ def there_and_back(world: World) -> None:
 
 @fault("F6a", "the store is locked until Redis has no number left")
 def store_locked(world: World) -> None:
-    """Lock the store, for longer than what is in hand lasts."""
+    """Lock the store until no process holds numbers."""
     with closing(sqlite3.connect(world.folder / "store" / "issuer.db", timeout=10, isolation_level=None)) as store:
         store.execute("BEGIN IMMEDIATE")
         with world.fault("F6a store locked", hits=len(world.crew.workers)):
@@ -211,7 +210,7 @@ def store_locked(world: World) -> None:
 
 
 def used_up(fields: Any) -> bool:
-    """Whether this hash has no number left."""
+    """Return whether the hash has no number left."""
     return bool(fields) and fields["cur"] == fields["max"] and "next_max" not in fields
 
 
@@ -219,7 +218,7 @@ def used_up(fields: Any) -> bool:
 
 
 def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = SCRIPTS) -> None:
-    """Hit calls of each script in this manner, one script after the other. `name`: the fault's."""
+    """Affect calls of one script after another in this manner. `name`: name of the fault."""
     for script in scripts:
         before = sum(front.hits for front in world.fronts)
         with world.fault(f"{name} {manner}: {script}", hits=len(world.crew.workers)):
@@ -228,7 +227,7 @@ def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = S
             until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
             for front in world.fronts:
                 front.pass_through()
-        # Else the next call to be hit may be the one that was to bring the service back.
+        # Without this wait, the next script could hit the call that restores the service.
         world.more()
 
 
@@ -244,13 +243,13 @@ for name, manner, what in (
 
 
 def insisted(world: World, tag: str) -> None:
-    """Recover the tag, and try again after a time-out, as an operator does."""
+    """Recover the tag. Try again after a time-out, like an operator."""
     until(lambda: world.ids.recover(tag), world.crew.patience, f"{tag} is recovered", ignoring=(Unavailable,))
 
 
 @fault("F10", "eight `recover` run at once, under load")
 def recovered_at_once(world: World) -> None:
-    """Recover each tag eight times at once, then one of them by eight processes; say it again where Redis was late."""
+    """Recover each tag eight times at once, then one of them in eight processes."""
     one = random.choice(world.counted)  # noqa: S311 - no secret
     with world.fault("F10 eight recover", segments=2 * 2 * 8):
         with ThreadPoolExecutor(8) as pool:
@@ -261,7 +260,7 @@ def recovered_at_once(world: World) -> None:
 
 @fault("F12a", "FLUSHALL while a load is under way")
 def flushed(world: World) -> None:
-    """Take everything away, the scripts too; then a load arrives that was sent before."""
+    """Delete everything, also the scripts. Then a load arrives that was sent before."""
     release = world.hold_load()
     with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)):
         with world.master.client() as client:
@@ -271,7 +270,7 @@ def flushed(world: World) -> None:
 
 @fault("F12b", "SCRIPT FLUSH while a load is under way")
 def scripts_flushed(world: World) -> None:
-    """Take the scripts away, not the numbers; then a load arrives that names one of them."""
+    """Delete the scripts, not the numbers. Then a load arrives that names a script."""
     release = world.hold_load()
     with world.fault("F12b SCRIPT FLUSH"):
         with world.master.client() as client:
@@ -281,7 +280,7 @@ def scripts_flushed(world: World) -> None:
 
 @fault("F12c", "the key of a tag is deleted while a load is under way")
 def key_deleted(world: World) -> None:
-    """Do what an eviction does too."""
+    """Delete the hashes, like an eviction."""
     release = world.hold_load()
     with world.fault("F12c key deleted", hits=len(world.crew.workers)):
         with world.master.client() as client:
@@ -291,7 +290,7 @@ def key_deleted(world: World) -> None:
 
 @fault("F12d", "the reply of a load is lost, then the key is deleted")
 def load_in_doubt(world: World) -> None:
-    """Execute a load, draw its numbers, delete the hash: a driver that sends that load again now repeats them."""
+    """Run a load, draw its numbers, delete the hash. A driver that sends the load again now would repeat them."""
     for front in world.fronts:
         front.drop_reply_then_hold(world.sha("load"))
     held = until(
@@ -301,11 +300,11 @@ def load_in_doubt(world: World) -> None:
     )
     key = next(world.key(at) for at in range(len(world.tags)) if world.key(at).encode() in held[0])
     with world.master.client(decode_responses=True) as client:
-        # Until all that was loaded is drawn: nothing comes in while loads are held.
+        # All loaded numbers are drawn then: no more arrive while loads are held.
         until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
         with world.fault("F12d load in doubt", segments=4, hits=len(world.crew.workers)):
             client.delete(key)
-            until(lambda: client.exists(key), 10, "the hash is armed again")
+            until(lambda: client.exists(key), 10, "the hash is prepared again")
             for front in world.fronts:
                 front.pass_through()
                 front.release()
@@ -313,7 +312,7 @@ def load_in_doubt(world: World) -> None:
 
 @fault("F12e", "Redis evicts all keys while a load is under way")
 def evicted(world: World) -> None:
-    """Let Redis run out of memory; the load arrives when its hash has been armed again."""
+    """Let Redis run out of memory. The load arrives when its hash is prepared again."""
     release = world.hold_load()
     held = [one for front in world.fronts for one in front.held]
     keys = [world.key(at) for at in range(len(world.tags))]
@@ -322,7 +321,7 @@ def evicted(world: World) -> None:
             before = client.info("stats")["evicted_keys"]
             client.config_set("maxmemory-policy", "allkeys-random")
             client.config_set("maxmemory", 1)
-            # Nothing is written any more, so what is gone stays away.
+            # Redis accepts no writes now, so evicted keys stay deleted.
             until(
                 lambda: client.info("stats")["evicted_keys"] > before and not client.exists(*keys),
                 10,
@@ -331,7 +330,7 @@ def evicted(world: World) -> None:
             client.config_set("maxmemory", 0)
             client.config_set("maxmemory-policy", "noeviction")
             of_held = [key for key in keys if any(key.encode() in one for one in held)]
-            until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is armed again")
+            until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is prepared again")
         release()
 
 
@@ -339,7 +338,7 @@ def evicted(world: World) -> None:
 
 
 def _fork(world: World, forking: Sequence[Worker], only: Sequence[int]) -> None:
-    """Let these fork, one after the other, and return when each child has drawn numbers of `only` these tags."""
+    """Let workers fork, one after another. Return when each child has drawn numbers of the tags in `only`."""
     for worker in forking:
         since = now()
         worker.signal(signal.SIGUSR1)
@@ -359,7 +358,7 @@ def _forking(workers: Iterable[Worker]) -> list[Worker]:
 
 @fault("F18a", "a process with a lease forks")
 def forked(world: World) -> None:
-    """Let processes fork; child and parent draw on, each for itself."""
+    """Let processes fork. Child and parent both continue to draw."""
     forking = _forking(world.crew.workers)
     with world.fault("F18a fork in mid-lease", hits=len(forking)):
         _fork(world, forking, [TREND])
@@ -367,7 +366,7 @@ def forked(world: World) -> None:
 
 @fault("F18b", "processes that are cut off from Redis fork")
 def forked_direct(world: World) -> None:
-    """Let a process fork that draws from segments of its own; so does its child then."""
+    """Let a process fork that draws from its own segments without Redis. Its child does the same."""
     cut, _ = world.halves()
     forking = _forking(cut)
     world.fronts[0].refuse()
@@ -379,7 +378,7 @@ def forked_direct(world: World) -> None:
 
 @fault("F21", "half of the processes are cut off from Redis")
 def cut_off(world: World) -> None:
-    """See trend tags go on, direct, on the side that is cut off, while the other side draws from Redis."""
+    """Check that trend tags continue without Redis on the side that is cut off, while the other side uses Redis."""
     cut, others = world.halves()
     world.fronts[0].refuse()
     since = now()
@@ -388,8 +387,8 @@ def cut_off(world: World) -> None:
         world.crew.wait_served(since, cut, only=[TREND, PLAIN])
         rest(CUT_OFF)
     finally:
-        # Each that comes back may raise the floor above a segment that is on its way: its load is refused.
+        # A process that returns may raise the floor above a segment that is being loaded: that load is rejected.
         with world.fault("F21 cut off", hits=len(cut), segments=2 + len(cut)):
             world.fronts[0].pass_through()
-    # They come back to Redis at their next sweep, within a second.
+    # They return to Redis at their next sweep, within a second.
     rest(REJOINED)

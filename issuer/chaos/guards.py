@@ -1,6 +1,6 @@
-"""Guards that can be taken out of the protocol, to see the harness fail: a guard that nothing misses proves nothing.
+"""Guards of the protocol that can be removed, to show that a run finds the harm.
 
-They are taken out in the drawing processes only, and only when asked for.
+They are removed in the drawing processes only, and only on request.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _CEILING = ("local floor = math.max(last, since + hold)\n", "local floor = 0\n")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`what` it ensures. Taking it out changes these scripts, and then calls `patch`.
+    """A guard. `what`: what it ensures. Its removal changes `scripts`, and then calls `patch`.
 
-    `shown`: whether a fault of `issuer chaos` can show the harm; else only those of `make chaos` do.
+    `shown`: whether a fault of `issuer chaos` can show the harm. If not, only faults of `make chaos` can.
     """
 
     what: str
@@ -69,7 +69,7 @@ class Guard:
 
 
 def _load_again() -> None:
-    """Let the driver send a `load` again whose reply was lost, as redis-py does unless told otherwise."""
+    """Let the driver repeat a `load` after its reply was lost, like redis-py with its default settings."""
     intact = gateway.load
 
     def load(*args: Any, **options: Any) -> gateway.RedisCall[gateway.Loaded]:
@@ -99,7 +99,7 @@ def _ignore_what_is_taken() -> None:
 
 
 def hand_back_whatever_the_version(held: Sequence[Reservation], used: int) -> Steps[int]:
-    """Do what `direct.hand_back` does, as if the store compared `max` only."""
+    """Do the same as `direct.hand_back`, as if the store compared `max` only."""
     last = held[-1]
     there = yield from ask(lambda store, timeout: store.get(last.tag.tag, timeout=timeout))
     return (yield from _hand_back([*held[:-1], replace(last, tag=there or last.tag)], used))
@@ -113,7 +113,7 @@ def _ignore_version() -> None:
 
 
 def _serve_in_doubt() -> None:
-    """Let a process serve what it gave back, if no reply said that the store has it: in place of its next segment."""
+    """Let a process issue numbers that it handed back, if the store's reply was lost, instead of its next segment."""
     reserve = direct.reserve
     doubtful: dict[str, Reservation] = {}
 
@@ -170,7 +170,7 @@ GUARDS: Mapping[str, Guard] = {
 
 
 def scripts_without(names: Sequence[str]) -> Mapping[str, Script]:
-    """Return the scripts with these guards gone. Raises ConfigurationError if one is unknown, or not there any more."""
+    """Return the scripts without these guards. Raises ConfigurationError if one is unknown, or not in its script."""
     texts = {name: script(name).text for name in NAMES}
     for name in names:
         if name not in GUARDS:
@@ -187,7 +187,7 @@ def scripts_without(names: Sequence[str]) -> Mapping[str, Script]:
 
 
 def take_out(names: Sequence[str]) -> None:
-    """Take these guards out of this process. Raises ConfigurationError."""
+    """Remove these guards from this process. Raises ConfigurationError."""
     mutated = scripts_without(names)
     for name in names:
         patch = GUARDS[name].patch
@@ -196,6 +196,6 @@ def take_out(names: Sequence[str]) -> None:
     if mutated != {name: script(name) for name in NAMES}:
         for module in (tag_scripts, machine_scripts):
             vars(module)["script"] = mutated.__getitem__  # imported there by name
-        # A process that has seen higher numbers would refuse the lower ones of a strict tag: what the scripts' guard is
-        # for shows in those that have not.
+        # A process that has seen higher numbers rejects lower ones of a strict tag itself. Without this line it would
+        # hide the missing guard of the scripts.
         state.TagState.went_back = lambda *_: False  # type: ignore[method-assign]

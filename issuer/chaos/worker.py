@@ -1,4 +1,4 @@
-"""One of the drawing processes: draws until its stdin ends, and writes down what every call brought.
+"""A drawing process: it draws until its stdin ends, and records the result of each call.
 
 python -m issuer.chaos.worker SETUP, a JSON object: see `Setup`.
 """
@@ -36,11 +36,11 @@ now = time.monotonic_ns
 
 #: Seconds that a caller waits after an error.
 AFTER_ERROR = 0.01
-#: A call of this many ns stands in the record by itself, and not in one run with its neighbours.
+#: A call that takes this many ns is recorded separately, not together with the calls before and after it.
 LONG = 20_000_000
-#: Upon this signal a process prints where each of its threads and tasks stands.
+#: On this signal a process prints the stack of each of its threads and tasks.
 STACKS = signal.SIGUSR2
-#: It prints this last.
+#: The last line of that.
 STACKS_END = "These were all threads and tasks."
 #: How many numbers a forked child draws.
 FORKED_DRAWS = 200
@@ -51,9 +51,10 @@ Colour = Literal["threads", "tasks"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A number of callers for a tag, whose place is `at`. "run" calls `next` up to `most` times in a row.
+    """Callers of one tag. `at`: index of the tag in the run. `most`: most numbers of a call.
 
-    "once" draws for `key`, the key after it, and so on, each until it has its number.
+    `manner` "run" calls `next` up to `most` times in a row. "once" draws for the idempotency keys `key`, `key` + 1, and
+    so on, each until it has its number.
     """
 
     at: int
@@ -66,9 +67,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Settings of a worker. Times are in seconds; `pace` is between two calls, `clock` is how far its clock is off.
+    """Settings of a worker. Times are in seconds. `pace`: pause between two calls. `clock`: error of its wall clock.
 
-    `loads`: whether it writes down the segments that it loads; see `Loads`.
+    `loads`: whether it records the segments that it loads; see `Loads`.
     """
 
     name: str
@@ -91,12 +92,12 @@ class Setup:
     program: ClassVar[str] = "issuer.chaos.worker"
 
     def dumped(self) -> str:
-        """Return it as it stands on a command line."""
+        """Return it as an argument of a command line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parsed(cls, text: str) -> Self:
-        """Return what was dumped."""
+        """Return the setup from such an argument."""
         content = json.loads(text)
         return cls(**{**content, "jobs": [Job(**job) for job in content["jobs"]]})
 
@@ -115,24 +116,24 @@ class Setup:
 
 # ---------------------------------------------------------------------- traps
 
-#: Points of an extension at which a process may be hit: before its reservation, before its load, after it.
+#: Points of an extension at which a signal can hit: before the reservation, before the load, after the load.
 POINTS = ("open", "reserve", "load")
 
 
 def trap_file(folder: Path, name: str) -> Path:
-    """Return the file whose word, a point, is where the worker's next extension is hit; see `lay_traps`."""
+    """Return the file that sets a trap for the worker's next extension; see `lay_traps`."""
     return folder / f"trap.{name}"
 
 
 def lay_traps(setup: Setup) -> None:
-    """Let an extension stop its own process with a signal: the file says where, and which signal."""
+    """Let an extension send its own process a signal. The trap file contains the point and the signal."""
     path = trap_file(Path(setup.folder), setup.name)
     load, reserve_and_load = gateway.load, extend.reserve_and_load
 
     own = os.getpid()
 
     def spring(point: str) -> None:
-        if os.getpid() != own:  # a forked child: the trap is its parent's
+        if os.getpid() != own:  # a forked child: the trap is for its parent
             return
         with suppress(OSError, ValueError):
             where, number = path.read_text().split()
@@ -156,14 +157,14 @@ def lay_traps(setup: Setup) -> None:
 
 # ---------------------------------------------------------------------- segments
 
-#: The folder of what `Loads` writes down, in that of the run.
+#: Name of the folder of `Loads` in the folder of the run.
 LOADS = "loads"
 
 
 class Loads:
-    """Writes down each segment that this process loads, in the form of a call for the first tag.
+    """Records each segment that this process loads, as a call for the first tag.
 
-    Its first and last number, the last number issued before it (as `began`), and when it was loaded.
+    A record has the first and last number, the last number issued before (as `began`), and the time of the load.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -172,7 +173,7 @@ class Loads:
         self._record = CallFile(folder, 0, setup.name, 0)
 
     def __call__(self, event: Event) -> None:
-        """Take note of a segment."""
+        """Record a segment."""
         if isinstance(event, SegmentLoaded):
             self._record.note(event.low + 1, event.high, event.cur, now())
 
@@ -181,7 +182,7 @@ class Loads:
 
 
 class NumberSource(Protocol):
-    """Numbers for threads: an issuer, or what stands for one. Raises IssuerError."""
+    """Source of numbers for threads: an issuer, or a client of a server. Raises IssuerError."""
 
     def next(self, tag: str, *, key: str | None = None) -> int:
         """Draw a number."""
@@ -194,7 +195,7 @@ class NumberSource(Protocol):
 
 
 class DrawLoop:
-    """One caller: makes its calls one after the other, and writes down what they bring."""
+    """One caller: it makes one call after another, and records the results."""
 
     def __init__(self, setup: Setup, job: Job, number: int, worker: str = "") -> None:
         self.record = CallFile(Path(setup.folder), job.at, worker or setup.name, number)
@@ -202,16 +203,16 @@ class DrawLoop:
         self._key = job.key
 
     def wanted(self) -> int:
-        """Return how many numbers to ask for now."""
+        """Return how many numbers the next call requests."""
         return random.randint(1, self.job.most)  # noqa: S311 - load needs no secrets
 
     def note(self, numbers: list[int], began: int, ended: int) -> None:
-        """Write down what one call brought."""
+        """Record the numbers of a call."""
         for first, last in runs(numbers):
             self.record.note(first, last, began, ended)
 
     def call(self, ids: NumberSource, stream: Iterator[int]) -> bool:
-        """Make one call, or a row of them; False if it brought an error."""
+        """Make one call, or several for "run" and "stream". Return False after an error."""
         tag, wanted = self.job.tag, self.wanted()
         began = now()
         try:
@@ -234,7 +235,7 @@ class DrawLoop:
         self._key += 1
 
     def _row(self, draw: Callable[[], int], times: int) -> bool:
-        """Call `times` times, and write neighbours down in one; False if a call brought an error."""
+        """Draw `times` numbers. Record consecutive ones together. Return False after an error."""
         first = last = since = until = 0
         try:
             for _ in range(times):
@@ -258,7 +259,7 @@ class DrawLoop:
         return True
 
     async def acall(self, ids: AsyncIssuer) -> bool:
-        """Do what `call` does, for a task."""
+        """Do the same as `call`, in a task."""
         tag, wanted = self.job.tag, self.wanted()
         began = now()
         try:
@@ -274,13 +275,13 @@ class DrawLoop:
 
 
 def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
-    """Fork a child that draws a little, of every tag, while this process goes on."""
+    """Fork a child that draws some numbers of each tag, while this process continues."""
     if os.fork():
         return
     name = f"{setup.name}f{os.getpid()}"
     try:
-        # First what the parent holds, of leases and of segments: it is what both would go on with. The strict tag, the
-        # first in its place, may have to wait for Redis.
+        # First the tags of which the parent holds numbers: both processes could issue those. The strict tag comes last,
+        # as it may have to wait for Redis.
         for job in sorted(setup.jobs, key=lambda job: (job.manner != "run", -job.at)):
             caller = DrawLoop(setup, job, next(numbers), name)
             stream = ids.stream(job.tag)
@@ -291,7 +292,7 @@ def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
 
 
 def threads(setup: Setup, stop: threading.Event) -> None:
-    """Draw in threads until told to stop."""
+    """Draw in threads until the stop request."""
     with connect(**setup.settings()) as ids:
         if setup.loads:
             ids.observe(Loads(setup))
@@ -299,11 +300,11 @@ def threads(setup: Setup, stop: threading.Event) -> None:
 
 
 def draw(setup: Setup, ids: NumberSource, stop: threading.Event) -> None:
-    """Draw from this in threads until told to stop."""
+    """Draw from this source in threads until the stop request."""
     numbers = count()
     forks = threading.Semaphore(0)
     signal.signal(signal.SIGUSR1, lambda *_: forks.release())
-    # A child that has ended needs no wait.
+    # Nobody waits for children that have ended.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(STACKS, _stacks)
 
@@ -327,10 +328,10 @@ def draw(setup: Setup, ids: NumberSource, stop: threading.Event) -> None:
 
 
 def _stacks(*_: object) -> None:
-    """Print where each thread and task stands.
+    """Print the stack of each thread and task.
 
-    Not by faulthandler, which reads the frames of threads while they run, and ends the process where one moves on just
-    then (seen: after 99 and 252 times). And not by way of stderr, which may be in the middle of a line.
+    faulthandler is not used: it reads the frames of running threads, and crashed the process after 99 and 252 uses.
+    `sys.stderr` is not used either: this signal handler may interrupt it in the middle of a line.
     """
     told = io.StringIO()
     for thread, frame in sys._current_frames().items():
@@ -344,7 +345,7 @@ def _stacks(*_: object) -> None:
 
 
 async def tasks(setup: Setup, stop: threading.Event) -> None:
-    """Draw in tasks until told to stop."""
+    """Draw in tasks until the stop request."""
     numbers = count()
     async with aconnect(**setup.settings()) as ids:
         if setup.loads:
@@ -364,13 +365,13 @@ _right, _right_ns = time.time, time.time_ns
 
 
 def _off(seconds: float) -> None:
-    """Let this process's wall clock be off by `seconds` seconds, from now on."""
+    """Shift the wall clock of this process by `seconds` seconds from now on."""
     time.time = lambda: _right() + seconds
     time.time_ns = lambda: _right_ns() + int(seconds * 1e9)
 
 
 def told_to_stop() -> threading.Event:
-    """Return what is set when stdin ends. Each line that comes there sets the clock: the seconds that it is off."""
+    """Return an event that is set when stdin ends. Each line of stdin sets the error of the clock in seconds."""
     stop = threading.Event()
     threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
     return stop
@@ -378,7 +379,7 @@ def told_to_stop() -> threading.Event:
 
 def _until_stdin_ends(stop: threading.Event) -> None:
     told = b""
-    # The bare descriptor: a buffered read would hold a lock that the interpreter wants at its end.
+    # The descriptor itself: a buffered read would hold a lock that the interpreter needs at its end.
     while more := os.read(0, 100):
         *lines, told = (told + more).split(b"\n")
         for line in lines:
@@ -387,7 +388,7 @@ def _until_stdin_ends(stop: threading.Event) -> None:
 
 
 def main(text: str) -> NoReturn:
-    """Draw as the setup says, until stdin ends."""
+    """Draw according to the setup until stdin ends."""
     setup = Setup.parsed(text)
     take_out(setup.without)
     lay_traps(setup)
