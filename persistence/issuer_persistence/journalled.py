@@ -48,11 +48,9 @@ class Journalled(Store):
         return self._store.url
 
     def store_id(self, *, timeout: float) -> str:
-        """See `Store.store_id`."""
         return self._store.store_id(timeout=timeout)
 
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
-        """See `Store.create`."""
         deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         self._compare(tag, store_id, deadline, above=settings.above)
@@ -60,11 +58,9 @@ class Journalled(Store):
         return self._changed(store_id, made, made.max, deadline)
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
-        """See `Store.get`."""
         return self._store.get(tag, timeout=timeout)
 
     def tags(self, *, timeout: float) -> list[Tag]:
-        """See `Store.tags`."""
         return self._store.tags(timeout=timeout)
 
     def reserve_checked(
@@ -95,62 +91,50 @@ class Journalled(Store):
         return taken_back
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        """See `Store.configure`."""
         deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         changed = self._store.configure(tag, changes, timeout=deadline.left())
         return self._changed(store_id, changed, changes.raise_to or 0, deadline)
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
-        """See `Store.delete`."""
         deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         tombstone = self._store.delete(tag, timeout=deadline.left())
         return self._changed(store_id, tombstone, tombstone.max, deadline)
 
     def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
-        """See `Store.halt`."""
         return self._store.halt(tag, below=below, timeout=timeout)
 
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
-        """See `Store.recover`."""
         deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         recovered = self._store.recover(tag, at_least=at_least, timeout=deadline.left())
         return self._changed(store_id, recovered, at_least, deadline)
 
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
-        """See `Store.ledger`."""
         return self._store.ledger(tag, newest=newest, timeout=timeout)
 
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
-        """See `Store.segments`."""
         return self._store.segments(tag, beyond=beyond, upward=upward, count=count, timeout=timeout)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
-        """See `Store.entries`."""
         return self._store.entries(tag, ids, timeout=timeout)
 
     def prune(self, *, before: int, timeout: float) -> int:
-        """See `Store.prune`."""
         return self._store.prune(before=before, timeout=timeout)
 
     def examine(self, *, timeout: float) -> StoreFacts:
-        """See `Store.examine`."""
         return self._store.examine(timeout=timeout)
 
     def upgrade(self, *, timeout: float) -> Upgrade:
-        """See `Store.upgrade`."""
         return self._store.upgrade(timeout=timeout)
 
     def after_fork(self) -> None:
-        """See `Store.after_fork`."""
         self._store.after_fork()
 
     def close(self) -> None:
-        """See `Store.close`."""
         self._store.close()
 
     def _compare(self, tag: str, store_id: str, deadline: CallDeadline, *, above: int = 0) -> None:
@@ -174,7 +158,6 @@ class Journalled(Store):
             time.sleep(min(_SECOND_LOOK, deadline.left()))
 
     def witnessed(self, *, timeout: float) -> Mapping[str, int]:
-        """See `Store.witnessed`."""
         return self._journal.tops(self._store.store_id(timeout=timeout))
 
     def _checked(self, deadline: CallDeadline) -> str:

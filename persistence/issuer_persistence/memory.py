@@ -27,34 +27,10 @@ class Snapshot:
     ledger: Mapping[str, LedgerEntry]
 
 
-class MemoryTransaction(Transaction):
-    """One call of a MemoryStore. Its last write cannot fail, so nothing is ever rolled back."""
-
-    def __init__(self, tags: dict[str, Tag], ledger: dict[str, LedgerEntry]) -> None:
-        self._tags, self._ledger = tags, ledger
-
-    def read(self, tag: str) -> Tag | None:
-        """See `Transaction.read`."""
-        return self._tags.get(tag)
-
-    def write(self, record: Tag) -> Tag:
-        """See `Transaction.write`."""
-        self._tags[record.tag] = record
-        return record
-
-    def enter(self, entry: LedgerEntry) -> None:
-        """See `Transaction.enter`."""
-        self._ledger[entry.id] = entry
-
-    def shorten(self, entry: str, high: int) -> None:
-        """See `Transaction.shorten`."""
-        found = self._ledger.get(entry)
-        if found is not None:
-            self._ledger[entry] = replace(found, high=min(found.high, high))
-
-
-class MemoryStore(TransactionalStore):
+class MemoryStore(TransactionalStore, Transaction):
     """Records in a dict. Each method holds one lock. Nothing survives the process.
+
+    The store is its own transaction. The last write of a change cannot fail, so nothing is ever rolled back.
 
     In a forked child every method raises Misconfigured, because the child's copy would reserve its parent's ranges
     again.
@@ -85,7 +61,7 @@ class MemoryStore(TransactionalStore):
             return _named.setdefault(name, cls(name))
 
     @contextmanager
-    def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[MemoryTransaction]:  # noqa: ARG002 - alike
+    def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[Transaction]:  # noqa: ARG002 - alike
         """See `TransactionalStore.transaction`. It holds the lock."""
         if self._process != os.getpid():
             raise Misconfigured(
@@ -95,7 +71,7 @@ class MemoryStore(TransactionalStore):
         if timeout <= 0 or not self._lock.acquire(timeout=timeout):
             raise Unconfirmed(f"the store was busy for {timeout:g} s")
         try:
-            yield MemoryTransaction(self._tags, self._ledger)
+            yield self
         finally:
             self._lock.release()
 
@@ -105,17 +81,29 @@ class MemoryStore(TransactionalStore):
         return f"memory://{self._name}"
 
     def store_id(self, *, timeout: float) -> str:
-        """See `Store.store_id`."""
         with self.transaction(timeout):
             return self._id
 
+    def read(self, tag: str) -> Tag | None:
+        return self._tags.get(tag)
+
+    def write(self, record: Tag) -> Tag:
+        self._tags[record.tag] = record
+        return record
+
+    def enter(self, entry: LedgerEntry) -> None:
+        self._ledger[entry.id] = entry
+
+    def shorten(self, entry: str, high: int) -> None:
+        found = self._ledger.get(entry)
+        if found is not None:
+            self._ledger[entry] = replace(found, high=min(found.high, high))
+
     def tags(self, *, timeout: float) -> list[Tag]:
-        """See `Store.tags`."""
         with self.transaction(timeout):
             return sorted((each for each in self._tags.values() if not each.deleted), key=lambda each: each.tag)
 
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
-        """See `Store.ledger`."""
         check_argument("newest", newest)
         with self.transaction(timeout):
             return self._entries(tag)[:newest]
@@ -123,7 +111,6 @@ class MemoryStore(TransactionalStore):
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
-        """See `Store.segments`."""
         check_argument("count", count, 1)
         with self.transaction(timeout):
             found = self._entries(tag)
@@ -134,12 +121,10 @@ class MemoryStore(TransactionalStore):
         return LedgerPage.of([asdict(each) for each in found[:count]], count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
-        """See `Store.entries`."""
         with self.transaction(timeout):
             return [self._ledger[each] for each in ids if each in self._ledger and self._ledger[each].tag == tag]
 
     def prune(self, *, before: int, timeout: float) -> int:
-        """See `Store.prune`."""
         check_argument("before", before)
         with self.transaction(timeout):
             kept = {self._entries(tag)[0].id for tag in {each.tag for each in self._ledger.values()}}
@@ -149,7 +134,6 @@ class MemoryStore(TransactionalStore):
             return len(old)
 
     def examine(self, *, timeout: float) -> StoreFacts:
-        """See `Store.examine`."""
         with self.transaction(timeout):
             return StoreFacts(kind="memory", own_clock=False, lasting=False)
 

@@ -67,19 +67,16 @@ class TransactionalStore(Store):
         """
 
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
-        """See `Store.create`."""
         with self.transaction(timeout) as transaction:
             return transaction.write(Tag.made(tag, transaction.read(tag), settings))
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
-        """See `Store.get`."""
         with self.transaction(timeout, writes=False) as transaction:
             return transaction.read(tag)
 
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve_checked`."""
         with self.transaction(timeout) as transaction:
             before = transaction.live(tag)
             transaction.inspect(before)
@@ -91,7 +88,6 @@ class TransactionalStore(Store):
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
     ) -> bool:
-        """See `Store.hand_back_checked`."""
         last = held[-1]
         with self.transaction(timeout) as transaction:
             for entry, high in highs.items():
@@ -103,11 +99,9 @@ class TransactionalStore(Store):
         return True
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        """See `Store.configure`."""
         return self._change(tag, timeout, lambda found: found.configured(changes))
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
-        """See `Store.delete`."""
         with self.transaction(timeout) as transaction:
             found = transaction.read(tag)
             if found is None:
@@ -115,13 +109,11 @@ class TransactionalStore(Store):
             return transaction.write(found.buried())
 
     def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
-        """See `Store.halt`."""
         if below is not None:
             check_argument("below", below)
         return self._change(tag, timeout, lambda found: found.stopped(below)).halted
 
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
-        """See `Store.recover`."""
         check_argument("at_least", at_least)
         return self._change(tag, timeout, lambda found: found.recovered(at_least))
 

@@ -30,11 +30,11 @@ class Late(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.read, self.arrive = threading.Event(), threading.Event()
+        self.seen, self.arrive = threading.Event(), threading.Event()
 
     def tags(self, *, timeout: float) -> list[Tag]:
         found = super().tags(timeout=timeout)
-        self.read.set()
+        self.seen.set()
         assert self.arrive.wait(60)
         return found
 
@@ -47,7 +47,7 @@ def test_a_record_that_was_read_before_a_change_and_comes_after_it_changes_no_va
     numbers = ids.take("a", 3)
     with ThreadPoolExecutor(1) as pool:
         keeping = pool.submit(ids.keep)
-        assert late.read.wait(60)
+        assert late.seen.wait(60)
         other.configure("a", stride=2, offset=1)
         # What is left of a lease has the values of its own scheme.
         numbers += ids.take("a", 30)

@@ -117,12 +117,10 @@ class MongoStore(Store):
         return f"mongodb://{nodes}/{self._given.name}"
 
     def store_id(self, *, timeout: float) -> str:
-        """See `Store.store_id`."""
         with self._call(timeout, writes=False):
             return self._store_id
 
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
-        """See `Store.create`."""
         with self._call(timeout) as call:
             while True:
                 found = call.read(tag)
@@ -142,12 +140,10 @@ class MongoStore(Store):
                 call.pause()
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
-        """See `Store.get`."""
         with self._call(timeout, writes=False) as call:
             return call.read(tag)
 
     def tags(self, *, timeout: float) -> list[Tag]:
-        """See `Store.tags`."""
         with self._call(timeout, writes=False) as call:
             found = [tag_documents.record(each) for each in call.tags.find({"deleted": {"$ne": True}})]
         return sorted(found, key=lambda each: each.tag)
@@ -211,7 +207,6 @@ class MongoStore(Store):
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
     ) -> bool:
-        """See `Store.hand_back_checked`."""
         last = held[-1]
         with self._call(timeout) as call:
             with call.write():
@@ -220,7 +215,6 @@ class MongoStore(Store):
             return call.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        """See `Store.configure`."""
         update = {"$set": tag_documents.stored(changes.kept())}
         if changes.raise_to is not None:
             update["$max"] = {"max": Int64(changes.raise_to)}
@@ -242,7 +236,6 @@ class MongoStore(Store):
                 call.pause()
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
-        """See `Store.delete`."""
         with self._call(timeout) as call:
             while True:
                 found = call.read(tag)
@@ -258,7 +251,6 @@ class MongoStore(Store):
                 call.pause()
 
     def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
-        """See `Store.halt`."""
         if below is not None:
             check_argument("below", below)
         condition: Document = {"deleted": False, "halted": False}
@@ -274,7 +266,6 @@ class MongoStore(Store):
                 call.pause()
 
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
-        """See `Store.recover`."""
         check_argument("at_least", at_least)
         update: dict[str, Document] = {"$max": {"max": Int64(at_least)}, "$set": {"halted": False}}
         with self._call(timeout) as call:
@@ -286,7 +277,6 @@ class MongoStore(Store):
                 call.pause()
 
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
-        """See `Store.ledger`."""
         check_argument("newest", newest)
         if newest == 0:
             return []  # in MongoDB, a limit of 0 means no limit
@@ -296,25 +286,21 @@ class MongoStore(Store):
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
-        """See `Store.segments`."""
         check_argument("count", count, 1)
         with self._call(timeout, writes=False) as call:
             found = ledger_documents.rows(call.segments, tag, count, beyond=beyond, upward=upward)
             return LedgerPage.of(found, count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
-        """See `Store.entries`."""
         with self._call(timeout, writes=False) as call:
             return ledger_documents.by_id(call.segments, tag, ids)
 
     def prune(self, *, before: int, timeout: float) -> int:
-        """See `Store.prune`."""
         check_argument("before", before)
         with self._call(timeout) as call, call.write():
             return ledger_documents.prune(call.segments, before)
 
     def examine(self, *, timeout: float) -> StoreFacts:
-        """See `Store.examine`."""
         with self._call(timeout, writes=False) as call:
             return facts(call.tags)
 

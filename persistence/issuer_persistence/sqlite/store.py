@@ -99,23 +99,19 @@ class SQLiteTransaction(Transaction):
         self.entered: LedgerEntry | None = None
 
     def read(self, tag: str) -> Tag | None:
-        """See `Transaction.read`."""
         row = self.connection.execute(f"{_GET_TAGS} WHERE tag = ?", (tag,)).fetchone()
         return None if row is None else _record(row)
 
     def write(self, record: Tag) -> Tag:
-        """See `Transaction.write`."""
         fields = {**asdict(record), "scheme": scheme_json.text(record.scheme)}
         self.connection.execute(_PUT_TAG, [fields[each] for each in TAG_COLUMNS])
         return record
 
     def enter(self, entry: LedgerEntry) -> None:
-        """See `Transaction.enter`."""
         self._insert(entry)
         self.entered = entry
 
     def shorten(self, entry: str, high: int) -> None:
-        """See `Transaction.shorten`."""
         self.connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
 
     def inspect(self, record: Tag) -> None:
@@ -203,13 +199,11 @@ class SQLiteStore(TransactionalStore):
         return f"sqlite:///{self._path}"
 
     def store_id(self, *, timeout: float) -> str:
-        """See `Store.store_id`."""
         with self.transaction(timeout, writes=False) as reading:
             found = reading.connection.execute("SELECT id FROM meta").fetchone()
         return "" if found is None else str(found[0])
 
     def tags(self, *, timeout: float) -> list[Tag]:
-        """See `Store.tags`."""
         with self.transaction(timeout, writes=False) as reading:
             rows = reading.connection.execute(_GET_TAGS).fetchall()
         return sorted((each for each in map(_record, rows) if not each.deleted), key=lambda each: each.tag)
@@ -217,12 +211,10 @@ class SQLiteStore(TransactionalStore):
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
     ) -> bool:
-        """See `Store.hand_back_checked`."""
         self._newest.pop(held[-1].tag.tag, None)
         return super().hand_back_checked(held, highs, rest, timeout=timeout)
 
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
-        """See `Store.ledger`."""
         check_argument("newest", newest)
         with self.transaction(timeout, writes=False) as reading:
             rows = reading.connection.execute(_NEWEST, (tag, newest)).fetchall()
@@ -231,7 +223,6 @@ class SQLiteStore(TransactionalStore):
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
-        """See `Store.segments`."""
         check_argument("count", count, 1)
         statement = (_OLDEST if upward else _NEWEST) if beyond is None else _ABOVE if upward else _BELOW
         with self.transaction(timeout, writes=False) as reading:
@@ -239,19 +230,16 @@ class SQLiteStore(TransactionalStore):
         return LedgerPage.of([_entry(row) for row in rows], count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
-        """See `Store.entries`."""
         with self.transaction(timeout, writes=False) as reading:
             found = [reading.connection.execute(_ENTRY, (tag, each)).fetchone() for each in ids]
         return [LedgerEntry.checked(_entry(row)) for row in found if row is not None]
 
     def prune(self, *, before: int, timeout: float) -> int:
-        """See `Store.prune`."""
         check_argument("before", before)
         with self.transaction(timeout) as transaction:
             return transaction.connection.execute(_PRUNE, (before,)).rowcount
 
     def examine(self, *, timeout: float) -> StoreFacts:
-        """See `Store.examine`."""
         with self._turn(timeout) as deadline:
             schema, foreign = self._file.look(deadline)
         return StoreFacts(
@@ -267,7 +255,6 @@ class SQLiteStore(TransactionalStore):
         )
 
     def upgrade(self, *, timeout: float) -> Upgrade:
-        """See `Store.upgrade`."""
         with self._turn(timeout) as deadline:
             before, _ = self._file.look(deadline)
             with self._file.transaction(deadline, writes=True):
@@ -291,7 +278,6 @@ class SQLiteStore(TransactionalStore):
 
     @contextmanager
     def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[SQLiteTransaction]:
-        """See `TransactionalStore.transaction`."""
         with self._turn(timeout) as deadline:
             with self._file.transaction(deadline, writes=writes) as connection:
                 lock = self._lock
