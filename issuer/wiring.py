@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from issuer.api.aio import AsyncIssuer
     from issuer.api.blocking import Issuer
-    from issuer.drivers.aio.connections import Connections as AsyncConnections
+    from issuer.drivers.aio.connections import AsyncConnections
     from issuer.drivers.blocking.connections import Connections
 
     #: Has an issuer's metrics counted, or nothing.
@@ -362,7 +362,7 @@ def _redis(named: object, timeout: float, most: int) -> Connections | None:
 def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections | None:
     import redis as redis_py
 
-    from issuer.drivers.aio.connections import Connections as AsyncConnections
+    from issuer.drivers.aio.connections import AsyncConnections
 
     if named == "none":
         return None

@@ -9,8 +9,8 @@ import pytest
 
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
-from issuer.drivers.aio.connections import Connections as AsyncConnections
-from issuer.drivers.aio.runner import Runner as AsyncRunner
+from issuer.drivers.aio.connections import AsyncConnections
+from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.aio.runner import new_flight as new_async_flight
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight

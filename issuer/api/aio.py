@@ -20,8 +20,8 @@ from issuer.core.issued import Issued
 from issuer.core.requests import TAKE_MOST, TTL, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import ask
-from issuer.drivers.aio.combiner import Combiner
-from issuer.drivers.aio.connections import Connections
+from issuer.drivers.aio.combiner import AsyncCombiner
+from issuer.drivers.aio.connections import AsyncConnections
 from issuer.engine.aio import AsyncEngine
 from issuer.engine.scheduler import Chosen
 from issuer.errors import IssuerError
@@ -60,7 +60,7 @@ class AsyncIssuer:
     raise CorruptState or FenceError. The other errors are listed for each method.
     """
 
-    def __init__(self, config: IssuerConfig, redis: Connections | None, scheduler: Chosen) -> None:
+    def __init__(self, config: IssuerConfig, redis: AsyncConnections | None, scheduler: Chosen) -> None:
         #: The inside of the issuer, for parts of this package. It may change in any version.
         self.engine = AsyncEngine(config, redis, scheduler)
 
@@ -219,7 +219,7 @@ class AsyncIssuer:
         deadline = self.engine.deadline(timeout)
         return await self.engine.run(self.engine.issuing.decode(tag, shown, who=holder), deadline, tag)
 
-    def _valued(self, combiner: Combiner, counter: int) -> int:
+    def _valued(self, combiner: AsyncCombiner, counter: int) -> int:
         try:
             return combiner.state.value(counter)
         except IssuerError as error:

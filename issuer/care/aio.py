@@ -18,7 +18,7 @@ from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Steps, ask
 from issuer.core.supply.runtime import Runtime
-from issuer.drivers.aio.combiner import Combiner
+from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.gateway.keys import check_found
 from issuer.interrupts import raise_interrupt
@@ -54,7 +54,7 @@ class AsyncCare:
 
     def __init__(
         self,
-        registry: TagRegistry[Combiner],
+        registry: TagRegistry[AsyncCombiner],
         config: IssuerConfig,
         runtime: Runtime,
         *,

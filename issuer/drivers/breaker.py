@@ -18,7 +18,7 @@ TRIAL = 0.5
 FORGOTTEN = 5.0
 
 
-class Refused(redis.ConnectionError):
+class LeftAlone(redis.ConnectionError):
     """A server was not asked, as it was silent a moment ago. The text says what was wrong then."""
 
 
@@ -33,36 +33,32 @@ class Breaker:
     No lock: a race lets one more trial through, and an interrupt leaves nothing locked.
     """
 
-    __slots__ = ("_failed_at", "_failures", "_next", "_why")
+    __slots__ = ("_failed_at", "_next", "_why", "failures")
 
     def __init__(self) -> None:
-        self._failures = 0
+        #: How many calls in a row got no answer. As long as it is 0, `admit` and `answered` have nothing to do.
+        self.failures = 0
         self._failed_at = 0.0
         self._next = 0.0
         self._why = ""
 
     def admit(self, *, probe: bool) -> bool:
-        """Let a call go out, or raise Refused at once. Returns whether the call is a trial.
+        """Let a call go out, or raise LeftAlone at once. Returns whether the call is a trial.
 
         `probe`: whether this call may wait for a trial's time-out; else its caller can do without the server.
         """
-        if not self._failures:
+        if not self.failures:
             return False
         now = monotonic()
         due = self._next if probe else max(self._next, self._failed_at + FORGOTTEN)
         if now < due:
-            raise Refused(self._why)
+            raise LeftAlone(self._why)
         self._next = now + TRIAL
         return True
 
-    @property
-    def open(self) -> bool:
-        """Whether calls are refused."""
-        return self._failures > 0
-
     def answered(self) -> None:
         """Take note of an answer, be it an error."""
-        self._failures = 0
+        self.failures = 0
 
     def silent(self, why: object, began: float) -> None:
         """Take note that a call which began at that moment of the monotonic clock got no answer.
@@ -70,11 +66,11 @@ class Breaker:
         Of the calls that were under way together the first counts.
         """
         if began >= self._failed_at:
-            self._failures += 1
+            self.failures += 1
             self._failed_at = monotonic()
-            self._next = self._failed_at + pause(self._failures)
+            self._next = self._failed_at + pause(self.failures)
         self._why = str(why)
 
     def retry_after(self) -> float:
         """Seconds until the server is tried again, 0.0 if it may be asked now."""
-        return max(0.0, self._next - monotonic()) if self._failures else 0.0
+        return max(0.0, self._next - monotonic()) if self.failures else 0.0

@@ -8,8 +8,13 @@ from typing import Any
 
 import redis
 
+from issuer.drivers.redis_pool import Crowded
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
 from issuer.gateway import OLDEST, RedisCall, rights
+from issuer.interrupts import raise_interrupt
+
+#: What redis-py's handshake and our decoders raise on replies that make no sense; UnicodeError: on a host's name.
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
 
 #: The rights that all tags with a counter need.
 _RIGHTS = ("info", "evalsha", "script|load", "time", "hmget", "hget", "hset", "hdel", "hincrby")
@@ -42,6 +47,24 @@ _REFUSALS = (
     ("Unknown Redis command", "lacks a command that every supported server has"),
     ("not allowed from script", "does not allow in scripts a command that every supported server allows"),
 )
+
+
+def connection_error(error: Exception) -> redis.RedisError:
+    """Return what a connection has raised as an error of redis-py, as which everything above handles it.
+
+    What isn't the connection's, or the parser's, comes out as it is: what a signal's handler raised, above all.
+    """
+    raise_interrupt(error)
+    if isinstance(error, redis.RedisError):
+        return error
+    if isinstance(error, OSError):
+        meant: redis.RedisError = redis.ConnectionError(str(error))
+    elif isinstance(error, _NONSENSE):
+        meant = redis.exceptions.InvalidResponse(repr(error))
+    else:
+        raise error
+    meant.__cause__ = error
+    return meant
 
 
 def check_server(info: Mapping[str, str]) -> None:
@@ -79,6 +102,8 @@ def meaning(error: Exception, name: str, key: str, tag: str | None, call: RedisC
     text = str(error).removesuffix(".")  # what follows is no new sentence
     if isinstance(error, IssuerError):
         return error
+    if isinstance(error, Crowded):
+        return RedisUnavailable(text, tag=tag)
     if wrong := _misconfigured(error, text):
         return ConfigurationError(f"redis {name}{wrong}")
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):

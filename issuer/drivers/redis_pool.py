@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -13,6 +13,10 @@ from issuer.clock import Deadline
 
 #: A call that waits looks again after this many seconds: what was to wake it may have been interrupted just then.
 LOOK_AGAIN = 0.25
+
+
+class Crowded(Exception):
+    """A call's time is over, and all connections are in use. No RedisError: this says nothing of a server."""
 
 
 class Permit:
@@ -34,7 +38,7 @@ class Permit:
             pool.wake()
 
 
-class Waker(Protocol):
+class AnyWaker(Protocol):
     """The sleep of a call: `wait` returns nothing, or what has to be awaited."""
 
     def wake(self) -> None:
@@ -44,7 +48,7 @@ class Waker(Protocol):
         """Sleep until `wake`, or for so long."""
 
 
-W = TypeVar("W", bound=Waker)
+W = TypeVar("W", bound=AnyWaker)
 
 
 class Turn(Generic[W]):
@@ -111,13 +115,3 @@ class Pool(Generic[W]):
             self.waiting[0].waker.wake()
         except IndexError:
             return
-
-
-def idle_elsewhere(nodes: Mapping[Any, Any]) -> Any:
-    """Return an idle connection to any server, taken from its idle ones; None if there is none."""
-    for node in list(nodes.values()):
-        try:
-            return node.idle.pop()
-        except IndexError:
-            continue
-    return None

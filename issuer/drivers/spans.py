@@ -38,7 +38,7 @@ def around(step: Ask | Send | Masters | Visit | Elsewhere, tag: str | None, url:
 
     `url`: of the store that is asked, or REDIS. The name of a tag's part may be a user's: the span has the tag's.
     """
-    tracer = _tracer()
+    tracer = _tracer() if _API in sys.modules else None
     if tracer is None:
         return _NOTHING
     # The conventions call a store as the scheme of its URL does, without a transport: mongodb+srv is mongodb.

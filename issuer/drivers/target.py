@@ -8,13 +8,14 @@ import encodings.idna  # noqa: F401
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import redis
 import redis.asyncio
 
-from issuer.drivers.topology import Address, Cluster, Fixed, Sentinels, Topology
+from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topology
 from issuer.errors import ConfigurationError
 from issuer_persistence.urls import ENCODE, flaw
 
@@ -32,7 +33,7 @@ _SCHEMES = "write redis://, unix://, redis+sentinel:// or redis+cluster://; redi
 class Recipe:
     """Recipe for a connection of redis-py: its class and settings."""
 
-    kind: Callable[..., Any]
+    kind: type
     settings: Mapping[str, Any] = field(repr=False)  # a password is one of them
 
     @classmethod
@@ -50,13 +51,20 @@ class Target:
     data: Recipe
     sentinel: Recipe | None = None
 
-    def connection(self, address: Address, retry: Any) -> Any:
-        """Return a new redis-py connection to that server, not yet connected."""
+    def connection(self, address: Address, retry: Any = None, base: type | None = None) -> Any:
+        """Return a new redis-py connection to that server, not yet connected; `base`: see `_with_base`."""
         recipe = self.sentinel if address.sentinel and self.sentinel else self.data
         if address.host is not None and "path" in recipe.settings:
             raise redis.ConnectionError(f"{address.host}:{address.port} can't be reached through a Unix socket")
         place = {"host": address.host, "port": address.port} if address.host is not None else {}
-        return recipe.kind(**{**recipe.settings, **_OURS, "retry": retry, **place})
+        kind = recipe.kind if base is None else _with_base(recipe.kind, base)
+        return kind(**{**recipe.settings, **_OURS, "retry": retry, **place})
+
+
+@cache
+def _with_base(kind: type, base: type) -> type:
+    """Return that class of redis-py with a base of ours in front: the methods that a driver needs besides."""
+    return type(kind.__name__, (base, kind), {})
 
 
 def from_url(url: str, name: str, pool: Any) -> Target:
@@ -74,7 +82,7 @@ def from_url(url: str, name: str, pool: Any) -> Target:
     try:
         found = _taken_apart(url, name, pool)
         # Does no I/O, and tells whether the parameters make sense.
-        found.connection(Address(), None)
+        found.connection(Address())
     except (ValueError, TypeError, OSError, redis.RedisError) as error:
         # Neither shown nor chained: its text may have a part of the URL.
         raise ConfigurationError(f"redis {name}: {_refusal(str(error), url)}") from None
@@ -100,7 +108,7 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
     before, _, query = rest.partition("?")
     authority, _, path = before.partition("/")
     if not plus:
-        return Target(name, Fixed, recipe(url))
+        return Target(name, OneServer, recipe(url))
     login, at, hosts = authority.rpartition("@")
     nodes = [_address(host, kind, name) for host in hosts.split(",")]
     parameters = parse_qsl(query, keep_blank_values=True)
@@ -143,7 +151,7 @@ def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:
     pool: Any = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     if manager is None:
-        return Target("client", Fixed, Recipe.of(pool))
+        return Target("client", OneServer, Recipe.of(pool))
     # A client of redis-py's Sentinel: each of its connections looks the master up, with timeouts and retries that know
     # nothing of our deadlines (9 s seen for 1). So we look it up, and connect as it would.
     sentinels = [sentinel.connection_pool for sentinel in manager.sentinels]

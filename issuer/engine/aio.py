@@ -21,10 +21,10 @@ from issuer.core.record import read_record
 from issuer.core.requests import TAKE_MOST
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
-from issuer.drivers.aio.combiner import Combiner
-from issuer.drivers.aio.connections import Connections, drive
-from issuer.drivers.aio.runner import Runner, new_flight
-from issuer.drivers.exchange import SHORTEST
+from issuer.drivers.aio.combiner import AsyncCombiner
+from issuer.drivers.aio.connections import AsyncConnections
+from issuer.drivers.aio.runner import AsyncRunner, drive, new_flight
+from issuer.drivers.servers import SHORTEST
 from issuer.engine.base import BaseEngine
 from issuer.engine.scheduler import Chosen, Tasks
 from issuer.errors import IssuerError, UnknownTag
@@ -41,21 +41,21 @@ T = TypeVar("T")
 PIECE = 1000
 
 
-class AsyncEngine(BaseEngine[Combiner]):
+class AsyncEngine(BaseEngine[AsyncCombiner]):
     """An AsyncIssuer without its public methods; see BaseEngine. It also has what a server needs."""
 
     face = "AsyncIssuer"
     _crew = Tasks
     _flight = staticmethod(new_flight)
     _drive = staticmethod(partial(drive, do=call))
-    _combiner = Combiner
+    _combiner = AsyncCombiner
     _care = AsyncCare
     care: AsyncCare
-    runner: Runner
+    runner: AsyncRunner
 
-    def __init__(self, config: IssuerConfig, redis: Connections | None, chosen: Chosen) -> None:
+    def __init__(self, config: IssuerConfig, redis: AsyncConnections | None, chosen: Chosen) -> None:
         super().__init__(config, AsyncChain(config.plugins) if config.plugins else None, chosen)
-        self.runner = Runner(config.store, redis, config.settings.store_timeout)
+        self.runner = AsyncRunner(config.store, redis, config.settings.store_timeout)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stay: AsyncGenerator[None, None] | None = None
         self.start()
@@ -85,7 +85,7 @@ class AsyncEngine(BaseEngine[Combiner]):
         with suppress(StopIteration):  # it begins, and so the loop closes it at its end
             self._stay.asend(None).send(None)
 
-    def combiner(self, tag: str) -> Combiner:
+    def combiner(self, tag: str) -> AsyncCombiner:
         """Enter, and return the combiner of a tag. Raises InvalidArgument, and IssuerError if the issuer is closed."""
         notice()
         if self._loop is not get_running_loop():
@@ -145,7 +145,7 @@ class AsyncEngine(BaseEngine[Combiner]):
                 self.issuing.failed(tag, error)
             raise
 
-    async def generated(self, combiner: Combiner, timeout: float | None) -> int:
+    async def generated(self, combiner: AsyncCombiner, timeout: float | None) -> int:
         """Return the next number of a tag with a strategy that has no counter."""
         await combiner.give_turn()
         try:
@@ -278,12 +278,12 @@ class AsyncEngine(BaseEngine[Combiner]):
                 ends.push_async_callback(self._stay.aclose)
             ends.push_async_callback(self._leave, combiners)
 
-    async def _leave(self, combiners: Iterable[Combiner]) -> None:
+    async def _leave(self, combiners: Iterable[AsyncCombiner]) -> None:
         """End and give back what belongs to this loop."""
         deadline = Deadline(CLOSING)
         async with AsyncExitStack() as ends:
             if self.runner.redis is not None:
-                ends.push_async_callback(self.runner.redis.drop_idle)
+                ends.push_async_callback(self.runner.redis.close_idle)
             ends.push_async_callback(self.scheduler.cancel)
             ends.push_async_callback(self.runner.end, SHORTEST)
             for combiner in combiners:

@@ -17,8 +17,8 @@ from issuer.clock import Deadline
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
 from issuer.drivers.blocking.combiner import Combiner
-from issuer.drivers.blocking.connections import Connections, drive
-from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.blocking.runner import Runner, drive, new_flight
 from issuer.engine.base import BaseEngine
 from issuer.engine.scheduler import Chosen, Threads
 from issuer.errors import IssuerError

@@ -15,7 +15,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 import issuer
 from issuer.core.supply import fetcher
-from issuer.drivers.aio.connections import Link
+from issuer.drivers.aio.link import AsyncLink
 from issuer.engine import aio as async_engine
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
@@ -192,12 +192,12 @@ def test_a_fork_costs_the_parents_loop_none_of_its_connections(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     """A child that collects them cuts its parent off: a connection is dropped when its reply is overdue."""
-    dropped: list[Link] = []
-    drop = Link.drop
+    dropped: list[AsyncLink] = []
+    drop = AsyncLink.drop
 
-    async def counted(link: Link) -> None:
+    def counted(link: AsyncLink) -> None:
         dropped.append(link)
-        await drop(link)
+        drop(link)
 
     async def main() -> None:
         seconds = 50 if kept else 0.3
@@ -206,7 +206,7 @@ def test_a_fork_costs_the_parents_loop_none_of_its_connections(
             await asyncio.gather(*(ids.take("a", 2) for _ in range(5)))
             assert in_child(collected)() == "collected"
             with monkeypatch.context() as counting:
-                counting.setattr(Link, "drop", counted)
+                counting.setattr(AsyncLink, "drop", counted)
                 await asyncio.gather(*(ids.take("a", 2) for _ in range(5)))
 
     if not kept:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from issuer.drivers import topology as routes
-from issuer.drivers.topology import Exchange, Talks, Topology
+from issuer.drivers.aio.wire import AsyncRoundTrips
+from issuer.drivers.blocking.wire import RoundTrips
+from issuer.drivers.topology import Exchange
 from issuer.gateway.keys import redis_key
 from issuer.values import Recovery
 from issuer_persistence.memory import MemoryStore
@@ -34,10 +35,13 @@ SETTINGS: dict[str, Any] = {"scheduler": None, "timeout": 40, "redis_timeout": 8
 AWAY = (redis.ConnectionError, redis.TimeoutError)
 
 
-def nobody_answers(route: Topology, talk: Exchange) -> Talks[Any]:
+def nobody_answers(_: object, exchange: Exchange) -> Exception:
     """The mutation of `_attempted`: the master alone is looked at."""
-    return redis.ConnectionError(f"{talk.address} is not asked, {route!r}")
-    yield
+    return redis.ConnectionError(f"{exchange.address} is not asked")
+
+
+async def no_task_is_answered(trips: object, exchange: Exchange) -> Exception:
+    return nobody_answers(trips, exchange)
 
 
 #: Either colour with another protocol.
@@ -95,7 +99,8 @@ def test_a_replica_that_has_not_yet_followed_its_master_into_oblivion(
     protocol: str,
 ) -> None:
     if not looks:
-        monkeypatch.setattr(routes, "_attempted", nobody_answers)
+        monkeypatch.setattr(RoundTrips, "_attempted", nobody_answers)
+        monkeypatch.setattr(AsyncRoundTrips, "_attempted", no_task_is_answered)
     # The first copy goes out at once. The master that was started again waits with it.
     master, replica = start_redis("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600"), start_redis()
     with master.client() as client:

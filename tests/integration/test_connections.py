@@ -34,7 +34,7 @@ def test_threads_that_draw_from_many_tags_share_the_connections(redis_proxy: Fau
     with issuer.connect(**settings(redis_proxy.url, tmp_path)) as ids, ThreadPoolExecutor(len(TAGS)) as pool:
         for tag in TAGS:
             ids.create(tag)
-        queue = ids.engine.runner.redis._pool.waiting  # type: ignore[union-attr]
+        queue = ids.engine.runner.redis.pool.waiting  # type: ignore[union-attr]
         redis_proxy.hold(times=MOST)
         drawn = [pool.submit(several, ids, tag) for tag in TAGS]
         until(lambda: len(queue) == len(TAGS) - MOST, message="all others wait for their turn")
@@ -49,7 +49,7 @@ def test_tasks_that_draw_from_many_tags_share_the_connections(redis_proxy: Fault
         async with issuer.aconnect(**settings(redis_proxy.url, tmp_path)) as ids:
             for tag in TAGS:
                 await ids.create(tag)
-            queue = ids.engine.runner.redis._pool.waiting  # type: ignore[union-attr]
+            queue = ids.engine.runner.redis.pool.waiting  # type: ignore[union-attr]
 
             async def draw(tag: str) -> list[int]:
                 return [await ids.next(tag) for _ in range(20)]
@@ -70,6 +70,25 @@ def test_tasks_that_draw_from_many_tags_share_the_connections(redis_proxy: Fault
     run(main(), timeout=240.0)
 
 
+def test_the_reply_to_a_call_that_was_cancelled_is_not_taken_for_the_next_ones(
+    redis_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1)) as ids:
+            for number, tag in enumerate(TAGS[:2]):
+                await ids.create(tag, start=100 * number + 1)
+                await ids.next(tag)
+            redis_proxy.hold(times=1)
+            gone = asyncio.create_task(ids.peek(TAGS[0]))
+            await eventually(lambda: redis_proxy.held)
+            gone.cancel()
+            await asyncio.wait([gone])
+            redis_proxy.release()
+            assert [(await ids.peek(tag)).counter for tag in (TAGS[1], TAGS[0])] == [102, 2]
+
+    run(main(), timeout=240.0)
+
+
 def test_a_call_that_waits_for_a_connection_gives_up_in_its_time(redis_proxy: FaultProxy, tmp_path: Path) -> None:
     with issuer.connect(**settings(redis_proxy.url, tmp_path, redis_connections=1)) as ids:
         for tag in TAGS[:2]:
@@ -83,10 +102,10 @@ def test_a_call_that_waits_for_a_connection_gives_up_in_its_time(redis_proxy: Fa
         until(lambda: not connections.node("").idle)
         with pytest.raises(RedisUnavailable, match="all 1 connections to Redis of this process are in use"):
             ids.next(TAGS[1], timeout=0.5)
+        # That says nothing of the server.
+        assert not connections.route.breakers[connections.node("").address].failures
         redis_proxy.release()
         draws.join()
-        # That says nothing of the server.
-        assert not connections._route.breakers[connections.node("").address].open
         assert [ids.next(tag) for tag in TAGS[:2]] == [2, 2]
         assert redis_proxy.accepted == 1
 
@@ -101,7 +120,7 @@ def test_connections_that_break_leave_their_place_to_others(redis_proxy: FaultPr
             assert all(len({*each.result()}) == 20 for each in drawn)
         connections = ids.engine.runner.redis
         assert connections is not None
-        permits = connections._pool.free
+        permits = connections.pool.free
         until(lambda: len(permits) + len(connections.node("").idle) == MOST, message="what extends ends too")
 
 

@@ -103,7 +103,7 @@ class TestRights:
         user_with(tag, "~*", "+@all", "-info")
         with unchanged(tag), connected(any_redis, f"{USER}:secret@") as connections:
             # The server's own check asks INFO as well; the scripts must be refused without it, too.
-            connections._route.checked.add(Address())
+            connections.route.checked.add(Address())
             for call in CALLS.values():
                 with pytest.raises(FenceError, match=r"\+info"):
                     connections.do(Send(call), Deadline(60))
@@ -181,7 +181,7 @@ class TestStuckScript:
     def test_script_kill_ends_one_that_has_not_written(self, server: RedisServer) -> None:
         with self.stuck(server, "while true do end"):
             with connected(server) as connections:
-                connections._route.checked.add(Address())
+                connections.route.checked.add(Address())
                 with pytest.raises(RedisUnavailable, match="BUSY"):
                     connections.do(Send(CALLS["next"]), Deadline(60))
             server.client().script_kill()

@@ -1,9 +1,13 @@
 """The mutations of mutations.toml: which guard is taken out, what harm follows, and which tests find it."""
 
+import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.generate import TWINS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _LIST = Path(__file__).with_name("mutations.toml")
@@ -35,9 +39,18 @@ class Mutation:
         text = path.read_text(encoding="utf-8")
         assert self.old in text, f"{self.file} was changed meanwhile"
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        if self._twin:
+            subprocess.run([sys.executable, "-m", "tests.generate"], cwd=root, check=True)
 
     def undone(self, root: Path) -> None:
-        (root / self.file).write_bytes((REPOSITORY / self.file).read_bytes())
+        for file in filter(None, (self.file, self._twin)):
+            (root / file).write_bytes((REPOSITORY / file).read_bytes())
+
+    @property
+    def _twin(self) -> str:
+        """The module that is generated from the file, "" if none is."""
+        twin = TWINS.get(self.file.removeprefix("issuer/"))
+        return f"issuer/{twin}" if twin else ""
 
 
 def mutations() -> list[Mutation]:

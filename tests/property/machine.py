@@ -330,7 +330,7 @@ class IssuerMachine(RuleBasedStateMachine):
         self.server.connected = True
         for ids in (*self.ids, self.operator):
             if ids.engine.runner.redis is not None:  # by now everybody's trial has found out
-                ids.engine.runner.redis._route.breakers.clear()
+                ids.engine.runner.redis.route.breakers.clear()
 
     @rule()
     def the_clock_of_redis_jumps_back(self) -> None:

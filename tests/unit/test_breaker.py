@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from issuer.drivers import breaker as module
-from issuer.drivers.breaker import FORGOTTEN, TRIAL, Breaker, Refused
+from issuer.drivers.breaker import FORGOTTEN, TRIAL, Breaker, LeftAlone
 from tests.clocks import Clock
 
 
@@ -17,7 +17,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def admitted(breaker: Breaker, *, probe: bool = True) -> bool:
-    with suppress(Refused):
+    with suppress(LeftAlone):
         breaker.admit(probe=probe)
         return True
     return False
@@ -26,7 +26,7 @@ def admitted(breaker: Breaker, *, probe: bool = True) -> bool:
 def test_after_silence_one_call_at_a_time_tries_again(clock: Clock) -> None:
     breaker = Breaker()
     breaker.silent("dead", clock.now)
-    with pytest.raises(Refused, match="dead"):
+    with pytest.raises(LeftAlone, match="dead"):
         breaker.admit(probe=True)
     assert 0 < breaker.retry_after() <= 0.01
     clock.now += breaker.retry_after()

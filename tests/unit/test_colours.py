@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from tests.generate import TWINS
+
 ISSUER = Path(__file__).resolve().parents[2] / "issuer"
 
 #: The most lines of code that both colours have. 438 when they were counted first; what is left are calls that pass on
@@ -16,6 +18,7 @@ def pairs() -> list[tuple[Path, Path]]:
     blocking, tasks = ISSUER / "drivers" / "blocking", ISSUER / "drivers" / "aio"
     names = {each.name for each in blocking.glob("*.py")} & {each.name for each in tasks.glob("*.py")}
     drivers = [(blocking / name, tasks / name) for name in sorted(names - {"__init__.py"})]
+    drivers = [(twin, source) for twin, source in drivers if f"drivers/aio/{source.name}" not in TWINS]
     return [(ISSUER / "api" / "blocking.py", ISSUER / "api" / "aio.py"), *drivers]
 
 
@@ -44,7 +47,7 @@ def _colourless(line: str) -> str:
 
 def test_what_both_colours_have_is_written_once() -> None:
     both = {f"{one.parent.name}/{one.name}": (code(one) & code(other)).total() for one, other in pairs()}
-    assert len(both) == 4
+    assert len(both) == 5
     assert sum(both.values()) <= MOST, both
 
 

@@ -7,16 +7,16 @@ import pytest
 
 from issuer import clock
 from issuer.clock import Deadline
-from issuer.drivers.blocking.connections import ThreadWaker
+from issuer.drivers.blocking.link import Waker
 from issuer.drivers.redis_pool import Pool
 
 
 @pytest.fixture
-def pool() -> Pool[ThreadWaker]:
-    return Pool(2, ThreadWaker)
+def pool() -> Pool[Waker]:
+    return Pool(2, Waker)
 
 
-def test_there_are_so_many_permits_and_one_that_is_lost_comes_back(pool: Pool[ThreadWaker]) -> None:
+def test_there_are_so_many_permits_and_one_that_is_lost_comes_back(pool: Pool[Waker]) -> None:
     held = [pool.permit(), pool.permit()]
     assert None not in held
     assert pool.permit() is None
@@ -27,12 +27,12 @@ def test_there_are_so_many_permits_and_one_that_is_lost_comes_back(pool: Pool[Th
         assert pool.permit() is None
 
 
-def test_a_pool_that_nothing_refers_to_ends_with_its_permits(pool: Pool[ThreadWaker]) -> None:
+def test_a_pool_that_nothing_refers_to_ends_with_its_permits(pool: Pool[Waker]) -> None:
     def alive() -> int:
         return sum(type(each) is Pool for each in gc.get_objects())
 
     before = alive()
-    other = Pool(2, ThreadWaker)
+    other = Pool(2, Waker)
     permit = other.permit()
     assert alive() == before + 1
     del other
@@ -41,7 +41,7 @@ def test_a_pool_that_nothing_refers_to_ends_with_its_permits(pool: Pool[ThreadWa
     assert pool.permit() is not None
 
 
-def test_calls_wait_in_their_order_and_one_that_comes_waits_behind_them(pool: Pool[ThreadWaker]) -> None:
+def test_calls_wait_in_their_order_and_one_that_comes_waits_behind_them(pool: Pool[Waker]) -> None:
     assert pool.is_next(None)
     first, second = (pool.queue(Deadline(60.0)) for _ in range(2))
     assert [pool.is_next(each) for each in (None, second, first)] == [False, False, True]
@@ -51,9 +51,7 @@ def test_calls_wait_in_their_order_and_one_that_comes_waits_behind_them(pool: Po
     assert pool.is_next(None)
 
 
-def test_a_call_that_was_interrupted_stands_in_nobodys_way(
-    pool: Pool[ThreadWaker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_was_interrupted_stands_in_nobodys_way(pool: Pool[Waker], monkeypatch: pytest.MonkeyPatch) -> None:
     pool.queue(Deadline(60.0))
     waits = pool.queue(Deadline(600.0))
     assert not pool.is_next(waits)
@@ -63,7 +61,7 @@ def test_a_call_that_was_interrupted_stands_in_nobodys_way(
     assert pool.is_next(waits)
 
 
-def test_a_permit_that_comes_back_wakes_the_first_that_waits_and_that_one_the_next(pool: Pool[ThreadWaker]) -> None:
+def test_a_permit_that_comes_back_wakes_the_first_that_waits_and_that_one_the_next(pool: Pool[Waker]) -> None:
     held = [pool.permit(), pool.permit()]
     turns = [pool.queue(Deadline(60.0)) for _ in range(2)]
     del held[0]

@@ -12,7 +12,7 @@ import pytest
 import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import ask
-from issuer.drivers.aio.runner import Runner
+from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.store_pool import GRACE, MOST, StorePool
 from issuer_persistence.memory import MemoryStore
 from tests.waiting import until
@@ -200,6 +200,6 @@ def test_an_answer_that_a_loop_finds_together_with_its_alarm_counts(monkeypatch:
 
         loop.call_soon(held_up)
         steps = ask(lambda _store, _timeout: released.wait(60) and "there")
-        return await Runner(MemoryStore(), None, timeout).run(steps, Deadline(60))
+        return await AsyncRunner(MemoryStore(), None, timeout).run(steps, Deadline(60))
 
     assert asyncio.run(main()) == "there"

@@ -5,6 +5,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import redis
@@ -204,6 +205,7 @@ class AsyncLink(Link):
     def __init__(self, wire: Wire, process: int, **options: object) -> None:
         super().__init__(wire, process, **options)
         self._loop = asyncio.get_running_loop()
+        self._writer = SimpleNamespace(transport=SimpleNamespace(abort=self.lose))
         self._here = asyncio.Event()
 
     def signal(self) -> None:
@@ -224,7 +226,3 @@ class AsyncLink(Link):
 
     async def can_read(self) -> bool:
         return self.lost or bool(self._replies)
-
-    async def disconnect(self, nowait: bool = False) -> None:
-        assert nowait
-        self.lose()

@@ -12,9 +12,9 @@ from issuer.core.steps import Steps, renewed
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import Hand
 from issuer.core.supply.supply import Supply
-from issuer.drivers.aio.connections import Node
-from issuer.drivers.aio.runner import Runner
-from issuer.drivers.exchange import SHORTEST
+from issuer.drivers.aio.connections import AsyncNode
+from issuer.drivers.aio.runner import AsyncRunner
+from issuer.drivers.servers import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable
 from issuer.settings import seconds
 from issuer.strategies.serving import StrategyRunner
@@ -92,7 +92,7 @@ class Queue:
                 future.set_exception(error())
 
 
-class Combiner:
+class AsyncCombiner:
     """Draws numbers of one tag for the tasks of a loop.
 
     Callers queue up; one task draws for all that are there, and again for those that came meanwhile: 1000 tasks get 300
@@ -100,7 +100,7 @@ class Combiner:
     after its call began. The task belongs to no caller: one that is cancelled breaks no reply, and its number is a gap.
     """
 
-    def __init__(self, tag: str, key: str, runtime: Runtime, runner: Runner, timeout: float) -> None:
+    def __init__(self, tag: str, key: str, runtime: Runtime, runner: AsyncRunner, timeout: float) -> None:
         """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
@@ -114,7 +114,7 @@ class Combiner:
         self.loop = asyncio.get_running_loop()
         self._future: Callable[[], asyncio.Future[int]] = self.loop.create_future
         self._pack()
-        self._node: Node | None = None
+        self._node: AsyncNode | None = None
         self._queue = Queue()
         self._served = Queue()
         #: Whether a caller may have given up since the last draw.

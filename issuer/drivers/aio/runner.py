@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -12,13 +12,33 @@ from issuer.clock import Deadline
 from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
-from issuer.drivers.aio.connections import Connections, drive
+from issuer.drivers.aio.connections import AsyncConnections
 from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import GRACE, Answer, StorePool
 from issuer.errors import ConfigurationError
 from issuer_persistence.contract import Store
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+
+async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) -> T:
+    """Run the steps to their end: each step is done, and its result, or its error, goes back into them.
+
+    So does a cancellation, as any other exception: the steps end what they have begun.
+    """
+    try:
+        wanted = next(steps)
+        while True:
+            try:
+                result = await do(wanted)
+            except BaseException as error:  # noqa: BLE001 - the steps decide what it means
+                wanted = steps.throw(error)
+            else:
+                wanted = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 class TaskLatch:
@@ -61,10 +81,10 @@ class Work:
         self.waits = False
 
 
-class Runner:
+class AsyncRunner:
     """A store and, unless it is direct, Redis: what a protocol generator works with."""
 
-    def __init__(self, store: Store, redis: Connections | None, store_timeout: float) -> None:
+    def __init__(self, store: Store, redis: AsyncConnections | None, store_timeout: float) -> None:
         """`store_timeout`: the longest that one call of the store may take, in seconds."""
         self.store = store
         self.redis = redis

@@ -1,5 +1,5 @@
-"""The blocking driver: threads that wait, with a deadline, and never spin.
+"""The blocking driver: threads wait with a deadline.
 
-`combiner` is a tag's callers, and a number's way from `next()` to the Lua script: `Combiner.next`, `Node.draw`,
-`Link.ask`. `connections` also knows the long way, `runner` runs the core's generators.
+`combiner` serves a tag's callers. A draw goes through `Combiner.next`, `Node.draw` and `Link.ask`. Every other call to
+Redis goes through `wire`, which is generated from aio/wire.py. `runner` runs the generators of the core.
 """

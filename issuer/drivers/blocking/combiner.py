@@ -16,7 +16,7 @@ from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.supply import Supply
 from issuer.drivers.blocking.connections import NOWHERE
 from issuer.drivers.blocking.runner import Runner, ThreadLatch, run_in_thread, waited
-from issuer.drivers.exchange import SHORTEST
+from issuer.drivers.servers import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.reentry import callees
 from issuer.strategies.serving import StrategyRunner

@@ -7,6 +7,8 @@ import os
 import select
 import socket
 import struct
+import threading
+from contextlib import suppress
 from typing import Any
 
 import hiredis
@@ -15,8 +17,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.clock import Deadline, monotonic
-from issuer.drivers.exchange import FAR, LOOK_OUT
 from issuer.drivers.redis_pool import Permit
+from issuer.drivers.servers import FAR, LOOK_OUT
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -28,6 +30,19 @@ READ = 4096
 
 #: Within this many seconds nearly every reply has come.
 SOON = 0.005
+
+
+class Shown:
+    """A base for the classes of redis-py's connections, before their own: what these have no public name for."""
+
+    __slots__ = ()
+
+    _sock: Any
+
+    @property
+    def socket(self) -> Any:
+        """The socket while it is connected."""
+        return self._sock
 
 
 class Link:
@@ -68,7 +83,7 @@ class Link:
             connection.connect()
         finally:
             del connection.read_response
-        sock = connection._sock  # noqa: SLF001 - redis-py shows it nowhere else
+        sock = connection.socket
         if type(sock) is not socket.socket or connection.health_check_interval:  # TLS, or a double
             return
         sock.settimeout(None)
@@ -78,7 +93,7 @@ class Link:
             return
         reader = hiredis.Reader(
             protocolError=redis.exceptions.InvalidResponse,
-            replyError=connection._parser.parse_error,  # noqa: SLF001 - redis-py's exception for each error code
+            replyError=redis.connection.DefaultParser.parse_error,
             notEnoughData=MORE,
         )
         self._send, self._receive = sock.sendall, sock.recv
@@ -178,7 +193,24 @@ class Link:
         finally:
             self.permit = None
 
-    abort = drop
+
+class Waker:
+    """The sleep of a thread that waits for a connection: a lock in C, held but for the moment of its waking."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """End its sleep, or the next one if it does not sleep."""
+        with suppress(RuntimeError):  # it was woken already
+            self._lock.release()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until `wake`, or for so long."""
+        self._lock.acquire(timeout=seconds)
 
 
 def _left(end: Deadline) -> float:

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Generator
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
-from issuer.drivers.blocking.connections import Connections, drive
+from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
 from issuer.reentry import callees
 from issuer_persistence.contract import Store
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+
+def drive(steps: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
+    """Run the steps to their end: each step is done, and its result, or its error, goes back into them."""
+    try:
+        wanted = next(steps)
+        while True:
+            try:
+                result = do(wanted)
+            except BaseException as error:  # noqa: BLE001 - the steps decide what it means, an interrupt too
+                wanted = steps.throw(error)
+            else:
+                wanted = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
 
 #: A waiter looks again after this many seconds: the thread that was to wake it may have been interrupted just then.
 LOOK_AGAIN = 1.0
@@ -75,7 +94,7 @@ class Runner:
         """In a forked child: leave connections and threads to the parent."""
         self.pool = StorePool(self.store, self.store_timeout)
         if self.redis is not None:
-            self.redis.after_fork()
+            self.redis.begin()
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error."""

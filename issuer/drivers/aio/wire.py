@@ -1,0 +1,350 @@
+"""The long way of a call to Redis: the server that holds its key, a connection to it, and what each error means.
+
+A draw takes a shorter way while all goes well: see connections.py. The blocking twin of this module is generated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import redis
+
+from issuer import gateway
+from issuer.clock import Deadline, monotonic
+from issuer.core.steps import Elsewhere, Masters, Send, Server, Sighting, Visit
+from issuer.drivers.aio.link import NO_RETRY, AsyncLink, AsyncShown
+from issuer.drivers.breaker import EVIDENCE, LeftAlone
+from issuer.drivers.redis_errors import check_server, connection_error, meaning, settling
+from issuer.drivers.redis_pool import LOOK_AGAIN, Crowded
+from issuer.drivers.servers import SHORTEST, AnyNode, RedisStep, Servers
+from issuer.drivers.topology import Address, Exchange, Outdated, Unreached, judge
+from issuer.errors import FenceError, IssuerError, RedisUnavailable
+
+#: How often a call follows a Cluster from node to node. While slots move, two are usual.
+REDIRECTS = 5
+
+
+N_co = TypeVar("N_co", bound=AnyNode[AsyncLink], covariant=True)
+
+
+class AsyncWire(Servers[N_co]):
+    """Servers of Redis, as the steps of the protocol see them."""
+
+    async def do(self, step: RedisStep, deadline: Deadline, tag: str | None = None) -> Any:
+        """Have Redis do the step, and return its result.
+
+        Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
+        """
+        trips = AsyncRoundTrips(self, step, deadline)
+        try:
+            match step:
+                case Send():
+                    return await trips.routed(step.call, probe=step.probe)
+                case Masters():
+                    return await trips.masters()
+                case Visit():
+                    host, port = step.server
+                    return await trips.exchange(Exchange(Address(host or None, port), step.call))
+                case Elsewhere():
+                    return await trips.elsewhere(step.call)
+        except (redis.RedisError, IssuerError, Crowded) as error:
+            key = "" if isinstance(step, Masters) else step.call.key
+            meant = meaning(error, self.name, key, tag, trips.sent)
+            if isinstance(meant, RedisUnavailable):
+                meant.tag, meant.retry_after = tag, max(self.route.retry_after(key), settling(error))
+            if meant is error:
+                raise
+            raise meant from error
+
+
+class AsyncRoundTrips:
+    """The round trips of one step. `sent`: the call that was sent last."""
+
+    __slots__ = ("_deadline", "_end", "_route", "_servers", "sent")
+
+    def __init__(self, servers: Servers[AnyNode[AsyncLink]], step: RedisStep, deadline: Deadline) -> None:
+        self._servers = servers
+        self._route = servers.route
+        self._deadline = deadline
+        left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
+        #: By when they must have ended.
+        self._end = Deadline(min(servers.timeout, max(SHORTEST, left)))
+        self.sent: gateway.RedisCall[Any] | None = None
+
+    # ------------------------------------------------------------------ which server
+
+    async def routed(self, call: gateway.RedisCall[Any], *, probe: bool) -> Any:
+        """Bring the call to the server that holds its key, and return the decoded reply.
+
+        After MOVED and ASK nothing can have happened, so going on to the server that they name is no second sending.
+        `probe`: see `Breaker.admit`.
+        """
+        route, anew = self._route, False
+        for _ in range(REDIRECTS):
+            address, connects = await self._found(call.key, probe=probe, anew=anew)
+            try:
+                reply = await self._asked(Exchange(address, call, connects=connects), trusts=True)
+            except Outdated:
+                anew = True
+                continue
+            except redis.exceptions.AskError as redirect:  # a MovedError is one too
+                there = Address(redirect.host or address.host, redirect.port)
+                if isinstance(redirect, redis.exceptions.MovedError):
+                    route.moved(call.key, there)
+                    continue
+                return await self.exchange(Exchange(there, call, asking=True))
+            except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterDownError):
+                route.lost(address)
+                raise
+            match getattr(reply, "status", None):
+                case "notmaster" if route.moves or address in route.ruled:
+                    # A failover: another server is the master, here or behind the same name, or this one will be again.
+                    route.lost(address)
+                    raise RedisUnavailable(
+                        f"{address.name} is no longer a master; waiting until it or another server is the master"
+                    )
+                case str(status) if status != "notmaster":
+                    route.ruled.add(address)
+            return reply
+        raise RedisUnavailable(f"the nodes of the Cluster redirect {call.key} to each other")
+
+    async def _found(self, key: str, *, probe: bool, anew: bool) -> tuple[Address, bool]:
+        """Return the server that holds the key, if it may be asked now, and whether it may be connected to.
+
+        Raises LeftAlone, RedisUnavailable.
+        """
+        route = self._route
+        known = route.last_owner(key)
+        if known is not None and not anew:
+            breaker = route.breakers[known]
+            trial = breaker.failures and breaker.admit(probe=probe)
+            if not (trial and route.moves):
+                return known, not route.asks_before_connecting
+            route.lost(known)  # it was silent, and by now perhaps another one is in its place
+        try:
+            found = await self._searched(key, probe=probe)
+        except (LeftAlone, RedisUnavailable):
+            if known is None or not anew:
+                raise
+            # Sentinels that don't answer make no other master either.
+            found = known
+        if found != known:
+            route.breakers[found].admit(probe=probe)
+        return found, True
+
+    async def _searched(self, key: str, *, probe: bool) -> Address:
+        """Find out which server holds the key, if the servers that know it may be asked now."""
+        breaker, began = self._route.breakers[None], monotonic()
+        breaker.admit(probe=probe)
+        try:
+            found = await self._search(key)
+        except (redis.RedisError, IssuerError) as error:
+            judge(breaker, error, began)
+            raise
+        breaker.answered()
+        return found
+
+    async def _search(self, key: str) -> Address:
+        """Ask one guide after the other which server holds the key. Raises RedisUnavailable, ConfigurationError."""
+        route = self._route
+        guides = route.guides
+        trouble: Exception | None = None
+        unknown = False
+        for left in range(len(guides), 0, -1):
+            guide = guides[0]
+            try:
+                answer = await self.exchange(Exchange(guide, route.question(key), share=left + route.spared))
+            except redis.RedisError as error:
+                trouble = error
+            else:
+                found = route.learn(guide, answer, key)
+                if found is not None:
+                    return found
+                unknown = True
+            guides.rotate(-1)
+        raise route.unfound(key, trouble, unknown=unknown) from trouble
+
+    async def masters(self) -> list[Server]:
+        """Return the servers that issue numbers now: servers that know it are asked again."""
+        route = self._route
+        found = (None if route.moves else route.last_owner("")) or await self._search("")
+        return [address.server for address in route.masters(found)]
+
+    # ------------------------------------------------------------------ other servers
+
+    async def elsewhere(self, call: gateway.RedisCall[Any]) -> list[Sighting[Any]]:
+        """Bring the call to every other node that may hold its key; return what each answered, or why it did not."""
+        found = await self._others(call.key)
+        seen: list[Sighting[Any]] = []
+        left = [*found.values()].count(None)
+        for node, error in found.items():
+            answer: Any = error
+            if error is None:
+                answer = await self._attempted(Exchange(node, call, readonly=self._route.sharded, share=left))
+                left -= 1
+            failed = isinstance(answer, Exception)
+            seen.append(Sighting(node.name, error=str(answer)) if failed else Sighting(node.name, answer))
+        return seen
+
+    async def _others(self, key: str) -> dict[Address, Exception | None]:
+        """Find out which nodes besides the master may hold the key: its replicas, and those that were masters.
+
+        An error stands by each node that could not be asked for them. Raises RedisUnavailable, ConfigurationError.
+        """
+        route = self._route
+        # A slot of a Cluster may have moved since: other nodes are its owner's kin then.
+        owner = (None if route.sharded else route.last_owner(key)) or await self._search(key)
+        found: dict[Address, Exception | None] = {}
+        for question in route.kin_questions(owner, key):
+            answer = await self._attempted(question)
+            if isinstance(answer, Exception):
+                found[question.address] = answer
+            else:
+                nodes = [Address(*server) for server in route.kin(answer)]
+                found.update((node, None) for node in nodes if node != owner)
+        return found
+
+    async def _attempted(self, exchange: Exchange) -> Any:
+        """Return the reply, or the error of a node that can be done without: a silent one is not asked again soon."""
+        try:
+            self._route.breakers[exchange.address].admit(probe=False)
+            return await self._asked(exchange, trusts=False)
+        except redis.RedisError as error:
+            return error
+
+    # ------------------------------------------------------------------ one exchange
+
+    async def _asked(self, exchange: Exchange, *, trusts: bool) -> Any:
+        """Return the reply, and report to the server's breaker whether it has answered.
+
+        `trusts`: only of a server that can be trusted with numbers, as it says once; or FenceError.
+        """
+        route, address = self._route, exchange.address
+        breaker, began = route.breakers[address], monotonic()
+        try:
+            if trusts and address not in route.checked:
+                info = await self.exchange(Exchange(address, gateway.server_info(), connects=exchange.connects))
+                check_server(info)
+                route.checked.add(address)
+            reply = await self.exchange(exchange)
+        except (redis.RedisError, FenceError) as error:
+            judge(breaker, error, began)
+            raise
+        if breaker.failures:
+            breaker.answered()
+        return reply
+
+    async def exchange(self, exchange: Exchange) -> Any:  # noqa: C901 - one case for each way in which it may end
+        """Send one call and return its reply, decoded. Raises what redis-py raises, and Crowded.
+
+        Whatever interrupts it, be it a signal's handler, a cancellation or the end of the loop, the connection is
+        closed at once: the reply may still come.
+        """
+        call = self.sent = exchange.call
+        node = self._servers.nodes.get(exchange.address) or self._servers.make_node(exchange.address)
+        end, deadline = self._end, self._deadline
+        began = monotonic()
+        link, reused = await self._connection(exchange, node, deadline)
+        now = monotonic()
+        # What it takes to get a connection is added to the time of the round trips.
+        end.at = min(end.at + now - began, max(deadline.at, now + SHORTEST))
+        if exchange.share > 1:
+            end = Deadline(end.left() / exchange.share)
+        while True:
+            # What goes out once must not go out on a connection that the server has closed meanwhile.
+            if reused and not call.repeatable and await link.stale():
+                link.drop()
+                link, reused = await self._connection(exchange, node, end)
+                continue
+            try:
+                if not reused:
+                    await link.connect(end)
+                answer = call.decode(await self._replied(exchange, link, end))
+            except Exception as raised:  # noqa: BLE001 - `connection_error` raises what isn't the connection's
+                link.drop()
+                error = connection_error(raised)
+                closed = isinstance(error, redis.ConnectionError)
+                if closed and not reused:
+                    raise _unreached(error) from error.__cause__
+                if not closed or not call.repeatable:
+                    raise error  # noqa: B904 - it has a cause of its own
+                # The server closed it while it was idle, and then it has closed the others too.
+                node.drop_idle()
+                link, reused = await self._connection(exchange, node, end)
+                continue
+            except BaseException:
+                link.drop()
+                raise
+            if getattr(answer, "status", "") == "notmaster":
+                # Perhaps its address is another server's by now, to which only a new connection leads.
+                link.drop()
+                node.drop_idle()
+            else:
+                node.idle.append(link)
+                if node.closed or node.waiting:
+                    node.settle()
+            return answer
+
+    async def _replied(self, exchange: Exchange, link: AsyncLink, end: Deadline) -> Any:
+        call = exchange.call
+        if exchange.readonly:
+            await link.reply(gateway.pack("READONLY"), end)
+            reply = await link.reply(call.packed, end)
+            await link.reply(gateway.pack("READWRITE"), end)
+            return reply
+        if exchange.asking:
+            await link.reply(gateway.pack("ASKING"), end)
+        try:
+            return await link.reply(call.packed, end)
+        except redis.exceptions.NoScriptError:
+            # The one error after which nothing can have happened, so sending again is no second sending.
+            await link.reply(gateway.pack("SCRIPT", "LOAD", call.text), end)
+            if exchange.asking:
+                await link.reply(gateway.pack("ASKING"), end)
+            return await link.reply(call.packed, end)
+
+    # ------------------------------------------------------------------ a connection
+
+    async def _connection(
+        self, exchange: Exchange, node: AnyNode[AsyncLink], deadline: Deadline
+    ) -> tuple[AsyncLink, bool]:
+        """Return a connection, and whether it was in use before; wait where there are as many as there may be.
+
+        Nothing is held while waiting, and so much time is left at the end that a server which is silent then has been
+        silent for long enough to be called so. Raises Outdated, Crowded.
+        """
+        pool, turn = node.pool, None
+        left = deadline.left()
+        until = Deadline(max(left / 2, left - EVIDENCE))
+        try:
+            while True:
+                if pool.is_next(turn):
+                    try:
+                        return node.idle.pop(), True
+                    except IndexError:
+                        pass
+                    if pool.free and not exchange.connects:
+                        raise Outdated
+                    permit = pool.permit()
+                    if permit is not None:
+                        made = self._servers.target.connection(exchange.address, NO_RETRY, AsyncShown)
+                        return AsyncLink(made, permit), False
+                    other = self._servers.idle_elsewhere()
+                    if other is not None:
+                        other.drop()
+                        continue
+                if turn is None:
+                    turn = pool.queue(until)
+                elif left := until.left():
+                    await turn.waker.wait(min(left, LOOK_AGAIN))
+                else:
+                    problem = f"all {pool.most} connections to Redis of this process are in use"
+                    raise Crowded(f"{problem}: raise the setting redis_connections")
+        finally:
+            if turn is not None:
+                pool.leave(turn)
+
+
+def _unreached(error: Exception) -> Exception:
+    """Return the error for a new connection that ended: Unreached, or the error itself, if that is an answer."""
+    return Unreached(str(error)) if type(error) is redis.ConnectionError else error
