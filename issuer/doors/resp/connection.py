@@ -22,7 +22,7 @@ from issuer.doors.resp.drawing import Demand, Drawing, ending
 from issuer.doors.resp.parsing import OF_BROWSERS, Parser, Request, is_incr
 from issuer.doors.resp.replies import error, failure
 from issuer.doors.resp.session import ClientInfo
-from issuer.doors.resp.transaction import Transaction
+from issuer.doors.resp.transaction import CommandQueue
 from issuer.errors import IssuerError
 
 log = logging.getLogger("issuer.doors.resp")
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._same_tag = ""
         self._same_times = 0
         #: What was sent since MULTI.
-        self._transaction: Transaction | None = None
+        self._transaction: CommandQueue | None = None
         self.lost = False
         #: Whether it has sent a command that draws or reads a tag, since a stop has begun if one has.
         self.asked = False
@@ -303,12 +303,12 @@ class Connection(asyncio.BufferedProtocol):
         self._parser.stranger = self._session.stranger
         if name == "MULTI":
             # Not by the short way, which would draw at once.
-            self._transaction, self._same = Transaction(), b""
+            self._transaction, self._same = CommandQueue(), b""
         elif name == "QUIT":
             self._pending.clear()
             self._ending = True
 
-    def _transact(self, transaction: Transaction, request: Request) -> bool:
+    def _transact(self, transaction: CommandQueue, request: Request) -> bool:
         """Queue a request of a transaction, or end that."""
         name = request[0].upper()
         if name in (b"QUIT", b"RESET"):

@@ -16,7 +16,7 @@ ABORTED: Final = error("EXECABORT Transaction discarded because of previous erro
 COMMANDS_MOST: Final = 10_000
 
 
-class Transaction:
+class CommandQueue:
     """Commands that wait for EXEC. `refused`: whether one of them was refused, so that EXEC runs none.
 
     Nothing is drawn before EXEC, which has them run as if they were sent then: INCRs of a tag share a draw.
