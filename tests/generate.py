@@ -15,7 +15,11 @@ from tokenize import NAME, STRING, TokenInfo, generate_tokens
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Each source and its twin, below issuer/.
-TWINS = {"care/aio.py": "care/blocking.py", "drivers/aio/wire.py": "drivers/blocking/wire.py"}
+TWINS = {
+    "care/aio.py": "care/blocking.py",
+    "drivers/aio/wire.py": "drivers/blocking/wire.py",
+    "engine/calls/aio.py": "engine/calls/blocking.py",
+}
 
 #: The name in a source, and the name in its twin. In texts too, so that docstrings follow. Besides, Async is taken off.
 NAMES = {

@@ -111,7 +111,7 @@ class AsyncIssuer:
         except (KeyError, TypeError):
             combiner = engine.combiner(tag)
         if combiner.serving is not None:
-            return await engine.generated(combiner, timeout)
+            return await engine.next_generated(combiner, timeout)
         try:
             number = await combiner.next(timeout)
         except asyncio.CancelledError:
@@ -124,7 +124,7 @@ class AsyncIssuer:
             combiner = engine.combiner(tag)
             number = await combiner.next(timeout)
         except OtherStrategyError:
-            return await engine.generated(combiner, timeout)
+            return await engine.next_generated(combiner, timeout)
         except IssuerError as error:
             engine.refused(tag, error)
             raise
@@ -166,8 +166,7 @@ class AsyncIssuer:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
-        deadline = self.engine.deadline(timeout)
-        return await self.engine.attempt(tag, self.engine.issuing.issue(tag, how, deadline))
+        return await self.engine.issue(tag, how, timeout)
 
     async def composed(self, tag: str, *, timeout: float | None = None) -> bool:
         """Return True if the tag's numbers have a text, a period or a shard. `issue` returns these; `next` does not.
@@ -178,8 +177,7 @@ class AsyncIssuer:
             tag: Name of the tag.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        deadline = self.engine.deadline(timeout)
-        return await self.engine.attempt(tag, self.engine.issuing.composed(tag, deadline))
+        return await self.engine.composed(tag, timeout)
 
     async def peek(
         self,
@@ -244,8 +242,7 @@ class AsyncIssuer:
         while True:
             # With numbers in hand nothing below waits: the loop's other tasks get their turn here.
             await asyncio.sleep(0)
-            deadline = self.engine.deadline(timeout)
-            await self.engine.attempt(tag, self.engine.issuing.lease_for_stream(tag, deadline))
+            await self.engine.lease_for_stream(tag, timeout)
             yield await self.next(tag, timeout=timeout)
             if self.engine.chain is not None:
                 continue
@@ -262,8 +259,7 @@ class AsyncIssuer:
             n: How many numbers, 1 up to the tag's limit.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        deadline = self.engine.deadline(timeout)
-        return await self.engine.attempt(tag, self.engine.issuing.reserve(tag, n, deadline))
+        return await self.engine.reserve(tag, n, timeout)
 
     # ------------------------------------------------------------------ tags
 
@@ -440,8 +436,7 @@ class AsyncIssuer:
             tag: Name of the tag.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        deadline = self.engine.deadline(timeout)
-        await self.engine.attempt(tag, self.engine.issuing.warm(tag, deadline))
+        await self.engine.warm(tag, timeout)
 
     async def keep(self, *, timeout: float | None = None) -> list[Tag]:
         """Load segments in the background for every tag of the store from now on, and return these tags.

@@ -122,14 +122,10 @@ class Issuer:
                 # By no name: that would be one variable more, and 3 % of the time that a number in hand takes.
                 self._tell_raised(tag)
                 raise
-        deadline = self.engine.deadline(timeout)
         if key is None and shard_key is None:
-            return self.engine.take(tag, 1, deadline)[0]
+            return self.engine.take(tag, 1, self.engine.deadline(timeout))[0]
         only_one(key)
-        kept_for = seconds(ttl, "ttl", zero=False)
-        return self.engine.attempt(
-            tag, self.engine.issuing.number(tag, DrawOptions(key, kept_for, shard_key), deadline)
-        )
+        return self.engine.number(tag, DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
 
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return a list of exactly n numbers of a tag, in increasing order.
@@ -169,8 +165,7 @@ class Issuer:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
-        deadline = self.engine.deadline(timeout)
-        return self.engine.attempt(tag, self.engine.issuing.issue(tag, how, deadline))
+        return self.engine.issue(tag, how, timeout)
 
     def composed(self, tag: str, *, timeout: float | None = None) -> bool:
         """Return True if the tag's numbers have a text, a period or a shard. `issue` returns these; `next` does not.
@@ -186,8 +181,7 @@ class Issuer:
             UnknownTag: The tag was never created, or was deleted.
             StoreUnavailable: The store did not answer in time.
         """
-        deadline = self.engine.deadline(timeout)
-        return self.engine.attempt(tag, self.engine.issuing.composed(tag, deadline))
+        return self.engine.composed(tag, timeout)
 
     def peek(
         self,
@@ -259,8 +253,7 @@ class Issuer:
 
     def _pieces(self, tag: str, timeout: float | None) -> Iterator[Iterable[int]]:
         while True:
-            deadline = self.engine.deadline(timeout)
-            self.engine.attempt(tag, self.engine.issuing.lease_for_stream(tag, deadline))
+            self.engine.lease_for_stream(tag, timeout)
             yield (self.next(tag, timeout=timeout),)
             if self.engine.chain is None:
                 # Looked up now: a fork may have come in between, and this is not the parent's combiner.
@@ -280,8 +273,7 @@ class Issuer:
             InvalidArgument: The tag is strict, its numbers are not counter values, or n is out of its range.
             StoreUnavailable: The store did not answer in time.
         """
-        deadline = self.engine.deadline(timeout)
-        return self.engine.attempt(tag, self.engine.issuing.reserve(tag, n, deadline))
+        return self.engine.reserve(tag, n, timeout)
 
     # ------------------------------------------------------------------ tags
 
@@ -493,8 +485,7 @@ class Issuer:
             tag: Name of the tag.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        deadline = self.engine.deadline(timeout)
-        self.engine.attempt(tag, self.engine.issuing.warm(tag, deadline))
+        self.engine.warm(tag, timeout)
 
     def keep(self, *, timeout: float | None = None) -> list[Tag]:
         """Load segments in the background for every tag of the store from now on, and return these tags.

@@ -148,9 +148,6 @@ Step = Send | Ask | Sleep | Wait | Masters | Visit | Elsewhere
 #: A protocol operation that ends with a T. The driver sends each step's result in, or throws its error in.
 Steps = Generator[Step, Any, T]
 
-#: An operation of either colour that ends with a T: each call that it yields blocks, or is awaited; see `drive`.
-Calls = Generator[Callable[[], Any], Any, T]
-
 
 def send(call: RedisCall[T], *, probe: bool = True) -> Steps[T]:
     """Yield a Redis call; its decoded reply is the value. `probe`: see Send."""

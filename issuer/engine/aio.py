@@ -7,31 +7,28 @@ import weakref
 from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from itertools import islice
-from operator import call
 from typing import TypeVar
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from issuer.care.aio import AsyncCare
 from issuer.clock import Deadline
-from issuer.core.issued import Issued
 from issuer.core.record import read_record
 from issuer.core.requests import TAKE_MOST
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import Calls, Steps
+from issuer.core.steps import Steps
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.connections import AsyncConnections
-from issuer.drivers.aio.runner import AsyncRunner, drive, new_flight
+from issuer.drivers.aio.runner import AsyncRunner, new_flight
 from issuer.drivers.servers import SHORTEST
-from issuer.engine.base import BaseEngine
+from issuer.engine.calls.aio import AsyncEngineCalls
 from issuer.engine.scheduler import Chosen, Tasks
 from issuer.errors import IssuerError, UnknownTag
 from issuer.forks import PARENTS, living, notice
 from issuer.gateway.keys import check_tag
 from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.numbers import PLAIN, DrawOptions
+from issuer.operations.numbers import PLAIN
 from issuer.plugins.chain import AsyncChain
 from issuer.threads import in_thread
 
@@ -41,13 +38,12 @@ T = TypeVar("T")
 PIECE = 1000
 
 
-class AsyncEngine(BaseEngine[AsyncCombiner]):
+class AsyncEngine(AsyncEngineCalls):
     """An AsyncIssuer without its public methods; see BaseEngine. It also has what a server needs."""
 
     face = "AsyncIssuer"
     _crew = Tasks
     _flight = staticmethod(new_flight)
-    _drive = staticmethod(partial(drive, do=call))
     _combiner = AsyncCombiner
     _care = AsyncCare
     care: AsyncCare
@@ -103,14 +99,6 @@ class AsyncEngine(BaseEngine[AsyncCombiner]):
         """Run steps that draw numbers. If the caller is cancelled, a reply of Redis under way is still dealt with."""
         return await self.runner.see_through(self.run(steps, deadline, tag))
 
-    async def attempt(self, tag: str, calls: Calls[T]) -> T:
-        """Run the calls of an operation that returns numbers. If it fails, the rejected handler is called."""
-        try:
-            return await drive(calls, call)
-        except IssuerError as error:
-            self.issuing.failed(tag, error)
-            raise
-
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers, with the plugins around the draw."""
         if self.chain is None:
@@ -119,7 +107,8 @@ class AsyncEngine(BaseEngine[AsyncCombiner]):
         def draw() -> Awaitable[list[int]]:
             return self.runner.see_through(self._taken(tag, n, deadline))
 
-        return await self.attempt(tag, self.issuing.around(tag, n, PLAIN, deadline, draw))
+        with self.attempt(tag):
+            return await self.around(tag, n, PLAIN, deadline, draw)
 
     # Not shared with threads: one generator more costs a draw 2 to 6 us.
     async def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
@@ -138,21 +127,21 @@ class AsyncEngine(BaseEngine[AsyncCombiner]):
                         numbers += piece if scheme is None else map(scheme.value, piece)
             except OtherStrategyError:
                 pass
-            return numbers or await drive(self.issuing.generated(combiner, n, deadline), call)
+            return numbers or await self.generated(combiner, n, deadline)
         except IssuerError as error:
             error.drawn = numbers
             if self.chain is None:
                 self.issuing.failed(tag, error)
             raise
 
-    async def generated(self, combiner: AsyncCombiner, timeout: float | None) -> int:
+    async def next_generated(self, combiner: AsyncCombiner, timeout: float | None) -> int:
         """Return the next number of a tag with a strategy that has no counter."""
         await combiner.give_turn()
         try:
             if combiner.serving is not None and combiner.serving.ready is not None:
                 for number in combiner.serving.ready:
                     return number
-            return (await drive(self.issuing.generated(combiner, 1, self.deadline(timeout)), call))[0]
+            return (await self.generated(combiner, 1, self.deadline(timeout)))[0]
         except IssuerError as error:
             self.issuing.failed(combiner.tag, error)
             raise
@@ -182,7 +171,7 @@ class AsyncEngine(BaseEngine[AsyncCombiner]):
                 with suppress(OtherStrategyError):
                     drawn = await combiner.draw(n, deadline)
                     return drawn if combiner.state.scheme is None else _values(combiner.state.value, drawn)
-            return await drive(self.issuing.generated(combiner, n, deadline), call)
+            return await self.generated(combiner, n, deadline)
         except IssuerError as error:
             self.issuing.failed(tag, error)
             raise
@@ -194,27 +183,6 @@ class AsyncEngine(BaseEngine[AsyncCombiner]):
             if error.drawn:
                 return error.drawn  # the next draw raises the error
             raise
-
-    async def number(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
-        """Return the next number of the tag by these options; see AsyncIssuer.next."""
-        deadline = self.deadline(timeout)
-        if how.key is None and how.shard_key is None:
-            return (await self.take(tag, 1, deadline))[0]
-        return await self.attempt(tag, self.issuing.number(tag, how, deadline))
-
-    async def issue(self, tag: str, how: DrawOptions, timeout: float | None) -> Issued:
-        """Issue one number by these options; see AsyncIssuer.issue."""
-        deadline = self.deadline(timeout)
-        return await self.attempt(tag, self.issuing.issue(tag, how, deadline))
-
-    async def contiguous(self, tag: str, n: int) -> range:
-        """Return n contiguous numbers, 1..1 000 000, also of a strict tag. What does not fit into a segment is a gap.
-
-        Raises the errors of `next`; InvalidArgument if the tag's numbers are not counter values; Unavailable if other
-        callers drew numbers in between each time.
-        """
-        deadline = self.deadline(None)
-        return await self.attempt(tag, self.issuing.contiguous(tag, n, deadline))
 
     async def last(self, tag: str) -> int | None:
         """Return the highest number that was issued, as far as Redis knows, or None; see Issuing.last."""

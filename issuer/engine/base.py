@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -32,7 +34,6 @@ class BaseEngine(ABC, Generic[L]):
     #: Classes and functions of threads or of tasks.
     _crew: ClassVar[Any]
     _flight: ClassVar[Any]
-    _drive: ClassVar[Any]
     _combiner: ClassVar[Any]
     _care: ClassVar[Any]
 
@@ -58,7 +59,7 @@ class BaseEngine(ABC, Generic[L]):
         self.runtime = self.config.runtime(self._flight, background, self.scheduler.start, scheduler=self._chosen)
         self.registry = TagRegistry(self.make_combiner, self.runtime.fast_path)
         shared = self.registry, self.config, self.runtime
-        self.issuing = Issuing(*shared, self.chain, run=self.run_draw, drive=self._drive)
+        self.issuing = Issuing(*shared)
         self.care = self._care(*shared, run=self.run, deadline=self.deadline)
 
     @property
@@ -80,6 +81,15 @@ class BaseEngine(ABC, Generic[L]):
         self.enter()
         return Deadline(self.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
 
+    @contextmanager
+    def attempt(self, tag: str) -> Iterator[None]:
+        """Report the error of a call for numbers, if there is one."""
+        try:
+            yield
+        except IssuerError as error:
+            self.issuing.failed(tag, error)
+            raise
+
     def refused(self, tag: str, error: IssuerError) -> None:
         """Report that a caller received no number, and why."""
         self.issuing.failed(tag, error)
@@ -87,10 +97,6 @@ class BaseEngine(ABC, Generic[L]):
     @abstractmethod
     def run(self, steps: Steps[Any], deadline: Deadline, tag: str | None) -> Any:
         """Run steps of the protocol to their end."""
-
-    @abstractmethod
-    def run_draw(self, steps: Steps[Any], deadline: Deadline, tag: str | None) -> Any:
-        """Run steps that draw numbers. Unlike other steps, they do not end when their caller is cancelled."""
 
     @abstractmethod
     def sweep(self) -> Any:

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from operator import call
 from typing import TypeVar
 
 from apscheduler.schedulers.base import BaseScheduler
@@ -15,11 +14,11 @@ from apscheduler.schedulers.base import BaseScheduler
 from issuer.care.blocking import Care
 from issuer.clock import Deadline
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import Calls, Steps
+from issuer.core.steps import Steps
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.connections import Connections
-from issuer.drivers.blocking.runner import Runner, drive, new_flight
-from issuer.engine.base import BaseEngine
+from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.engine.calls.blocking import EngineCalls
 from issuer.engine.scheduler import Chosen, Threads
 from issuer.errors import IssuerError
 from issuer.forks import living, notice
@@ -30,13 +29,12 @@ from issuer.plugins.chain import Chain
 T = TypeVar("T")
 
 
-class Engine(BaseEngine[Combiner]):
+class Engine(EngineCalls):
     """An Issuer without its public methods; see BaseEngine."""
 
     face = "Issuer"
     _crew = Threads
     _flight = staticmethod(new_flight)
-    _drive = staticmethod(partial(drive, do=call))
     _combiner = Combiner
     _care = Care
     care: Care
@@ -72,20 +70,13 @@ class Engine(BaseEngine[Combiner]):
 
     run_draw = run
 
-    def attempt(self, tag: str, calls: Calls[T]) -> T:
-        """Run the calls of an operation that returns numbers. If it fails, the rejected handler is called."""
-        try:
-            return drive(calls, call)
-        except IssuerError as error:
-            self.issuing.failed(tag, error)
-            raise
-
     def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers, with the plugins around the draw."""
         if self.chain is None:
             return self._taken(tag, n, deadline)
         draw = partial(self._taken, tag, n, deadline)
-        return self.attempt(tag, self.issuing.around(tag, n, PLAIN, deadline, draw))
+        with self.attempt(tag):
+            return self.around(tag, n, PLAIN, deadline, draw)
 
     # Not shared with tasks: one generator more costs a draw 2 to 6 us.
     def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
@@ -98,7 +89,7 @@ class Engine(BaseEngine[Combiner]):
                     numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
             except OtherStrategyError:
                 pass
-            return numbers or drive(self.issuing.generated(combiner, n, deadline), call)
+            return numbers or self.generated(combiner, n, deadline)
         except IssuerError as error:
             error.drawn = numbers
             if self.chain is None:

@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from issuer.clock import Deadline, monotonic
 from issuer.core import parts, scheme_record
 from issuer.core.issued import Issued
 from issuer.core.record import read_record
-from issuer.core.requests import TAKE_MOST, TTL, check_contiguous, whole
+from issuer.core.requests import TTL
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import Calls, Steps, ask, renewed
+from issuer.core.steps import Steps, ask, renewed
 from issuer.core.supply.peek import after
 from issuer.core.supply.runtime import Runtime
 from issuer.errors import (
@@ -31,7 +30,6 @@ from issuer.errors import (
     IssuerError,
     NotDecodable,
     SchemeError,
-    Unavailable,
     UnknownTag,
     brief,
 )
@@ -39,7 +37,7 @@ from issuer.gateway.keys import check_found, check_key, kept_key, part_tag
 from issuer.numbers.codec import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
 from issuer.operations import tags
-from issuer.operations.config import STREAM_LEASE, IssuerConfig
+from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import Call
@@ -49,21 +47,12 @@ from issuer.strategies.serving import StrategyRunner
 from issuer.strategies.snowflake import aside
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer_persistence.errors import TagPresent
-from issuer_persistence.records import HIGHEST, Tag, now_ms
+from issuer_persistence.records import Tag, now_ms
 
 log = logging.getLogger("issuer")
 
-#: How often contiguous numbers are drawn in vain. A strict tag's draw falls short at the end of a segment, which others
-#: may have nibbled at; a trend tag has its ranges from the store instead.
-CONTIGUOUS_DRAWS = 16
-CONTIGUOUS_DRAWS_OF_TREND = 3
-
-
 #: For how many seconds a count of a tag's series holds.
 SERIES_COUNTED_FOR = 1.0
-
-#: Settings of a scheme that give a number more than its value.
-_COMPOSED = frozenset({"format", "restart", *scheme_record.PARTS})
 
 
 @contextmanager
@@ -76,7 +65,7 @@ def _named(tag: str) -> Iterator[None]:
         raise
 
 
-def _call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
+def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
     """Return the call as plugins see it. ConfigurationError if one changes numbers that are to be `as_drawn`."""
     tag, strategy = record.tag, scheme_record.strategy(record.scheme)
     if as_drawn and chain.changes(strategy):
@@ -126,130 +115,14 @@ class Issuing(Generic[L]):
         registry: TagRegistry[L],
         config: IssuerConfig,
         runtime: Runtime,
-        chain: Chain | AsyncChain | None,
-        *,
-        run: Callable[[Steps[Any], Deadline, str], Any],
-        drive: Callable[[Calls[list[int]]], Any],
     ) -> None:
-        """Take the colour's ways to run steps, and to run the calls of an operation."""
         self._registry = registry
         self._config = config
         self._runtime = runtime
-        self._chain = chain
         self._combiner = registry.combiner
-        self._run = run
-        self._drive = drive
         self._lock = CallLock()
         #: When a tag's series were counted, and how many there were, with those made since.
         self._series: dict[str, tuple[float, int]] = {}
-
-    # ------------------------------------------------------------------ calls
-
-    def number(self, tag: str, how: DrawOptions, deadline: Deadline) -> Calls[int]:
-        """Return the next number of the tag by options; see Issuer.next."""
-        return (yield from self._values(tag, how, deadline, [], as_drawn=False))[0]
-
-    def issue(self, tag: str, how: DrawOptions, deadline: Deadline) -> Calls[Issued]:
-        """Issue one number, with its text; see Issuer.issue."""
-        issued: list[Issued] = []
-        yield from self._values(tag, how, deadline, issued, as_drawn=True)
-        return issued[-1]
-
-    def _values(
-        self, tag: str, how: DrawOptions, deadline: Deadline, issued: list[Issued], *, as_drawn: bool
-    ) -> Calls[list[int]]:
-        def draw() -> Calls[list[int]]:
-            issued.append((yield partial(self._run, self._issue(tag, how, deadline, text=as_drawn), deadline, tag)))
-            return [issued[-1].value]
-
-        return self.around(tag, 1, how, deadline, lambda: self._drive(draw()), as_drawn=as_drawn)
-
-    def around(
-        self, tag: str, n: int, how: DrawOptions, deadline: Deadline, draw: Callable[[], Any], *, as_drawn: bool = False
-    ) -> Calls[list[int]]:
-        """Draw, with any plugins around it. `as_drawn`: refuse plugins that change numbers."""
-        numbers: list[int]
-        if self._chain is None:
-            numbers = yield draw
-        else:
-            record = self._combiner(tag).supply.state.record or (
-                yield partial(self._run, self._record(tag), deadline, tag)
-            )
-            call = _call(record, n, how, self._chain, as_drawn=as_drawn)
-            numbers = yield partial(self._chain.around, call, draw)
-        return numbers
-
-    def composed(self, tag: str, deadline: Deadline) -> Calls[bool]:
-        """Return whether the tag's numbers have a text, a period or a shard; see Issuer.composed."""
-        known = self._combiner(tag).supply.state.record
-        record: Tag = known or (yield partial(self._run, self._record(tag), deadline, tag))
-        return not _COMPOSED.isdisjoint(record.scheme)
-
-    def reserve(self, tag: str, n: int, deadline: Deadline) -> Calls[range]:
-        """Return n contiguous numbers; see Issuer.reserve."""
-        wanted = whole(n, "n", 1, HIGHEST)
-        combiner = self._combiner(tag)
-        if self._chain is not None:
-            # Plugins don't see each of the n numbers; they only allow or refuse the call.
-            record = combiner.supply.state.record or (yield partial(self._run, self._record(tag), deadline, tag))
-            yield partial(self._chain.before, _call(record, wanted, PLAIN, self._chain, as_drawn=True))
-        numbers: range = yield partial(combiner.run, combiner.supply.reserve(wanted), deadline)
-        return numbers
-
-    def contiguous(self, tag: str, n: int, deadline: Deadline) -> Calls[range]:
-        """Return n contiguous numbers, 1..1 000 000, drawn where `next` draws; of a strict tag too.
-
-        A draw that falls short, as at the end of a segment, is a gap. A draw out of hand ends earlier, where the next
-        one goes on. Raises InvalidArgument for a tag whose numbers aren't its counter; Unavailable if others drew in
-        between each time.
-        """
-        wanted, drawn = whole(n, "n", 1, TAKE_MOST), range(0)
-        combiner = self._combiner(tag)
-        state = combiner.supply.state
-        record = state.record or (yield partial(self._run, self._record(tag), deadline, tag))
-        if self._chain is not None:
-            yield partial(self._chain.before, _call(record, wanted, PLAIN, self._chain, as_drawn=True))
-        for _ in range(CONTIGUOUS_DRAWS if record.order == "strict" else CONTIGUOUS_DRAWS_OF_TREND):
-            check_contiguous(state.record or record, wanted)
-            missing = wanted if state.hand is None else wanted - len(drawn)
-            more: range = yield partial(combiner.draw, missing, deadline)
-            if state.scheme_id:
-                # Set since the record was read: these counters are no numbers that users may see.
-                drawn = range(0)
-                continue
-            drawn = range(drawn.start, more.stop) if drawn and drawn.stop == more.start else more
-            if len(drawn) >= wanted:
-                return drawn[-wanted:]
-        check_contiguous(state.record or record, wanted)
-        if record.order == "trend":
-            reserved: range = yield partial(combiner.run, combiner.supply.reserve(wanted), deadline)
-            return reserved
-        problem = (
-            f"tag {tag!r}: other callers drew numbers in between, so {wanted} contiguous numbers were not available"
-        )
-        raise Unavailable(f"{problem}; retry, or raise the tag's step", tag=tag, retry_after=0.1)
-
-    def warm(self, tag: str, deadline: Deadline) -> Calls[None]:
-        """Return when the tag has numbers in hand; see Issuer.warm."""
-        combiner = self._combiner(tag)
-        try:
-            yield partial(combiner.run, combiner.supply.warm(deadline), deadline)
-        except OtherStrategyError:
-            yield from self.generated(combiner, 1, deadline)
-
-    def lease_for_stream(self, tag: str, deadline: Deadline) -> Calls[None]:
-        """Have a stream's numbers drawn ahead, if they may be."""
-        combiner = self._combiner(tag)
-        if combiner.serving is None:
-            yield partial(combiner.run, combiner.supply.origin.lease_for_stream(STREAM_LEASE), deadline)
-
-    def generated(self, combiner: L, n: int, deadline: Deadline) -> Calls[list[int]]:
-        """Get numbers of the tag's strategy, which has no counter."""
-        numbers: list[int] = yield partial(combiner.run, self._generate(combiner, n, deadline), deadline)
-        ready = combiner.serving.ready if combiner.serving is not None and self._chain is None else None
-        if ready is not None:
-            self._registry.lay_open(combiner, ready)
-        return numbers
 
     def failed(self, tag: str, error: IssuerError) -> None:
         """Where no number can be given: drop the combiner of a tag that isn't there, and call the rejected handler.
@@ -262,7 +135,7 @@ class Issuing(Generic[L]):
 
     # ------------------------------------------------------------------ steps
 
-    def _issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
+    def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
         """Issue one number. `text`: whether the caller wants its text; a number may be too long for the format."""
         while True:
             part = yield from self._part(tag, how)  # again each time: a deleted tag's combiner gives nothing any more
@@ -280,7 +153,7 @@ class Issuing(Generic[L]):
                     raise
                 yield from self._make(part, how.series_most)
             except OtherStrategyError:
-                (value,) = yield from self._generate(part.combiner, 1, deadline)
+                (value,) = yield from self.generate(part.combiner, 1, deadline)
                 with _named(tag):
                     whole, today = self._config.texts(part.record), self._today(part.record)
                     return Issued(tag, value, whole.text_of(value, today=today) if text else "")
@@ -311,7 +184,7 @@ class Issuing(Generic[L]):
         Numbers that a process holds count as issued. Without Redis: the highest that this process has issued, or else
         the highest that any process has reserved. Raises UnknownTag; InvalidArgument for a tag without a counter.
         """
-        record = yield from self._record(check_found(tag), make=False)
+        record = yield from self.record(check_found(tag), make=False)
         if not scheme_record.countable(record.scheme):
             problem = f"tag {tag!r} has no counter of its own, so its highest number is unknown"
             raise InvalidArgument(problem, tag=tag, value=tag)
@@ -346,7 +219,7 @@ class Issuing(Generic[L]):
         if not isinstance(shown, (int, str)):
             raise NotDecodable(f"{brief(shown)} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
         try:
-            record = yield from self._record(tag, make=False)
+            record = yield from self.record(tag, make=False)
         except SchemeError:  # without one of its keys nothing can be drawn; what the others have made can be read
             record = yield from read_record(tag)
         with _named(tag):
@@ -396,14 +269,15 @@ class Issuing(Generic[L]):
         """Set aside those that were used in the future; see Issuer.set_aside."""
         return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
-    def _generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
+    def generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Get n numbers of a strategy that has no counter."""
         record = combiner.supply.state.record or (yield from combiner.supply.origin.learn())
         return (yield from self._serving(combiner, record).take(n, deadline))
 
     # ------------------------------------------------------------------ inside
 
-    def _record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
+    def record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
+        """Return the tag's record. `make`: whether a tag that does not exist is created, as at its first use."""
         supply = self._combiner(tag).supply
         try:
             return supply.state.record or (yield from supply.origin.learn(make=make))
@@ -413,7 +287,7 @@ class Issuing(Generic[L]):
 
     def _part(self, tag: str, how: DrawOptions, *, make: bool = True) -> Steps[_Part[L]]:
         """Find the combiner that the number comes from. Raises InvalidArgument if a key is missing or one too many."""
-        record = yield from self._record(tag, make=make)
+        record = yield from self.record(tag, make=make)
         shards = record.scheme.get("shards")
         for setting, name in scheme_record.PARTS.items():
             given, wanted = getattr(how, name), bool(record.scheme.get(setting))

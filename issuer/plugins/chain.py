@@ -11,6 +11,10 @@ from issuer.errors import ConfigurationError, brief
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
 from issuer.plugins.hooks import Surroundings, finished, named
 
+#: What plugins run around: it returns the numbers, or a coroutine of them.
+Draw = Callable[[], list[int]]
+AsyncDraw = Callable[[], Awaitable[list[int]]]
+
 
 class _Plugins:
     """The part of a chain that both colours share. False if there are no plugins: then callers look no further."""
@@ -69,7 +73,7 @@ class Chain(_Plugins):
     def __init__(self, plugins: Iterable[Plugin] = ()) -> None:
         super().__init__(plugins)
 
-    def around(self, call: Call, draw: Callable[[], list[int]]) -> list[int]:
+    def around(self, call: Call, draw: Draw) -> list[int]:
         """Call `before` of each plugin, then `draw`, then `after` of each plugin. Return the resulting numbers.
 
         If `draw` raises an error, the numbers in its `drawn` also pass through the plugins.
@@ -102,7 +106,7 @@ class AsyncChain(_Plugins):
     def __init__(self, plugins: Iterable[Plugin | AsyncPlugin] = ()) -> None:
         super().__init__(plugins)
 
-    async def around(self, call: Call, draw: Callable[[], Awaitable[list[int]]]) -> list[int]:
+    async def around(self, call: Call, draw: AsyncDraw) -> list[int]:
         """Run the plugins around a draw, and return the resulting numbers; see Chain.around."""
         return await self._of(call.strategy).around(call, draw)
 

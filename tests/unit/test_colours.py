@@ -11,7 +11,7 @@ ISSUER = Path(__file__).resolve().parents[2] / "issuer"
 
 #: The most lines of code that both colours have. 438 when they were counted first; what is left are calls that pass on
 #: a method's arguments, what makes an object of either colour, and the beginnings and ends of tries around an await.
-MOST = 221
+MOST = 203
 
 
 def pairs() -> list[tuple[Path, Path]]:
@@ -19,7 +19,8 @@ def pairs() -> list[tuple[Path, Path]]:
     names = {each.name for each in blocking.glob("*.py")} & {each.name for each in tasks.glob("*.py")}
     drivers = [(blocking / name, tasks / name) for name in sorted(names - {"__init__.py"})]
     drivers = [(twin, source) for twin, source in drivers if f"drivers/aio/{source.name}" not in TWINS]
-    return [(ISSUER / "api" / "blocking.py", ISSUER / "api" / "aio.py"), *drivers]
+    shared = [(ISSUER / name / "blocking.py", ISSUER / name / "aio.py") for name in ("api", "engine")]
+    return [*shared, *drivers]
 
 
 def code(file: Path) -> Counter[str]:
@@ -47,7 +48,7 @@ def _colourless(line: str) -> str:
 
 def test_what_both_colours_have_is_written_once() -> None:
     both = {f"{one.parent.name}/{one.name}": (code(one) & code(other)).total() for one, other in pairs()}
-    assert len(both) == 5
+    assert len(both) == 6
     assert sum(both.values()) <= MOST, both
 
 

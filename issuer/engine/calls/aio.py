@@ -1,0 +1,170 @@
+"""Calls for numbers that are more than a plain draw: with options, with plugins, contiguous, without a counter."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TypeVar
+
+from issuer.clock import Deadline
+from issuer.core import scheme_record
+from issuer.core.issued import Issued
+from issuer.core.requests import TAKE_MOST, check_contiguous, whole
+from issuer.core.scheme_record import OtherStrategyError
+from issuer.core.steps import Steps
+from issuer.drivers.aio.combiner import AsyncCombiner
+from issuer.engine.base import BaseEngine
+from issuer.errors import Unavailable
+from issuer.operations.config import STREAM_LEASE
+from issuer.operations.numbers import PLAIN, DrawOptions, plugin_call
+from issuer.plugins.chain import AsyncChain, AsyncDraw
+from issuer_persistence.records import HIGHEST, Tag
+
+T = TypeVar("T")
+
+#: Settings of a tag that give a number more than its value.
+_COMPOSED = frozenset({"format", "restart", *scheme_record.PARTS})
+
+#: How many draws try to get contiguous numbers. A strict tag's draw falls short at the end of a segment, and other
+#: callers may have drawn from the next one. For a trend tag, the store reserves a range after these draws.
+CONTIGUOUS_DRAWS = 16
+CONTIGUOUS_DRAWS_OF_TREND = 3
+
+
+class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
+    """The calls of an engine for numbers."""
+
+    chain: AsyncChain | None
+
+    @abstractmethod
+    async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        """Run steps of the protocol to their end. Raises IssuerError if the issuer is closed."""
+
+    @abstractmethod
+    async def run_draw(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        """Run steps that draw numbers to their end."""
+
+    @abstractmethod
+    async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
+        """Draw exactly n numbers, with the plugins around the draw."""
+
+    async def number(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
+        """Return the next number of the tag by these options; see AsyncIssuer.next."""
+        if how.key is None and how.shard_key is None:
+            return (await self.take(tag, 1, self.deadline(timeout)))[0]
+        return (await self._values(tag, how, timeout, [], as_drawn=False))[0]
+
+    async def issue(self, tag: str, how: DrawOptions, timeout: float | None) -> Issued:
+        """Issue one number by these options; see AsyncIssuer.issue."""
+        issued: list[Issued] = []
+        await self._values(tag, how, timeout, issued, as_drawn=True)
+        return issued[-1]
+
+    async def _values(
+        self, tag: str, how: DrawOptions, timeout: float | None, issued: list[Issued], *, as_drawn: bool
+    ) -> list[int]:
+        deadline = self.deadline(timeout)
+
+        async def draw() -> list[int]:
+            issued.append(await self.run_draw(self.issuing.issue(tag, how, deadline, text=as_drawn), deadline, tag))
+            return [issued[-1].value]
+
+        with self.attempt(tag):
+            return await self.around(tag, 1, how, deadline, draw, as_drawn=as_drawn)
+
+    async def around(
+        self, tag: str, n: int, how: DrawOptions, deadline: Deadline, draw: AsyncDraw, *, as_drawn: bool = False
+    ) -> list[int]:
+        """Draw, with the plugins around the draw. `as_drawn`: refuse plugins that change numbers."""
+        if self.chain is None:
+            return await draw()
+        record = await self._record(tag, deadline)
+        return await self.chain.around(plugin_call(record, n, how, self.chain, as_drawn=as_drawn), draw)
+
+    async def _record(self, tag: str, deadline: Deadline) -> Tag:
+        known = self.registry.combiner(tag).supply.state.record
+        if known is not None:
+            return known
+        return await self.run_draw(self.issuing.record(tag), deadline, tag)
+
+    async def composed(self, tag: str, timeout: float | None) -> bool:
+        """Return whether the tag's numbers have a text, a period or a shard; see AsyncIssuer.composed."""
+        deadline = self.deadline(timeout)
+        with self.attempt(tag):
+            return not _COMPOSED.isdisjoint((await self._record(tag, deadline)).scheme)
+
+    async def reserve(self, tag: str, n: int, timeout: float | None) -> range:
+        """Reserve n contiguous numbers in the store; see AsyncIssuer.reserve."""
+        deadline = self.deadline(timeout)
+        with self.attempt(tag):
+            wanted = whole(n, "n", 1, HIGHEST)
+            combiner = self.registry.combiner(tag)
+            if self.chain is not None:
+                await self._allow(await self._record(tag, deadline), wanted, self.chain)
+            return await combiner.run(combiner.supply.reserve(wanted), deadline)
+
+    async def _allow(self, record: Tag, n: int, chain: AsyncChain) -> None:
+        """Call `before` of the plugins. They do not see each number of a range: they only allow or reject the call."""
+        await chain.before(plugin_call(record, n, PLAIN, chain, as_drawn=True))
+
+    async def contiguous(self, tag: str, n: int) -> range:
+        """Return n contiguous numbers, 1..1 000 000, drawn where `next` draws them; of a strict tag, too.
+
+        A draw that falls short, as at the end of a segment, is a gap. A draw from memory ends earlier, and the next
+        draw continues there. Raises the errors of `next`; InvalidArgument if the tag's numbers are not counter values;
+        Unavailable if other callers drew numbers in between each time.
+        """
+        deadline = self.deadline(None)
+        with self.attempt(tag):
+            wanted = whole(n, "n", 1, TAKE_MOST)
+            combiner = self.registry.combiner(tag)
+            record = await self._record(tag, deadline)
+            if self.chain is not None:
+                await self._allow(record, wanted, self.chain)
+            return await self._contiguous(combiner, record, wanted, deadline)
+
+    async def _contiguous(self, combiner: AsyncCombiner, record: Tag, wanted: int, deadline: Deadline) -> range:
+        drawn, tag, state = range(0), combiner.tag, combiner.supply.state
+        for _ in range(CONTIGUOUS_DRAWS if record.order == "strict" else CONTIGUOUS_DRAWS_OF_TREND):
+            check_contiguous(state.record or record, wanted)
+            missing = wanted if state.hand is None else wanted - len(drawn)
+            more = await combiner.draw(missing, deadline)
+            if state.scheme_id:
+                # Set since the record was read: these counters are no numbers that users may see.
+                drawn = range(0)
+                continue
+            drawn = range(drawn.start, more.stop) if drawn and drawn.stop == more.start else more
+            if len(drawn) >= wanted:
+                return drawn[-wanted:]
+        check_contiguous(state.record or record, wanted)
+        if record.order == "trend":
+            return await combiner.run(combiner.supply.reserve(wanted), deadline)
+        problem = (
+            f"tag {tag!r}: other callers drew numbers in between, so {wanted} contiguous numbers were not available"
+        )
+        raise Unavailable(f"{problem}; retry, or raise the tag's step", tag=tag, retry_after=0.1)
+
+    async def warm(self, tag: str, timeout: float | None) -> None:
+        """Wait until the tag has numbers; see AsyncIssuer.warm."""
+        deadline = self.deadline(timeout)
+        with self.attempt(tag):
+            combiner = self.registry.combiner(tag)
+            try:
+                await combiner.run(combiner.supply.warm(deadline), deadline)
+            except OtherStrategyError:
+                await self.generated(combiner, 1, deadline)
+
+    async def lease_for_stream(self, tag: str, timeout: float | None) -> None:
+        """Let a stream's numbers be drawn ahead, if the tag allows it."""
+        deadline = self.deadline(timeout)
+        with self.attempt(tag):
+            combiner = self.registry.combiner(tag)
+            if combiner.serving is None:
+                await combiner.run(combiner.supply.origin.lease_for_stream(STREAM_LEASE), deadline)
+
+    async def generated(self, combiner: AsyncCombiner, n: int, deadline: Deadline) -> list[int]:
+        """Return n numbers of a tag with a strategy that has no counter."""
+        numbers = await combiner.run(self.issuing.generate(combiner, n, deadline), deadline)
+        ready = combiner.serving.ready if combiner.serving is not None and self.chain is None else None
+        if ready is not None:
+            self.registry.lay_open(combiner, ready)
+        return numbers
