@@ -1,86 +1,139 @@
-"""The options of `create` and `configure` for the settings of a tag, one for each; scheme_flags has the others."""
+"""The options of `create` and `configure`: one for each setting of a tag and of its scheme."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from zoneinfo import available_timezones
 
 import click
 
+from issuer.cli.options import InSection
+from issuer.cli.session import Session
+from issuer.errors import IssuerError, brief
 from issuer.numbers import limits
-from issuer_persistence.records import SETTINGS, Setting
+from issuer.numbers.given import FIXED
+from issuer.operations.tag_options import TAG_OPTIONS, TagOption
+from issuer.strategies.registry import strategy_names
+from issuer_persistence.records import SETTINGS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+_WHOLE: Any = click.INT
+
 
 class _Step(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
-    """A number of numbers, or `auto`, which is the default."""
+    """A whole number, or `auto`, which is the default."""
 
     name = "step"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        return "auto" if value == "auto" else int(click.INT.convert(value, param, ctx))
+        return "auto" if value == "auto" else int(_WHOLE.convert(value, param, ctx))
 
 
-def _limit_names(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in limits.NAMES if name.startswith(incomplete)]
+class _Keys(click.ParamType):  # type: ignore[type-arg]  # the same
+    """The name of a key, or FROM=NAME."""
+
+    name = "keys"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[int, str]:
+        start, equals, name = str(value).partition("=")
+        return (int(_WHOLE.convert(start, param, ctx)), name) if equals else start
 
 
-#: The help of each, {} being its range; of a tag that is there, where that is something else.
-_HELP = {
-    "step": "Numbers per step, 1 or more. auto means 1000. Default: auto.",
-    "limit": "Last number of the tag, 1..2^63-1, or int32, uint32, js, int64. Default: int64.",
-    "order": "Order of the numbers. Default: trend if there is no Redis or the strategy is not segment, else strict.",
-    "lease": "How many numbers of a trend tag each process draws ahead from Redis, {}. 0 means none.",
-    "ahead": "Steps per segment, {}. Larger segments cover a longer outage of the store. Default: 1.",
-    "description": "Text for operators.",
+class _Option(click.ParamType):  # type: ignore[type-arg]  # the same
+    """NAME=VALUE; the value is a number if it looks like one."""
+
+    name = "option"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str | int | bool]:
+        name, equals, text = str(value).partition("=")
+        if not name or not equals:
+            self.fail(f"{brief(value)} is not NAME=VALUE", param, ctx)
+        if text in ("true", "false"):
+            return name, text == "true"
+        return name, int(text) if text.removeprefix("-").isdecimal() else text
+
+
+def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
+    """Return a completion that offers these names."""
+
+    def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        return sorted(name for name in names() if name.startswith(incomplete))
+
+    return complete
+
+
+def _key_names(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    start, equals, name = incomplete.rpartition("=")
+    try:
+        keys = Session.of(context).settings().keys
+    except IssuerError:  # a Tab must never print an error into the user's line
+        return []
+    return [start + equals + key for key in sorted(keys) if key.startswith(name)]
+
+
+#: Parameters of click by the kind of a setting.
+_KINDS: Mapping[str, dict[str, Any]] = {
+    "whole": {"metavar": "N", "type": int},
+    "number": {"metavar": "N", "type": int},
+    "text": {"metavar": "TEXT"},
+    "flag": {"is_flag": True, "default": None},
+    "shards": {"is_flag": True, "default": None},
+    "step": {"metavar": "N", "type": _Step()},
+    "limit": {"metavar": "N", "shell_complete": _starting(lambda: [*limits.NAMES])},
+    "scramble": {"metavar": "[FROM=]KEY", "type": _Keys(), "multiple": True, "shell_complete": _key_names},
+    "options": {"metavar": "NAME=VALUE", "type": _Option(), "multiple": True},
 }
-_HELP_OF_CHANGES = {
-    "step": "Numbers per step, 1 or more, from the next segment on. auto means 1000.",
-    "limit": "Last number of the tag, 1..2^63-1, or int32, uint32, js, int64. Only a tag with periods can get a limit "
-    "below its max.",
-    "ahead": "Steps per segment, {}. Larger segments cover a longer outage of the store.",
+#: The same of single settings.
+_MORE: Mapping[str, dict[str, Any]] = {
+    "restart": {"metavar": "PERIOD"},
+    "timezone": {"metavar": "NAME", "shell_complete": _starting(lambda: [*available_timezones()])},
+    "strategy": {"metavar": "NAME", "shell_complete": _starting(strategy_names)},
+}
+#: Forms of a value that only the command line has.
+_FORMS = {
+    "scramble": ". FROM= is the first number that is scrambled with it. Can be repeated",
+    "options": ". Can be repeated",
+}
+#: Members of `shards`, which have options of their own here.
+_OF_SHARDS = {
+    "shard_bits": TagOption(
+        "whole", "Bits for the shard, 0..16. Default: 6, for 64 shards", section="Sites and shards"
+    ),
+    "app_bits": TagOption("whole", "Bits for the application number. Default: 8", section="Sites and shards"),
 }
 
-#: What an option has beside that, or in place of what its setting's range says.
-_MORE: dict[str, dict[str, Any]] = {"step": {"type": _Step()}, "limit": {"type": str, "shell_complete": _limit_names}}
 
+def tag_options(*, new: bool) -> Callable[[_F], _F]:
+    """Return a decorator that adds all of them. The value of an option that was not given is None or ().
 
-def _option(name: str, setting: Setting, *, new: bool) -> Callable[[_F], _F]:
-    text = _HELP[name] if new else _HELP_OF_CHANGES.get(name, _HELP[name])
-    kind: dict[str, Any] = {"metavar": "TEXT"}
-    if setting.range is not None:
-        kind = {"metavar": "N", "type": int}
-        text = text.format("{}..{}".format(*setting.range))
-    elif setting.words:
-        kind = {"type": click.Choice(setting.words)}
-    return click.option(f"--{name}", help=text, **{**kind, **_MORE.get(name, {})})
-
-
-def setting_options(*, new: bool) -> Callable[[_F], _F]:
-    """Return what adds all of them, with where the numbers begin; those that were not given are None.
-
-    `new`: of a new tag; else those that can't be changed are left out.
+    `new`: for a new tag. Otherwise the help has no options of settings that cannot be changed.
     """
-    options = [
-        click.option(
-            "--start",
-            metavar="N",
-            type=int,
-            help="First number, 1 or more. Default: 1." if new else "Skip the numbers lower than N.",
-        ),
-        click.option(
-            "--above",
-            metavar="N",
-            type=int,
-            help="The number before the first one: the first is N+1." if new else "Skip the numbers up to N.",
-        ),
-        *(_option(name, SETTINGS[name], new=new) for name in _HELP if new or SETTINGS[name].changes),
-    ]
 
     def add(command: _F) -> _F:
-        for option in reversed(options):
-            command = option(command)
+        for name, option in reversed([*TAG_OPTIONS.items(), *_OF_SHARDS.items()]):
+            if new or name not in SETTINGS or SETTINGS[name].changes:
+                command = _added(name, option, new=new)(command)
         return command
 
     return add
+
+
+def _added(name: str, option: TagOption, *, new: bool) -> Callable[[_F], _F]:
+    how = {"type": click.Choice(option.words)} if option.words else _KINDS[option.kind]
+    text = option.help if new else option.changed or option.help
+    if option.lowest is not None and option.highest is not None:
+        text += f". Range: {option.lowest}..{option.highest}"
+    text += _FORMS.get(name, "")
+    return click.option(
+        "--option" if name == "options" else f"--{name.replace('_', '-')}",
+        name,
+        cls=InSection,
+        section=option.section,
+        hidden=not new and name in {*FIXED, *_OF_SHARDS},
+        help=f"{text}.".replace("`", ""),
+        **{**how, **_MORE.get(name, {})},
+    )

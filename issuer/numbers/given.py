@@ -76,7 +76,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 }
 
 #: Settings that a tag keeps for good.
-_FIXED = ("restart", "keyed", "shards", "app", "strategy", "options")
+FIXED = ("restart", "keyed", "shards", "app", "strategy", "options")
 
 
 def made(
@@ -134,7 +134,7 @@ def changed(
     _check_names(given)
     before = record.scheme
     _check_changeable(record, given, limit)
-    for name in _FIXED:
+    for name in FIXED:
         if name in given and not _same(before, name, given[name]):
             raise SchemeError(
                 "cannot be changed after the tag was created: create another tag", setting=name, tag=record.tag

@@ -1,25 +1,107 @@
-"""The settings of a tag as callers give them, checked and turned into the values that stores take."""
+"""The settings of a tag as callers give them: their definitions, and how they become the values that stores take."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from issuer.core.requests import above_of, whole
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
+from issuer.numbers.given import Restart
 from issuer_persistence.records import (
     AHEAD_MOST,
     DEFAULT_STEP,
     HIGHEST,
     LEASE_MOST,
+    SETTINGS,
     Order,
     StepMode,
     TagChanges,
     TagSettings,
 )
 from issuer_persistence.scheme_json import PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class TagOption:
+    """The definition of a setting of a tag or of its scheme, for the command line, HTTP and their pages.
+
+    `kind`: "whole" (an integer), "number" (a number of the tag), "text", "flag" or "word"; any other one is special to
+    this setting. `help`: in Markdown, without the period at its end. `changed`: the help for a tag that exists, if it
+    differs. `section`: heading in the help. `lowest`, `highest`: the range. `words`: the allowed words.
+    """
+
+    kind: str
+    help: str
+    changed: str = ""
+    section: str = "Options"
+    lowest: int | None = None
+    highest: int | None = None
+    words: tuple[str, ...] = ()
+
+
+def _stored(kind: str, name: str, help: str, changed: str = "") -> TagOption:
+    """Return the definition of a setting whose range or words the stores check."""
+    lowest, highest = SETTINGS[name].range or (None, None)
+    return TagOption(kind, help, changed, lowest=lowest, highest=highest, words=SETTINGS[name].words)
+
+
+_TEXTS, _HIDING, _SHARING, _OTHERS = (
+    "Texts and periods", "Scrambled numbers", "Sites and shards", "Strategies"
+)  # fmt: skip
+
+#: The definitions by name, in the order in which they are documented. FIXED are those that cannot be changed later.
+TAG_OPTIONS: Mapping[str, TagOption] = {
+    "start": TagOption("number",
+        "First number. Later it can only be raised, and the numbers below it are skipped. Default: 1",
+        "Next number. The numbers below it are skipped"),
+    "above": TagOption("number", "Number just below the first one, in place of `start`",
+        "The numbers up to this one are skipped, in place of `start`"),
+    "step": TagOption("step", "Numbers per step of a segment, 1..2^63-1. `auto` means 1000. Default: `auto`",
+        "Numbers per step, 1..2^63-1, from the next segment on. `auto` means 1000"),
+    "limit": TagOption("limit",
+        "Last number, or a name: `int32` (2^31-1), `uint32` (2^32-1), `js` (2^53-1), `int64` (2^63-1, the default)",
+        "Last number, or a name: `int32`, `uint32`, `js`, `int64`. Only a tag with periods can get a limit below its "
+        "max"),
+    "order": _stored("word", "order",
+        "`strict`: numbers increase over all processes. `trend`: numbers increase within each process. Default: "
+        "`trend` if there is no Redis or the strategy is not `segment`, else `strict`"),
+    "lease": _stored("whole", "lease",
+        "Count of numbers that each process draws from Redis in advance. Only for trend tags. 0 means none"),
+    "ahead": _stored("whole", "ahead",
+        "Steps per segment. Larger segments cover a longer outage of the store. Default: 1",
+        "Steps per segment. Larger segments cover a longer outage of the store"),
+    "description": _stored("text", "description", "Text for operators, up to 1000 bytes"),
+    "format": TagOption("text", "Format of the texts, such as `B{date:%y}-{seq:06d}{check}`", section=_TEXTS),
+    "restart": TagOption("word",
+        "Period after which the numbers start at 1 again: `daily`, `weekly`, `monthly` or `yearly`", section=_TEXTS,
+        words=get_args(Restart)),
+    "timezone": TagOption("text", "Time zone of dates and periods, such as Europe/Vienna. Default: UTC",
+        section=_TEXTS),
+    "keyed": TagOption("flag", "Keep a separate series of numbers for each restart key", section=_TEXTS),
+    "scramble": TagOption("scramble",
+        "Name of the secret key that scrambles the numbers, from the setting `keys`", section=_HIDING),
+    "scramble_strict": TagOption("flag",
+        "Allow scrambling for a strict tag, although scrambled numbers do not increase", section=_HIDING),
+    "stride": TagOption("whole",
+        "Issue only every n-th number, 1..2^32, so that n independent sites never issue the same number",
+        section=_SHARING, lowest=1),
+    "offset": TagOption("whole", "Number of this site, 1..stride. Each site needs a different one", section=_SHARING,
+        lowest=1),
+    "stride_above": TagOption("number",
+        "Number above which a changed stride applies, the same at all sites. No site may have issued this number or a "
+        "higher one yet",
+        section=_SHARING),
+    "shards": TagOption("shards", "Keep a separate sequence for each shard", section=_SHARING),
+    "app": TagOption("whole", "Application number, a part of each number. Only for tags with shards. Default: 0",
+        section=_SHARING, lowest=0),
+    "strategy": TagOption("text",
+        "Strategy that makes the numbers: `segment`, `snowflake`, or one of your own. Default: `segment`",
+        section=_OTHERS),
+    "options": TagOption("options", "Options of the strategy by name, such as epoch=2026-01-01", section=_OTHERS),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""docs/reference/http.md beside the table of routes; a route that the page lacks gets its row and its section."""
+"""docs/reference/http.md beside the table of routes: missing sections are added, tables of parameters are rewritten."""
 
 import re
 from html import unescape
@@ -9,6 +9,9 @@ from issuer.doors.web.page import page
 from issuer.doors.web.routes import ROUTES, Route
 
 SECTION = re.compile(r"^### [^\n]+\n\n`([A-Z]+) (/\S*)` · (.+?)\n\n(.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+
+_HEAD = "| in | name | type | meaning |\n|---|---|---|---|\n"
+_ROWS = re.compile(rf"(?<={re.escape(_HEAD)})(?:\|.*\n)*")
 
 Row = tuple[str, str, str, str]
 
@@ -37,8 +40,15 @@ def common(route: Route) -> dict[tuple[str, str], bool]:
     return rules
 
 
+def _table(route: Route) -> str:
+    """Return the rows of the parameters that only some routes have."""
+    shared = {each for each, holds in common(route).items() if holds}
+    rows = [each for each in rows_of(route) if each[:2] not in shared]
+    return "".join(f"| {place} | `{name}` | {kind} | {about} |\n" for place, name, kind, about in rows)
+
+
 def completed(text: str) -> str:
-    """Return the page with the routes that it lacks, each after the one before it in the table."""
+    """Return the page with the rows of each route, and with the routes that it lacks, in the order of the table."""
     for before, route in pairwise(ROUTES):
         if f"`{route.method} {route.path}` · " in text:
             continue
@@ -47,11 +57,14 @@ def completed(text: str) -> str:
         row = f"| [`{route.method} {route.path}`](#{route.name}) | {scope or 'none'} | {route.told} |\n"
         text = overview.sub(lambda found, row=row: found[0] + row, text, count=1)  # type: ignore[misc]
         (place,) = [each for each in SECTION.finditer(text) if each.group(1, 2) == (before.method, before.path)]
-        shared = {each for each, holds in common(route).items() if holds}
-        rows = [each for each in rows_of(route) if each[:2] not in shared]
-        lines = [f"| {place} | `{name}` | {kind} | {about} |" for place, name, kind, about in rows]
-        table = "\n".join(["", "| in | name | type | meaning |", "|---|---|---|---|", *lines, ""]) if lines else ""
         heading = f"### {route.name.capitalize()}\n\n`{route.method} {route.path}` · "
+        table = f"\n{_HEAD}{rows}" if (rows := _table(route)) else ""
         section = f"{heading}{f'scope {scope}' if scope else 'no scope'}\n\n{route.told}\n{table}\n"
         text = text[: place.end()] + section + text[place.end() :]
-    return text
+    routes = {(route.method, route.path): route for route in ROUTES}
+
+    def section_of(found: re.Match[str]) -> str:
+        route = routes.get((found[1], found[2]))
+        return _ROWS.sub(lambda _: _table(route), found[0], count=1) if route else found[0]
+
+    return SECTION.sub(section_of, text)

@@ -9,9 +9,9 @@ import click
 from issuer.api.blocking import Issuer
 from issuer.cli.completion import tag_argument
 from issuer.cli.options import Sectioned, asked
-from issuer.cli.scheme_flags import given, scheme_options
+from issuer.cli.scheme_flags import given
 from issuer.cli.session import Session
-from issuer.cli.setting_flags import setting_options
+from issuer.cli.setting_flags import tag_options
 from issuer.cli.sheet import settings_of, stands
 from issuer.errors import UnknownTag
 from issuer.terminal import plain, say
@@ -32,8 +32,7 @@ SECTION = "Tags"
     """,
 )
 @tag_argument()
-@setting_options(new=False)
-@scheme_options(new=False)
+@tag_options(new=False)
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation before numbers are skipped.")
 @click.pass_obj
 def configure(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:

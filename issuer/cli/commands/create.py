@@ -9,9 +9,9 @@ import click
 
 from issuer.care.inspection import Inspection
 from issuer.cli.options import Sectioned
-from issuer.cli.scheme_flags import described, given, scheme_options
+from issuer.cli.scheme_flags import described, given
 from issuer.cli.session import Session
-from issuer.cli.setting_flags import setting_options
+from issuer.cli.setting_flags import tag_options
 from issuer.cli.sheet import settings_of, stands
 from issuer.core.scheme_record import last_value
 from issuer.errors import UnknownTag
@@ -39,13 +39,12 @@ SECTION = "Tags"
     """,
 )
 @click.argument("tag")
-@setting_options(new=True)
+@tag_options(new=True)
 @click.option(
     "--exist-ok",
     is_flag=True,
     help="Succeed if the tag exists and has the same order, limit and scheme. The tag isn't changed.",
 )
-@scheme_options(new=True)
 @click.pass_obj
 def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> None:
     """Create TAG.

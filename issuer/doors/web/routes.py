@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import Final
 
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.tokens import Scope
@@ -26,8 +26,8 @@ from issuer.doors.web.fields import (
 )
 from issuer.doors.web.replies import Reply
 from issuer.doors.web.service import Service
-from issuer.numbers.given import Restart
-from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order
+from issuer.operations.tag_options import TAG_OPTIONS
+from issuer_persistence.records import HIGHEST
 
 Handler = Callable[[Service, RequestCall], Awaitable[Reply]]
 
@@ -50,39 +50,27 @@ _RESTART_KEY: Final = Field("restart_key", TEXT, "Key that selects the series. O
 _CURSOR: Final = Field("cursor", TEXT, "Value of `next` in the reply with the previous page")
 _COUNT: Final = Field("count", WHOLE, "Number of entries per page. Default: 100", schema=_to(1, tags.PAGE_MOST))
 
-_CHANGEABLE: Final = (
-    Field("step", STEP, "Count of numbers per step of a segment. `auto` stands for 1000"),
-    Field("limit", LIMIT,
-        "Last number that may be issued, or a name: `int32` (2^31-1), `uint32` (2^32-1), `js` (2^53-1), `int64` "
-        "(2^63-1)"),
-    Field("start", NUMBER, "First number. Later it can only be raised. The numbers below it are then skipped"),
-    Field("above", NUMBER, "Number just below the first one, as an alternative to `start`"),
-    Field("lease", WHOLE,
-        "Count of numbers that each process draws in advance. Only for trend tags", schema=_to(0, LEASE_MOST)),
-    Field("ahead", WHOLE,
-        "Number of steps per segment. A larger segment lasts longer if the store is down", schema=_to(1, AHEAD_MOST)),
-    Field("description", TEXT, "Text for people, up to 1000 bytes"),
-    Field("format", TEXT, "Template for the texts of the tag, such as `B{date:%y}-{seq:06d}{check}`"),
-    Field("restart", words(*get_args(Restart)), "Period after which the numbers start at 1 again"),
-    Field("timezone", TEXT, "Time zone in which a day begins and ends, such as Europe/Vienna"),
-    Field("keyed", FLAG, "If true, each `restart_key` has a series of numbers of its own"),
-    Field("scramble", SCRAMBLE,
-        "Name of a scramble key in the server's setting `keys`. Or a list of pairs: a number, and the name of the key "
-        "from this number on"),
-    Field("scramble_strict", FLAG, "If true, scrambling is allowed for a strict tag"),
-    Field("stride", WHOLE,
-        "Only every n-th number is issued, so that n independent sites never issue the same number",
-        schema={"minimum": 1}),
-    Field("offset", WHOLE, "Number of this site, 1..stride. Each site needs a different one", schema={"minimum": 1}),
-    Field("stride_above", NUMBER,
-        "Number above which a changed stride applies. No site may have issued a number above it"),
-    Field("shards", SHARDS,
-        "If true, each shard has a sequence of its own. An object also sets `shard_bits`, `app_bits` or `app`"),
-    Field("app", WHOLE, "Application number, a part of each number. Only for tags with shards", schema={"minimum": 0}),
-    Field("strategy", TEXT,
-        "Strategy that makes the numbers: `segment`, `snowflake`, or one that is installed on the server"),
-    Field("options", OPTIONS, "Options of the strategy, by name"),
-)  # fmt: skip
+_KINDS: Final = {
+    "whole": WHOLE, "number": NUMBER, "text": TEXT, "flag": FLAG, "step": STEP, "limit": LIMIT, "scramble": SCRAMBLE,
+    "shards": SHARDS, "options": OPTIONS,
+}  # fmt: skip
+#: Forms of a value that only JSON has.
+_FORMS: Final = {
+    "scramble": ". Or a list of pairs: a number, and the name of the key from this number on",
+    "shards": ". An object also sets `shard_bits`, `app_bits` or `app`",
+}
+
+
+def _member(name: str) -> Field:
+    """Return the member of a body for a setting of a tag."""
+    option = TAG_OPTIONS[name]
+    range = {"minimum": option.lowest, "maximum": option.highest}
+    kind = _KINDS[option.kind] if option.kind in _KINDS else words(*option.words)
+    about = f"{option.help}{_FORMS.get(name, '')}"
+    return Field(name, kind, about, schema={side: end for side, end in range.items() if end is not None})
+
+
+_CHANGEABLE: Final = tuple(_member(name) for name in TAG_OPTIONS if name != "order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +191,7 @@ ROUTES: Final = (
         body=(
             Field("tag", TEXT, "Name of the tag", required=True),
             *_CHANGEABLE,
-            Field("order", words(*get_args(Order)),
-                "`strict`: numbers increase over all processes. `trend`: numbers increase within each process"),
+            _member("order"),
             Field("exist_ok", FLAG, "If true, and the tag exists and makes the same numbers, the request succeeds"),
         ),
     ),
