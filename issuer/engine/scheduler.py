@@ -94,8 +94,10 @@ def every(scheduler: BaseScheduler, sweep: Job, executor: str) -> Any:
 
 
 def _options() -> dict[str, Any]:
-    # In the thread or loop of the timer: the sweep is only handed over there.
-    return {"timezone": UTC, "logger": logging.getLogger(JOBS), "executors": {EXECUTOR: DebugExecutor()}}
+    # In the timer's thread or loop, because a sweep is only handed over there. "default" too: else APScheduler would
+    # import another executor for it during the first call.
+    executors = {EXECUTOR: DebugExecutor(), "default": DebugExecutor()}
+    return {"timezone": UTC, "logger": logging.getLogger(JOBS), "executors": executors}
 
 
 class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
