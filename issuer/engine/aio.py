@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from itertools import islice
 from typing import TypeVar
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -15,7 +14,6 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from issuer.care.aio import AsyncCare
 from issuer.clock import Deadline
 from issuer.core.record import read_record
-from issuer.core.requests import TAKE_MOST
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps
 from issuer.drivers.aio.combiner import AsyncCombiner
@@ -44,7 +42,6 @@ class AsyncEngine(AsyncEngineCalls):
     face = "AsyncIssuer"
     _crew = Tasks
     _flight = staticmethod(new_flight)
-    _combiner = AsyncCombiner
     _care = AsyncCare
     care: AsyncCare
     runner: AsyncRunner
@@ -88,6 +85,18 @@ class AsyncEngine(AsyncEngineCalls):
             self.enter()
         return self.registry.combiner(tag)
 
+    def make_combiner(self, tag: str) -> AsyncCombiner:
+        """Create the combiner of a tag."""
+        return AsyncCombiner(
+            tag,
+            self.config.key(tag),
+            self.runtime,
+            self.runner,
+            self.timeout,
+            others=self._others,
+            plugins=self.chain is not None,
+        )
+
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
         """Run steps of the protocol to their end."""
         self.enter()
@@ -103,12 +112,14 @@ class AsyncEngine(AsyncEngineCalls):
         """Draw exactly n numbers, with the plugins around the draw."""
         if self.chain is None:
             return await self.runner.see_through(self._taken(tag, n, deadline))
+        with self.attempt(tag):
+            return await self._around(tag, n, deadline)
 
+    async def _around(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         def draw() -> Awaitable[list[int]]:
             return self.runner.see_through(self._taken(tag, n, deadline))
 
-        with self.attempt(tag):
-            return await self.around(tag, n, PLAIN, deadline, draw)
+        return await self.around(tag, n, PLAIN, deadline, draw)
 
     # Not shared with threads: one generator more costs a draw 2 to 6 us.
     async def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
@@ -148,37 +159,12 @@ class AsyncEngine(AsyncEngineCalls):
 
     # ------------------------------------------------------------------ for servers
 
-    def at_hand(self, tag: str, n: int) -> list[int]:
-        """Return up to n numbers that need no wait, perhaps none: numbers of a trend tag that this process holds.
-
-        With plugins there are none, because a plugin may have to be awaited.
-        """
-        numbers = self.runtime.fast_path.numbers.get(tag) if self.chain is None else None
-        return [] if numbers is None else list(islice(numbers, n))
-
-    async def draw(self, tag: str, n: int, deadline: Deadline, waiting: Callable[[], int]) -> Sequence[int]:
-        """Draw up to n numbers, at least one, in increasing order. Raises the errors of `next`.
-
-        There are fewer at the end of a segment: they do not wait for the next one. `waiting` counts the callers that
-        wait for numbers of the tag, from now on.
-        """
-        if self.chain is not None:
-            return await self._drawn(tag, min(n, TAKE_MOST), deadline)
-        try:
-            combiner = self.combiner(tag)
-            combiner.beside = waiting
-            if combiner.serving is None:
-                with suppress(OtherStrategyError):
-                    drawn = await combiner.draw(n, deadline)
-                    return drawn if combiner.state.scheme is None else _values(combiner.state.value, drawn)
+    async def _others(self, combiner: AsyncCombiner, n: int, deadline: Deadline) -> Sequence[int]:
+        """Draw up to n numbers for the clients of a server: with plugins, or from a strategy that has no counter."""
+        if self.chain is None:
             return await self.generated(combiner, n, deadline)
-        except IssuerError as error:
-            self.issuing.failed(tag, error)
-            raise
-
-    async def _drawn(self, tag: str, n: int, deadline: Deadline) -> Sequence[int]:
         try:
-            return await self.take(tag, n, deadline)
+            return await self._around(combiner.tag, n, deadline)
         except IssuerError as error:
             if error.drawn:
                 return error.drawn  # the next draw raises the error
@@ -207,10 +193,6 @@ class AsyncEngine(AsyncEngineCalls):
         """Return whether the tag exists. A deletion by another process may be noticed a minute later."""
         deadline = self.deadline(None)
         return await self.run(self.issuing.exists(tag), deadline, tag)
-
-    def overdue(self, tag: str) -> IssuerError:
-        """Return the error for a caller whose time is over while numbers of the tag are drawn for others."""
-        return self.combiner(tag).supply.overdue()
 
     # ------------------------------------------------------------------ background work
 
@@ -298,17 +280,6 @@ class AsyncEngine(AsyncEngineCalls):
         """After such a fork, in the parent: let `next` take numbers at once again."""
         self.combiners = self.registry.combiners
         self.registry.settle()
-
-
-def _values(value: Callable[[int], int], counters: Iterable[int]) -> list[int]:
-    """Return the numbers of these counters. The error of one, as at the limit, is raised if none comes before it."""
-    numbers: list[int] = []
-    try:
-        numbers.extend(map(value, counters))
-    except IssuerError:
-        if not numbers:
-            raise
-    return numbers
 
 
 #: The engine of each AsyncIssuer of this process: to begin anew in a forked child.

@@ -34,7 +34,6 @@ class BaseEngine(ABC, Generic[L]):
     #: Classes and functions of threads or of tasks.
     _crew: ClassVar[Any]
     _flight: ClassVar[Any]
-    _combiner: ClassVar[Any]
     _care: ClassVar[Any]
 
     runner: Any
@@ -67,10 +66,9 @@ class BaseEngine(ABC, Generic[L]):
         """Whether `close` was called."""
         return self.registry.closed
 
+    @abstractmethod
     def make_combiner(self, tag: str) -> L:
         """Create the combiner of a tag."""
-        made: L = self._combiner(tag, self.config.key(tag), self.runtime, self.runner, self.timeout)
-        return made
 
     @abstractmethod
     def enter(self) -> None:

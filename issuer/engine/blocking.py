@@ -35,7 +35,6 @@ class Engine(EngineCalls):
     face = "Issuer"
     _crew = Threads
     _flight = staticmethod(new_flight)
-    _combiner = Combiner
     _care = Care
     care: Care
     runner: Runner
@@ -59,6 +58,10 @@ class Engine(EngineCalls):
         super().start()
         # None if there are plugins: they see each call.
         self._lay_open(self.runtime.fast_path.numbers if self.chain is None else {})
+
+    def make_combiner(self, tag: str) -> Combiner:
+        """Create the combiner of a tag."""
+        return Combiner(tag, self.config.key(tag), self.runtime, self.runner, self.timeout)
 
     enter = staticmethod(notice)
 

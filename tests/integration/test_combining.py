@@ -191,8 +191,8 @@ async def late_task(**servers: Any) -> list[Draw]:
         line = ids.engine.registry.combiner("a")
         draw, executed, reply = line._draw, asyncio.Event(), asyncio.Event()
 
-        async def slowly(n: int, deadline: Deadline) -> range:
-            numbers = await draw(n, deadline)
+        async def slowly(n: int, until: float) -> range:
+            numbers = await draw(n, until)
             executed.set()
             await reply.wait()
             return numbers
@@ -202,7 +202,7 @@ async def late_task(**servers: Any) -> list[Draw]:
         await executed.wait()
         between = await awaited(lambda: other.next("a"))
         late = asyncio.ensure_future(awaited(lambda: ids.next("a")))
-        await eventually(lambda: line._queue.futures, 60)
+        await eventually(lambda: line._queue.callers, 60)
         reply.set()
         return [await first, between, await late]
 

@@ -1,4 +1,4 @@
-"""The commands that are answered, as COMMAND tells clients of them."""
+"""The supported commands, as COMMAND describes them to clients."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 
 from issuer.doors.resp.replies import array, number, pairs, simple, text
 
-#: What metrics call commands that there aren't.
+#: The name of all unknown commands in metrics.
 OTHER: Final = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A command: its arguments, and what clients and people are told of it.
+    """A command: its arguments, and its description.
 
-    `least`, `most`: how many arguments it has, its name not counted; most None: as many as come. `tags`: whether its
-    first argument is a tag; `each`: and all that follow. `early`: answered before a token was sent.
+    `least`, `most`: how many arguments it has, without its name; None: any number. `tags`: whether its first argument
+    is a tag. `each`: whether all arguments are tags. `early`: whether it needs no token.
     """
 
     name: str
@@ -30,17 +30,17 @@ class Spec:
     early: bool = False
 
     def takes(self, arguments: int) -> bool:
-        """Whether it can have that many arguments."""
+        """Return whether it can have so many arguments."""
         return self.least <= arguments and (self.most is None or arguments <= self.most)
 
     @property
     def arity(self) -> int:
-        """How many words a call has, its name included; negative: at least so many."""
+        """How many words a call has, with its name. Negative: at least so many."""
         words = self.least + 1
         return words if self.most == self.least else -words
 
     def told(self) -> bytes:
-        """Return what COMMAND INFO says of it."""
+        """Return its entry in the reply of COMMAND INFO."""
         first = int(self.tags)
         last = -1 if self.each else first
         flags = array([simple(flag) for flag in self.flags])
@@ -49,7 +49,7 @@ class Spec:
         return array([text(self.name), number(self.arity), flags, *keys, none, none, none, none])
 
     def documented(self, protocol: int) -> bytes:
-        """Return what COMMAND DOCS says of it."""
+        """Return its entry in the reply of COMMAND DOCS."""
         said = {"summary": self.summary, "since": "1.0.0", "group": self.group}
         return pairs({name: text(value) for name, value in said.items()}, protocol)
 

@@ -1,4 +1,4 @@
-"""Commands that aren't draws of one number: each makes one reply of its arguments."""
+"""The commands other than INCR. Each returns one reply."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from issuer.doors.resp.session import ClientInfo
 from issuer.doors.tokens import Scope
 from issuer.errors import InvalidArgument
 
-#: The Redis whose protocol is spoken: clients ask for it to find out what they may send.
+#: The version of Redis that clients see. They decide by it which commands they send.
 REDIS_VERSION: Final = "7.0.0"
 
-#: A GET, EXISTS or TYPE takes one of these.
+#: GET, EXISTS and TYPE need one of these scopes.
 READING: Final[Sequence[Scope]] = ("read", "issue")
 
-#: Settings of a Redis that clients ask for, as they are here.
+#: Settings that clients read with CONFIG GET.
 _SETTINGS: Final[Mapping[bytes, str]] = {b"save": "", b"appendonly": "no", b"databases": "1"}
 
 _NAME_MOST: Final = 200
@@ -32,7 +32,7 @@ _NAME_MOST: Final = 200
 
 @dataclass(slots=True)
 class About:
-    """Facts of the server that INFO tells; `clients`: counts the connections."""
+    """Facts for INFO. `most`: the largest number of clients. `clients`: counts the connections."""
 
     port: int
     most: int
@@ -54,15 +54,15 @@ def wrong_number(name: str) -> bytes:
 
 
 def unknown(given: bytes) -> bytes:
-    """Return the reply to a command that there is not."""
+    """Return the reply to an unknown command."""
     return error(f"ERR unknown command '{given[:64].decode(errors='backslashreplace')}'")
 
 
-# ---------------------------------------------------------------------------------------------- asked of the issuer
+# ---------------------------------------------------------------------------------------------- commands that wait
 
 
 async def incrby(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
-    """Return the last of n contiguous numbers that are the caller's alone."""
+    """Draw n contiguous numbers, and return the last of them."""
     tag = tag_of(arguments[0])
     caller = session.caller()
     caller.need("issue", tag)
@@ -79,7 +79,7 @@ async def incrby(session: ClientInfo, look_ups: LookUps, arguments: Sequence[byt
 
 
 async def get(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
-    """Return the highest number issued as far as Redis knows; null if none was, or there is no such tag."""
+    """Return the highest number issued as far as Redis knows. Null if there is none, or the tag does not exist."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
     last = await look_ups.engine.last(tag) if await look_ups.exists(tag) else None
@@ -87,7 +87,7 @@ async def get(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]
 
 
 async def exists(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
-    """Return how many of the tags are there; one that is named twice counts twice."""
+    """Return how many of the tags exist. A tag that is named twice counts twice."""
     tags = [tag_of(argument) for argument in arguments]
     for tag in tags:
         session.caller().need(READING, tag)
@@ -96,13 +96,13 @@ async def exists(session: ClientInfo, look_ups: LookUps, arguments: Sequence[byt
 
 
 async def type_of(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
-    """Return `string`, as a counter is in Redis, or `none`."""
+    """Return `string`, the type of a counter in Redis, or `none`."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
     return simple("string" if await look_ups.exists(tag) else "none")
 
 
-#: By name, in capitals. They may wait, and nothing of the same client's is done meanwhile.
+#: By name, in capitals. While one of them waits, no other command of its client begins.
 ASKING: Final[Mapping[str, Callable[[ClientInfo, LookUps, Sequence[bytes]], Awaitable[bytes]]]] = {
     "INCRBY": incrby,
     "GET": get,
@@ -112,15 +112,17 @@ ASKING: Final[Mapping[str, Callable[[ClientInfo, LookUps, Sequence[bytes]], Awai
 
 # ---------------------------------------------------------------------------------------------- answered at once
 
+AtOnce = Callable[[ClientInfo, About, Sequence[bytes]], bytes]
+
 
 def auth(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Take a token: the last argument; a user's name before it says nothing here."""
+    """Authenticate with the last argument, a token. A user name before it is ignored."""
     session.authenticate(arguments[-1])
     return OK
 
 
 def hello(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Choose the version of the protocol, with a token and a name if they are given: all of it or nothing."""
+    """Select the version of the protocol, and optionally authenticate and set a name: all of it or nothing."""
     protocol, name, token = session.protocol, session.name, None
     rest = list(arguments)
     if rest:
@@ -163,12 +165,12 @@ def echo(_: ClientInfo, __: About, arguments: Sequence[bytes]) -> bytes:
 
 
 def select(_: ClientInfo, __: About, arguments: Sequence[bytes]) -> bytes:
-    """Choose database 0, which is the only one."""
+    """Select database 0, the only one."""
     return OK if arguments[0] == b"0" else error("ERR DB index is out of range: 0 is the only database")
 
 
 def client(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Name this connection, or tell of it. Other clients' are nobody's business."""
+    """Name this connection, or describe it. A client cannot see other connections."""
     what, rest = arguments[0].upper(), arguments[1:]
     match what, len(rest):
         case b"ID", 0:
@@ -196,7 +198,7 @@ def _set_library(session: ClientInfo, what: bytes, name: str) -> bytes:
 
 
 def _name(given: bytes) -> str:
-    """Return a name that a client gives itself. Raises InvalidArgument."""
+    """Return a name that a client sets, checked. Raises InvalidArgument."""
     name = given.decode(errors="backslashreplace")
     if len(name) > _NAME_MOST or any(not "!" <= letter <= "~" for letter in name):
         raise InvalidArgument("Client names cannot contain spaces, newlines or special characters.", value=given)
@@ -217,7 +219,7 @@ def _described(session: ClientInfo) -> str:
 
 
 def command(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Tell which commands there are: all of it, COUNT, LIST, INFO or DOCS, of some or of all."""
+    """Describe the commands: COUNT, LIST, INFO or DOCS, of all commands or of those that are named."""
     what, rest = arguments[0].upper() if arguments else b"INFO", arguments[1:]
     names = [name.decode(errors="replace").upper() for name in rest] or list(SPECS)
     match what:
@@ -234,7 +236,7 @@ def command(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
 
 
 def config(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Return the settings of a Redis that clients ask for; of others, which there aren't, nothing."""
+    """Return the settings in _SETTINGS that are named. Other names are left out."""
     if arguments[0].upper() != b"GET" or len(arguments) == 1:
         return error(
             "ERR unknown subcommand or wrong number of arguments for 'config' command: only CONFIG GET is supported"
@@ -245,7 +247,7 @@ def config(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
 
 
 def info(_: ClientInfo, about: About, arguments: Sequence[bytes]) -> bytes:
-    """Tell of this server, as clients read it; all sections, or those that are named."""
+    """Describe this server: all sections, or those that are named."""
     sections: Mapping[str, Mapping[str, object]] = {
         "Server": {
             "redis_version": REDIS_VERSION,
@@ -271,41 +273,11 @@ def info(_: ClientInfo, about: About, arguments: Sequence[bytes]) -> bytes:
     return text("\r\n".join(parts))
 
 
-def multi(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
-    """Begin a transaction, which the connection keeps."""
-    return OK
-
-
-def execute(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
-    """Refuse to run a transaction that was not begun."""
-    return error("ERR EXEC without MULTI")
-
-
-def discard(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
-    """Refuse to forget a transaction that was not begun."""
-    return error("ERR DISCARD without MULTI")
-
-
-def watch(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
-    """Refuse to watch a tag: a client that relied on it would wait in vain for EXEC to be refused."""
-    return error("ERR WATCH is not supported, and not needed: each number is issued to one caller only")
-
-
-def unwatch(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
-    """Do nothing, as nothing is watched."""
-    return OK
-
-
 def scan(_: ClientInfo, __: About, arguments: Sequence[bytes]) -> bytes:
-    """Return that there are no keys, and no more to come."""
+    """Return no keys: the server stores none."""
     if not arguments[0].isdigit():
         return error("ERR invalid cursor")
     return array([bulk(b"0"), array([])])
-
-
-def dbsize(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
-    """Return how many keys SCAN finds."""
-    return number(0)
 
 
 def time_(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
@@ -315,18 +287,18 @@ def time_(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
 
 
 def reset(session: ClientInfo, _: About, __: Sequence[bytes]) -> bytes:
-    """Make the connection as it was when it was opened: it needs its token again."""
+    """Reset the connection to its initial state: the client must authenticate again."""
     session.reset()
     return simple("RESET")
 
 
-def farewell(_: ClientInfo, __: About, ___: Sequence[bytes]) -> bytes:
-    """Answer QUIT; the connection is closed after that."""
-    return OK
+def _always(reply: bytes) -> AtOnce:
+    """Return a handler whose reply is the same each time."""
+    return lambda _, __, ___: reply
 
 
 #: By name, in capitals.
-AT_ONCE: Final[Mapping[str, Callable[[ClientInfo, About, Sequence[bytes]], bytes]]] = {
+AT_ONCE: Final[Mapping[str, AtOnce]] = {
     "AUTH": auth,
     "HELLO": hello,
     "PING": ping,
@@ -336,14 +308,17 @@ AT_ONCE: Final[Mapping[str, Callable[[ClientInfo, About, Sequence[bytes]], bytes
     "COMMAND": command,
     "CONFIG": config,
     "INFO": info,
-    "MULTI": multi,
-    "EXEC": execute,
-    "DISCARD": discard,
-    "WATCH": watch,
-    "UNWATCH": unwatch,
+    # The connection keeps the transaction, and runs it at EXEC.
+    "MULTI": _always(OK),
+    "EXEC": _always(error("ERR EXEC without MULTI")),
+    "DISCARD": _always(error("ERR DISCARD without MULTI")),
+    # An error: a client that relies on WATCH would wait in vain for an EXEC that fails.
+    "WATCH": _always(error("ERR WATCH is not supported, and not needed: each number is issued to one caller only")),
+    "UNWATCH": _always(OK),
     "SCAN": scan,
-    "DBSIZE": dbsize,
+    "DBSIZE": _always(number(0)),
     "TIME": time_,
     "RESET": reset,
-    "QUIT": farewell,
+    # The connection is closed after the reply.
+    "QUIT": _always(OK),
 }

@@ -1,4 +1,4 @@
-"""A client's connection: its requests in, one reply to each out, in the same order."""
+"""A client's connection: each request gets one reply, in the order of the requests."""
 
 from __future__ import annotations
 
@@ -9,52 +9,59 @@ import socket
 import sys
 import termios
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from issuer.core.sparing import Sparing
 from issuer.doors.access import Access
 from issuer.doors.lookups import LookUps
 from issuer.doors.resp import commands
 from issuer.doors.resp.catalogue import OTHER, SPECS
-from issuer.doors.resp.drawing import Demand, Drawing, ending
+from issuer.doors.resp.demand import Demand, ReplyQueue
 from issuer.doors.resp.parsing import OF_BROWSERS, Parser, Request, is_incr
 from issuer.doors.resp.replies import error, failure
 from issuer.doors.resp.session import ClientInfo
 from issuer.doors.resp.transaction import CommandQueue
-from issuer.errors import IssuerError
+from issuer.engine.aio import AsyncEngine
+from issuer.errors import IssuerError, Unavailable
 
 log = logging.getLogger("issuer.doors.resp")
 
-#: Bytes that one read brings at most, of whichever connection: all share one buffer.
+#: Most bytes of one read. All connections share one buffer of this size.
 READ_MOST: Final = 65_536
 
-#: A client with this many commands unanswered is read from again when it has half as many.
+#: A client with this many INCRs unanswered is not read from until it has half as many.
 UNANSWERED_MOST: Final = 1024
 
-#: A client that doesn't read is read from again when it has taken its replies but for this many bytes. With as many
-#: packed that can't be written yet, nothing more is begun.
+#: A client that leaves this many bytes of replies unread is not read from until it has taken them. No command is begun
+#: while so many bytes are packed and not yet written.
 UNREAD_MOST: Final = 65_536
 
-#: Seconds that a client has to read why it is closed. What it has sent and is not read would have its system drop
-#: the reply: so it is read, and thrown away.
+#: Seconds that a client has to read why it is closed. What it sends meanwhile is read and dropped: unread bytes would
+#: make its system discard the reply.
 LINGER: Final = 1.0
 
 #: Seconds that a client has to authenticate, where tokens are in force.
 AUTHENTICATING: Final = 10.0
 
-#: Clients beyond the most that may be connected are told so, up to this many at a time, and a quarter of the others.
+#: Clients above the limit get an error before they are closed: at most this many at a time, and at most a quarter of
+#: the limit.
 REFUSED_MOST: Final = 256
+
+
+def ending(tag: str | None = None) -> IssuerError:
+    """Return the error for those that wait when the server ends."""
+    return Unavailable("the server is stopping", tag=tag)
 
 
 @dataclass(slots=True)
 class Shared:
-    """All that the connections of a server share. `ticks`: goes up now and then, by which idle ones are found."""
+    """State that the connections of a server share. `ticks`: a counter, by which idle connections are found."""
 
     access: Access
+    engine: AsyncEngine
     look_ups: LookUps
-    drawing: Drawing
     about: commands.About
     most: int
     loop: asyncio.AbstractEventLoop
@@ -84,45 +91,44 @@ class Shared:
 class Connection(asyncio.BufferedProtocol):
     """A connection of one client.
 
-    A request that has to ask is begun when all before it are answered, and those after it wait for it; only INCRs go
-    on side by side. So a pipeline means the same as its commands one by one.
+    INCRs are drawn side by side. Any other command that waits for Redis or the store begins when all commands before it
+    are answered, and the commands after it wait. So a pipeline does the same as its commands sent one by one.
+
+    `unanswered`: how many INCRs have no reply yet. `lost`: whether the connection is closed.
     """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._parser = Parser(stranger=not shared.is_open)
         self._pending: deque[Request] = deque()
-        #: Replies in the order of the requests: packed, or yet to come.
-        self._replies: deque[bytes | Demand] = deque()
-        #: Bytes of those that are packed, INCRs aside.
-        self._packed = 0
-        #: INCRs that have no reply yet; whether another command waits for its own.
-        self._unanswered = 0
+        self._replies = ReplyQueue()
+        self.unanswered = 0
+        #: Whether a command other than INCR waits for its reply, or the tag of an INCR is looked up.
         self._asking = False
         self._writable = True
         self._reading = True
-        #: Whether it is closed once all that was asked is answered.
+        #: Whether it is closed as soon as all commands are answered.
         self._ending = False
-        #: Ends the time that a client has to read why it is closed.
+        #: Closes it when the client has had time to read why.
         self._farewell: asyncio.TimerHandle | None = None
-        #: Ends the time that it has to authenticate.
+        #: Closes it if the client does not authenticate in time.
         self._authenticating: asyncio.TimerHandle | None = None
-        #: What came last, if it was nothing but INCRs of one tag, and how many: clients that draw say the same again.
+        #: The last bytes that were only INCRs of one tag, the tag, and how many. Clients often repeat the same bytes.
         self._same = b""
         self._same_tag = ""
         self._same_times = 0
-        #: What was sent since MULTI.
+        #: The commands since MULTI.
         self._transaction: CommandQueue | None = None
         self.lost = False
-        #: Whether it has sent a command that draws or reads a tag, since a stop has begun if one has.
+        #: Whether it has sent a command that draws or reads a tag. `RespServer.drain` resets it.
         self.asked = False
-        #: The tick in which it was heard last.
+        #: The tick in which it sent something last.
         self.heard = 0
 
     # ------------------------------------------------------------------ called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, or refuse it if there are too many."""
+        """Serve the client, or reject it if there are too many."""
         shared = self._shared
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # a TCP server's are of this kind
         transport.set_write_buffer_limits(high=UNREAD_MOST)  # type: ignore[attr-defined]  # the same
@@ -142,8 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._dismiss(error("ERR max number of clients reached"))
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what is there is read, up to the buffer's size
-        """Return where the loop puts what it reads, right before it calls `buffer_updated`."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - all bytes that are there are read, up to the buffer's size
+        """Return the buffer for the next bytes. The loop calls `buffer_updated` right after it has filled it."""
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -154,8 +160,8 @@ class Connection(asyncio.BufferedProtocol):
         data = bytes(self._shared.buffer[:nbytes])
         if data == self._same and not self._pending and not self._asking and self._parser.between:
             self._draw(self._same_tag, self._same_times)
-            if self._unanswered and len(self._replies) == 1 and self._unanswered < UNANSWERED_MOST:
-                return  # there is nothing but this to wait for
+            if self.unanswered and len(self._replies.waiting) == 1 and self.unanswered < UNANSWERED_MOST:
+                return  # no other reply can be ready
         else:
             requests = self._parser.feed(data)
             if self._parser.between and requests and self._transaction is None:
@@ -163,34 +169,37 @@ class Connection(asyncio.BufferedProtocol):
             self._pending.extend(requests)
             self._advance()
         self.flush()
-        if self._pending or self._unanswered >= UNANSWERED_MOST or not self._writable or self._parser.fault:
+        if self._pending or self.unanswered >= UNANSWERED_MOST or not self._writable or self._parser.fault:
             self._hold()
 
     def eof_received(self) -> bool:
-        """Answer what was asked, then close: `printf ... | nc` has nothing more to say, and reads yet."""
+        """Answer the commands, then close: `printf ... | nc` sends no more, but still reads."""
         if self._farewell is not None:
             return False
         self.end()
         return not self.lost
 
     def pause_writing(self) -> None:
-        """Read nothing from a client that doesn't read its replies."""
+        """Stop reading from a client that does not read its replies."""
         self._writable = False
         self._hold()
 
     def resume_writing(self) -> None:
-        """Go on, as the client has read."""
+        """Continue: the client has read its replies."""
         self._writable = True
         self._advance()
         self.flush()
         self._hold()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - how it ended changes nothing
-        """Forget the client: numbers that are being drawn for it are gaps."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
+        """Forget the client. Numbers that are being drawn for it are gaps."""
         self.lost = True
-        self._pending.clear()
-        self._replies.clear()
         shared = self._shared
+        for demand in self._replies.demands():
+            if (combiner := shared.engine.combiners.get(demand.tag)) is not None:
+                combiner.left = True
+        self._pending.clear()
+        self._replies.waiting.clear()
         shared.connections.discard(self)
         shared.served -= self._served
         for timer in (self._farewell, self._authenticating):
@@ -202,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ the end
 
     def end(self) -> None:
-        """Answer the requests that are there, take no more, then close."""
+        """Answer the commands that have arrived, read no more, then close."""
         self._ending = True
         if self._farewell is not None:
             self.abort()
@@ -213,13 +222,20 @@ class Connection(asyncio.BufferedProtocol):
         if self._session.stranger and self._farewell is None:
             self._dismiss(error(f"NOAUTH no token was sent within {AUTHENTICATING:g} s"))
 
+    def fail(self, error_: IssuerError) -> None:
+        """Answer the INCRs that wait for numbers with that error, and begin nothing more."""
+        self._pending.clear()
+        for demand in self._replies.demands():
+            demand.fail(error_)
+        self.flush()
+
     def abort(self) -> None:
         """Close it now."""
         if not self.lost:
             self._transport.abort()
 
     def _dismiss(self, why: bytes) -> None:
-        """Close it, once the client has had time to read why."""
+        """Send the client the reason, and close the connection when the client has had time to read it."""
         self._ending = True
         self._pending.clear()
         self._transport.write(why)
@@ -231,20 +247,20 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _unread(self) -> int:
-        """Return how many bytes have come that no read has brought yet: of a pipeline, the rest of it."""
+        """Return how many bytes have arrived and are not read yet, such as the rest of a pipeline."""
         found = fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, b"\0" * 4)
         return int.from_bytes(found, sys.byteorder)
 
     @property
     def idle(self) -> bool:
-        """Whether no command of its client is under way; what it has not read counts for nothing."""
-        return not self._unanswered and not self._asking
+        """Whether no command of the client is under way. Replies that it has not read do not count."""
+        return not self.unanswered and not self._asking
 
     # ------------------------------------------------------------------ requests
 
     def _remember(self, data: bytes, requests: list[Request]) -> None:
         first = requests[0]
-        # One by one, as a name may be written in several ways.
+        # Compared one by one: a name can be written in several ways.
         if is_incr(first) and all(each == first for each in requests):
             try:
                 self._same_tag = first[1].decode()
@@ -253,13 +269,13 @@ class Connection(asyncio.BufferedProtocol):
             self._same, self._same_times = data, len(requests)
 
     def _advance(self) -> None:
-        """Begin all requests that can be begun now."""
+        """Begin the commands that can begin now."""
         pending = self._pending
         while (
             pending
             and self._writable
-            and self._packed < UNREAD_MOST
-            and self._unanswered < UNANSWERED_MOST
+            and self._replies.packed < UNREAD_MOST
+            and self.unanswered < UNANSWERED_MOST
             and not self._asking
             and not self.lost
         ):
@@ -269,10 +285,10 @@ class Connection(asyncio.BufferedProtocol):
                     pending.appendleft(request)
                     break
             except Exception as problem:  # noqa: BLE001 - the client gets it
-                self._reply(failure(problem))
+                self._replies.add(failure(problem))
 
     def _begin(self, request: Request) -> bool:
-        """Begin a request; return False if all before it have to be answered first."""
+        """Begin a command. Return False if all commands before it must be answered first."""
         if self._transaction is not None:
             return self._transact(self._transaction, request)
         if is_incr(request):
@@ -283,11 +299,11 @@ class Connection(asyncio.BufferedProtocol):
         if spec is None:
             self._unknown(request[0])
         elif not spec.takes(len(arguments)):
-            self._reply(commands.wrong_number(name))
+            self._replies.add(commands.wrong_number(name))
         elif name == "INCR":
             self._incr([b"INCR", *arguments])
         elif name in commands.ASKING:
-            if self._replies:
+            if self._replies.waiting:
                 return False
             self._session.caller()
             self._ask(name, arguments)
@@ -299,17 +315,17 @@ class Connection(asyncio.BufferedProtocol):
         if not early:
             self._session.caller()
         self._shared.commands[name] += 1
-        self._reply(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
+        self._replies.add(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
         self._parser.stranger = self._session.stranger
         if name == "MULTI":
-            # Not by the short way, which would draw at once.
+            # The short way in `buffer_updated` would draw at once.
             self._transaction, self._same = CommandQueue(), b""
         elif name == "QUIT":
             self._pending.clear()
             self._ending = True
 
     def _transact(self, transaction: CommandQueue, request: Request) -> bool:
-        """Queue a request of a transaction, or end that."""
+        """Queue a command of a transaction, or end the transaction."""
         name = request[0].upper()
         if name in (b"QUIT", b"RESET"):
             self._transaction = None
@@ -318,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transaction = None
             self._shared.commands[name.decode()] += 1
             reply, requests = transaction.end(name)
-            self._reply(reply)
+            self._replies.add(reply)
             self._pending.extendleft(reversed(requests))
             return True
         try:
@@ -326,26 +342,28 @@ class Connection(asyncio.BufferedProtocol):
         except IssuerError:
             transaction.refuse()
             raise
-        self._reply(transaction.add(request))
+        self._replies.add(transaction.add(request))
         return True
 
     def _unknown(self, given: bytes) -> None:
         if given.upper() in OF_BROWSERS:
-            told = "an HTTP request reached the Redis protocol port, perhaps from a web page: its connection was closed"
-            self._shared.sparing.say(log.warning, "http", "", told)
+            problem = (
+                "an HTTP request reached the Redis protocol port, perhaps from a web page: its connection was closed"
+            )
+            self._shared.sparing.say(log.warning, "http", "", problem)
             self._pending.clear()
-            self._replies.clear()
+            self._replies.waiting.clear()
             self._ending = True
             self.abort()
             return
         self._shared.commands[OTHER] += 1
         self._session.caller()
-        self._reply(commands.unknown(given))
+        self._replies.add(commands.unknown(given))
 
     # ------------------------------------------------------------------ numbers
 
     def _incr(self, request: Request) -> None:
-        """Draw for this INCR, and for those of the same tag that follow it."""
+        """Draw for this INCR and for equal ones that follow it."""
         times, pending = 1, self._pending
         while pending and pending[0] == request:
             pending.popleft()
@@ -353,100 +371,105 @@ class Connection(asyncio.BufferedProtocol):
         try:
             tag = commands.tag_of(request[1])
         except IssuerError as problem:
-            self._reply(failure(problem) * times)
+            self._replies.add(failure(problem) * times)
             return
         self._draw(tag, times)
 
     def _draw(self, tag: str, times: int) -> None:
-        """Draw that many numbers, as far as the client may have them."""
+        """Draw so many numbers, as far as the client's token allows it."""
         shared = self._shared
         shared.commands["INCR"] += times
         self.asked = True
         refusals = () if shared.is_open else self._refusals(tag, times)
         granted = times - len(refusals)
         if granted:
-            demand = Demand(self, granted)
-            self._unanswered += granted
-            self._replies.append(demand)
-            if not shared.drawing.draw(tag, demand):
-                self._wait_for(self._looked_up(tag, demand))
+            demand = Demand(self, tag, granted)
+            self.unanswered += granted
+            self._replies.waiting.append(demand)
+            combiner = shared.engine.combiners.get(tag)
+            if combiner is None:
+                self._look_up(demand)
+            else:
+                combiner.enqueue(demand)
         for refusal in refusals:
-            self._reply(refusal)
+            self._replies.add(refusal)
+
+    def _look_up(self, demand: Demand) -> None:
+        """Look the tag up, then draw for the demand. Each client has at most one look-up at a time."""
+
+        async def answer() -> None:
+            await self._shared.look_ups.look_up(demand.tag)
+            if not self.lost:
+                self._shared.engine.combiner(demand.tag).enqueue(demand)
+
+        self._wait_for(answer, demand.fail)
 
     def _refusals(self, tag: str, times: int) -> Sequence[bytes]:
-        """Return the errors for those of the INCRs that the client may not have, the last ones."""
+        """Return the errors for the last of the INCRs, which the client's token does not allow."""
         try:
             granted, problem = self._session.caller().need_some("issue", tag, times)
         except IssuerError as refused:
             return [failure(refused)] * times
         return [] if problem is None else [failure(problem)] * (times - granted)
 
-    def answered(self, demand: Demand) -> None:
-        """Take note that the demand's reply is there."""
-        self._unanswered -= demand.n
+    def rejected(self, tag: str, error_: IssuerError) -> None:
+        """Report that INCRs of the tag get an error."""
+        self._shared.engine.refused(tag, error_)
 
     # ------------------------------------------------------------------ commands that wait
 
     def _ask(self, name: str, arguments: list[bytes]) -> None:
         self._shared.commands[name] += 1
         self.asked = True
-        self._wait_for(self._asked(name, arguments))
 
-    def _wait_for(self, answering: Coroutine[Any, Any, None]) -> None:
+        async def answer() -> None:
+            self._replies.add(await commands.ASKING[name](self._session, self._shared.look_ups, arguments))
+
+        self._wait_for(answer, lambda problem: self._replies.add(failure(problem)))
+
+    def _wait_for(self, answer: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]) -> None:
+        """Let no other command begin until this one is answered, or has failed."""
         self._asking = True
-        task = self._shared.loop.create_task(answering)
+        task = self._shared.loop.create_task(self._waited_for(answer, fail))
         self._shared.tasks.add(task)
         task.add_done_callback(self._shared.tasks.discard)
 
-    async def _looked_up(self, tag: str, demand: Demand) -> None:
-        """Draw for the demand once the tag is known to be there: of each client one name is looked up at a time."""
+    async def _waited_for(self, answer: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]) -> None:
         try:
-            await self._shared.look_ups.look_up(tag)
+            await answer()
         except asyncio.CancelledError:
-            demand.fail(failure(ending(tag)))
+            fail(ending())
         except Exception as problem:  # noqa: BLE001 - the client gets it
-            demand.fail(failure(problem))
-        else:
-            self._shared.drawing.draw(tag, demand, found=True)
+            fail(problem)
         self._asking = False
         if not self.lost:
-            self.flush()
-
-    async def _asked(self, name: str, arguments: list[bytes]) -> None:
-        try:
-            reply = await commands.ASKING[name](self._session, self._shared.look_ups, arguments)
-        except asyncio.CancelledError:
-            reply = failure(ending())
-        except Exception as problem:  # noqa: BLE001 - the client gets it
-            reply = failure(problem)
-        self._asking = False
-        if not self.lost:
-            self._reply(reply)
             self.flush()
 
     # ------------------------------------------------------------------ replies
 
-    def _reply(self, packed: bytes) -> None:
-        self._replies.append(packed)
-        self._packed += len(packed)
-
     def flush(self) -> None:
-        """Write the replies that are next, as far as they are there, and begin what has waited for them."""
+        """Write the next replies that are ready, and begin the commands that waited for them."""
         parting = self._shared.draining and self.asked
         if parting:
             self._hold_back(held=True)
-        while self._write() and self._pending:
+        while ready := self._replies.ready():
+            if not self._transport.is_closing():
+                self._transport.write(ready)
+            if not self._pending:
+                break
             self._advance()
-        if self._reading and not self._ending and not self._parser.fault and not parting:
-            return
-        done = not self._replies and not self._pending and not self._asking and not self.lost
+        if not self._reading or self._ending or self._parser.fault or parting:
+            self._end_or_read_on(parting=parting)
+
+    def _end_or_read_on(self, *, parting: bool) -> None:
+        done = not self._replies.waiting and not self._pending and not self._asking and not self.lost
         if done and self._ending:
             if self._farewell is None:
                 self._transport.close()
         elif done and self._parser.fault:
             self._dismiss(error(f"ERR Protocol error: {self._parser.fault}"))
         elif done and parting and self._parser.between and not self._unread():
-            self._dismiss(b"")  # with what was held back: a client that has the reply has the end, too
+            self._dismiss(b"")  # the end leaves with the last reply: a client that has the reply sees the end
             return
         elif not self._reading:
             self._hold()
@@ -454,40 +477,19 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_back(held=False)
 
     def _hold_back(self, *, held: bool) -> None:
-        """Have the system send what is written from now on together with what follows, or no longer."""
+        """Make the system hold back what is written from now on, or send it."""
         if sys.platform == "linux" and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 
-    def _write(self) -> bool:
-        """Write the replies that are next; return whether there were any."""
-        replies = self._replies
-        ready: list[bytes] = []
-        while replies:
-            first = replies[0]
-            if isinstance(first, bytes):
-                reply = first
-                self._packed -= len(first)
-            elif first.reply is None:
-                break
-            else:
-                reply = first.reply
-            ready.append(reply)
-            replies.popleft()
-        if not ready:
-            return False
-        if not self._transport.is_closing():
-            self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
-        return True
-
     def _hold(self) -> None:
-        """Read on from the client, or don't: it is ahead of its replies."""
+        """Stop reading from a client with too much unanswered or unread, or read again."""
         if self._ending or self.lost:
             return
         if self._parser.fault:
             self._stop_reading()
             return
         limit = UNANSWERED_MOST if self._reading else UNANSWERED_MOST // 2
-        if self._pending or not self._writable or self._unanswered >= limit:
+        if self._pending or not self._writable or self.unanswered >= limit:
             self._stop_reading()
         elif not self._reading:
             self._reading = True

@@ -1,7 +1,7 @@
-"""Requests of a client: arrays of bulk strings as programs send them, or lines as people type them.
+"""Requests of a client: arrays of bulk strings, which programs send, or lines, which people type.
 
-Not by hiredis: its reader makes a list as long as an array says that it is, before its first element is there, and
-nothing bounds that. Thirteen bytes would take 8 GB.
+hiredis is not used: its reader allocates a list for the declared length of an array before the first element arrives,
+without a limit. Thirteen bytes would take 8 GB.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ REQUEST_MOST: Final = 1_048_576
 #: Most arguments of a request, its name included.
 ELEMENTS_MOST: Final = 1024
 
-#: The same of a client that has not authenticated, where tokens are in force: arguments, and bytes of one or of a line.
+#: Limits of a client that has not authenticated and needs a token: arguments, and bytes of an argument or a line.
 STRANGERS_ELEMENTS: Final = 10
 STRANGERS_BYTES: Final = 16_384
 
-#: Most bytes of a header, as `$65536`.
+#: Most bytes of a header such as `$65536`.
 _HEADER_MOST: Final = 16
 
-#: What begins a request of HTTP. A page in somebody's browser can send one to any port of that machine, with commands
-#: in its body.
+#: First words of an HTTP request. A web page can make a browser send one to any port of its machine, with commands in
+#: the body.
 OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 _ASTERISK, _DOLLAR = b"*$"
 
-#: The commonest request: a name and one argument, short and without line breaks.
+#: The most frequent request: a name and one argument, short and without line breaks.
 _PAIR: Final = re.compile(rb"\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n")
 
 _BLANKS: Final = b" \n\r\t\0"
@@ -48,36 +48,32 @@ def is_incr(request: Request) -> bool:
 
 
 class MalformedError(Exception):
-    """The client sent what is no request, or more than is taken. The message says so, without what was sent."""
+    """The client sent something that is not a request, or is too large. The message does not quote what was sent."""
 
 
 class Parser:
-    """Makes requests of the bytes of one client, wherever reads split them.
+    """Parses the requests of one client. A request may arrive in several reads.
 
-    `fault`: why what came last is no request, "" as long as all is well. After that nothing is parsed any more.
-    `stranger`: whether the client has yet to authenticate.
+    `fault`: the reason why the last bytes are not a request, or "". After a fault nothing is parsed.
+    `stranger`: whether the client must still authenticate. `between`: whether the next byte begins a new request.
     """
 
-    __slots__ = ("_arguments", "_missing", "_needed", "_rest", "_size", "fault", "stranger")
+    __slots__ = ("_arguments", "_missing", "_needed", "_rest", "_size", "between", "fault", "stranger")
 
     def __init__(self, *, stranger: bool = False) -> None:
         self.stranger = stranger
         self.fault = ""
+        self.between = True
         self._rest = b""
-        #: Bytes that the rest must have before it makes sense to look at it again.
+        #: The rest is parsed again when it has this many bytes.
         self._needed = 0
-        #: What is there of an array, how many of its elements are missing, and the bytes of those that are there.
+        #: The elements of an unfinished array, how many are missing, and the bytes of those that have arrived.
         self._arguments: Request = []
         self._missing = 0
         self._size = 0
 
-    @property
-    def between(self) -> bool:
-        """Whether a new request begins with the next byte."""
-        return not self._rest and not self._missing
-
     def feed(self, data: bytes) -> list[Request]:
-        """Return the requests that are whole now, none of them empty; also those before a fault."""
+        """Return the requests that are complete now, also those before a fault. None of them is empty."""
         requests: list[Request] = []
         if self.fault:
             return requests
@@ -92,10 +88,11 @@ class Parser:
                 self.fault = str(error)
                 at = len(data)
         self._rest = data[at:]
+        self.between = not self._rest and not self._missing
         return requests
 
     def _parse(self, data: bytes, requests: list[Request]) -> int:
-        """Add the requests that are whole; return where what is no part of them, or of the array begun, begins."""
+        """Add the requests that are complete. Return where the unparsed bytes begin."""
         at, end = 0, len(data)
         while at < end:
             if not self._missing:
@@ -119,7 +116,7 @@ class Parser:
         return at
 
     def _begun(self, data: bytes, at: int) -> int:
-        """Begin an array, if its header is whole; return where its first element begins. An empty one is none."""
+        """Begin an array if its header is complete. Return where its first element begins."""
         header = _header(data, at, "invalid multibulk length")
         if header is None:
             return at
@@ -132,7 +129,7 @@ class Parser:
         return at
 
     def _filled(self, data: bytes, at: int) -> int:
-        """Add the elements that are whole; return where the next one begins."""
+        """Add the elements that are complete. Return where the next one begins."""
         end = len(data)
         while self._missing and at < end:
             if data[at] != _DOLLAR:
@@ -162,7 +159,7 @@ class Parser:
 
 
 def _header(data: bytes, at: int, fault: str) -> tuple[int, int] | None:
-    """Return the number in a header, and where it ends; None if it isn't whole."""
+    """Return the number in a header, and where the header ends. None if it is not complete."""
     stops = data.find(b"\r\n", at, at + _HEADER_MOST)
     if stops < 0:
         if len(data) - at >= _HEADER_MOST:
@@ -180,7 +177,7 @@ def _shown(byte: int) -> str:
 
 
 def _line(data: bytes, at: int, requests: list[Request], longest: int) -> int:
-    """Add the request of a line, if that is whole and not empty; return where the next one begins."""
+    """Add the request of a line if the line is complete and not empty. Return where the next request begins."""
     stops = data.find(b"\n", at, at + longest + 1)
     if stops < 0:
         if len(data) - at > longest:
@@ -195,7 +192,7 @@ def _line(data: bytes, at: int, requests: list[Request], longest: int) -> int:
 
 
 def split(line: bytes) -> Request:
-    r"""Return the words of a line. In double quotes \n, \xff and the like are escapes, in single quotes only \' is."""
+    r"""Return the words of a line. Double quotes allow escapes such as \n and \xff, single quotes only \'."""
     if b'"' not in line and b"'" not in line:
         return line.split()
     words: Request = []
@@ -219,7 +216,7 @@ def split(line: bytes) -> Request:
 
 
 def _quoted(line: bytes, at: int, quote: bytes, word: bytearray) -> int:
-    """Add what stands in quotes; return where it goes on after them."""
+    """Add the text in quotes to the word. Return the position after the closing quote."""
     while line[at : at + 1] != quote:
         if quote == b"'":
             part = _IN_SINGLE.match(line, at)

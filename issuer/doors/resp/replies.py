@@ -1,4 +1,4 @@
-"""Replies, packed as clients read them, and the errors of the library as error replies."""
+"""Replies in the format of the protocol, and error replies for the errors of the library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS: Final[Sequence[tuple[type[IssuerError], str]]] = (
     (InvalidArgument, "ERR"),
 )
 
-#: Most characters of an error reply: some quote what a client has sent.
+#: Most characters of an error reply. Some errors quote what a client has sent.
 MESSAGE_MOST: Final = 500
 
 
@@ -44,7 +44,7 @@ def simple(text: str) -> bytes:
 
 
 def error(message: str) -> bytes:
-    """Return an error reply, whose first word is its code: one line, whatever stands in the message."""
+    """Return an error reply of one line. The first word of the message is the error's code."""
     line = "".join(letter if letter.isprintable() else " " for letter in message[:MESSAGE_MOST])
     return b"-%b\r\n" % line.encode(errors="backslashreplace")
 
@@ -61,12 +61,12 @@ def numbers(values: Sequence[int]) -> bytes:
 
 
 def bulk(content: bytes) -> bytes:
-    """Return any bytes."""
+    """Return a reply of any bytes."""
     return b"$%d\r\n%b\r\n" % (len(content), content)
 
 
 def null(protocol: int) -> bytes:
-    """Return what stands for nothing in version 2 or 3 of the protocol."""
+    """Return the null of version 2 or 3 of the protocol."""
     return b"$-1\r\n" if protocol == 2 else b"_\r\n"  # noqa: PLR2004 - the versions have no other names
 
 
@@ -81,7 +81,7 @@ def array(items: Sequence[bytes]) -> bytes:
 
 
 def pairs(items: Mapping[str, bytes], protocol: int) -> bytes:
-    """Return packed values by name: a map in version 3, in version 2 names and values in turns."""
+    """Return packed values by name: a map in version 3, an array of names and values in version 2."""
     packed = b"".join(text(name) + value for name, value in items.items())
     if protocol == 2:  # noqa: PLR2004 - the versions have no other names
         return b"*%d\r\n%b" % (2 * len(items), packed)
@@ -89,9 +89,9 @@ def pairs(items: Mapping[str, bytes], protocol: int) -> bytes:
 
 
 def failure(error_: BaseException) -> bytes:
-    """Return the error reply for what a command has raised. What isn't the library's own is logged, without its text.
+    """Return the error reply for an error that a command has raised.
 
-    That text may quote what a client has sent, and so a token.
+    An error that is not the library's own is logged without its text, which may quote a token that a client has sent.
     """
     if not isinstance(error_, IssuerError):
         frames = extract_tb(error_.__traceback__)
@@ -101,7 +101,7 @@ def failure(error_: BaseException) -> bytes:
     word = next((word for kind, word in WORDS if isinstance(error_, kind)), error_.code.upper())
     message = error_.told(command_line)
     if isinstance(error_, Unavailable):
-        # Cut before, so that the end stays, which programs may read: always in seconds.
+        # The message is shortened first: programs may read the end, which is always in seconds.
         seconds = f"{error_.retry_after:.0f}" if error_.retry_after >= ROUGH else f"{error_.retry_after:.2g}"
         message = f"{message[: MESSAGE_MOST - 60]}; retry in {seconds} s"
     return error(f"{word} {message}")

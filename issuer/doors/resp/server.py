@@ -14,8 +14,7 @@ from issuer.clock import Deadline, monotonic
 from issuer.doors.access import Access
 from issuer.doors.lookups import LookUps
 from issuer.doors.resp.commands import About
-from issuer.doors.resp.connection import Connection, Shared
-from issuer.doors.resp.drawing import Drawing
+from issuer.doors.resp.connection import Connection, Shared, ending
 from issuer.errors import ConfigurationError
 
 #: Seconds after which a client that says nothing is closed; most clients at a time.
@@ -52,7 +51,7 @@ class RespServer:
     @property
     def waiting(self) -> int:
         """How many INCRs wait for their number."""
-        return self._shared.drawing.waiting
+        return sum(connection.unanswered for connection in self._shared.connections)
 
     def drain(self) -> None:
         """End each connection with the reply to its next command that draws or reads a tag: a stop has begun.
@@ -79,8 +78,8 @@ class RespServer:
             task.cancel()
         if shared.tasks:
             await asyncio.wait(shared.tasks)
-        await shared.drawing.close()
         for connection in list(shared.connections):
+            connection.fail(ending())
             connection.abort()
         if shared.connections:
             # What was aborted is told so by the loop, in its next turn.
@@ -128,7 +127,7 @@ async def start(
     began = monotonic()
     look_ups = look_ups or LookUps(ids.engine, access.rates)
     about = About(port, clients_most, lambda: monotonic() - began, lambda: len(shared.connections))
-    shared = Shared(access, look_ups, Drawing(ids.engine, loop), about, clients_most, loop)
+    shared = Shared(access, ids.engine, look_ups, about, clients_most, loop)
     try:
         if sock is not None:
             server = await loop.create_server(lambda: Connection(shared), sock=sock, backlog=_BACKLOG)

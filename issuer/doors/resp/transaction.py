@@ -12,14 +12,14 @@ from issuer.doors.resp.replies import OK, error, simple
 QUEUED: Final = simple("QUEUED")
 ABORTED: Final = error("EXECABORT Transaction discarded because of previous errors.")
 
-#: Most commands of a transaction; their bytes are bounded as those of one request.
+#: Most commands of a transaction. Together they may have as many bytes as one request.
 COMMANDS_MOST: Final = 10_000
 
 
 class CommandQueue:
-    """Commands that wait for EXEC. `refused`: whether one of them was refused, so that EXEC runs none.
+    """Commands that wait for EXEC. `refused`: whether one of them was rejected; EXEC then runs none of them.
 
-    Nothing is drawn before EXEC, which has them run as if they were sent then: INCRs of a tag share a draw.
+    No number is drawn before EXEC. The commands then run as if they were sent together: INCRs of a tag share a draw.
     """
 
     __slots__ = ("_size", "queue", "refused")
@@ -30,7 +30,7 @@ class CommandQueue:
         self._size = 0
 
     def add(self, request: Request) -> bytes:
-        """Queue a command, or refuse it; return the reply."""
+        """Queue a command, or reject it. Return the reply."""
         problem = self._problem(request)
         if problem is None:
             self.queue.append(request)
@@ -39,7 +39,7 @@ class CommandQueue:
         return problem
 
     def end(self, name: bytes) -> tuple[bytes, list[Request]]:
-        """Return the reply to EXEC or DISCARD, or its beginning, and the commands that run now."""
+        """Return the reply to EXEC or DISCARD, or the first bytes of it, and the commands that run now."""
         if name == b"DISCARD":
             return OK, []
         if self.refused:
@@ -47,7 +47,7 @@ class CommandQueue:
         return b"*%d\r\n" % len(self.queue), self.queue
 
     def refuse(self) -> None:
-        """Run none of its commands, and keep none."""
+        """Drop its commands, and let EXEC fail."""
         self.refused = True
         self.queue.clear()
 

@@ -1,13 +1,16 @@
-"""A tag's callers in this event loop: tasks that draw from Redis at the same time share one draw."""
+"""A tag's callers in this event loop share draws: tasks, and the clients of a server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Protocol, TypeVar
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
+from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps, renewed
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import Hand
@@ -21,19 +24,22 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: Seconds between two looks at the callers' deadlines, and at the clock: a caller's time ends this much late at most.
+#: Seconds between two checks of the clock and of the callers' deadlines. A deadline is noticed so much late at most.
 LOOK_EVERY = 0.025
 
-#: After this many numbers out of hand, which wait for nothing, the loop's other tasks get their turn: every 0.3 ms.
+#: Most numbers of one draw. The replies to a server's clients are packed without a pause, in 0.1 us each.
+DRAW_MOST = 50_000
+
+#: After so many numbers from memory, which never suspend their task, other tasks of the loop run: every 0.3 ms.
 TURN_EVERY = 100
 
 
 def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> None:
-    """Give each future its number, and go on at once with the task that waits for it. To be called by the loop itself.
+    """Give each future its number, and continue the task that awaits it at once. Only the loop itself may call this.
 
-    A future that gets its result has the loop call each waiter: 1.1 of a number's 2.3 us. Here that is one call for
-    a whole batch. What it would call is read where asyncio's own `repr` of a future reads it; where that isn't one task
-    and nothing else, the future does what it always does.
+    Normally the loop calls the callbacks of each future separately: 1.1 of a number's 2.3 us. This is one call for a
+    whole batch. The callback is read from the attribute that asyncio's own `repr` of a future reads. A future with
+    other callbacks than that of one task is completed in the normal way.
     """
     pairs = zip(futures, numbers, strict=False)
     try:
@@ -49,64 +55,147 @@ def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> 
             else:
                 future.set_result(number)
     finally:
-        # A task that ends the program, by SystemExit or KeyboardInterrupt, doesn't end the other tasks' wait.
+        # A task raised SystemExit or KeyboardInterrupt: the others get their numbers all the same.
         for future, number in pairs:
             if not future.done():
                 future.set_result(number)
 
 
-class Queue:
-    """Callers that wait for a draw: what each waits for, and until when."""
+class Owner(Protocol):
+    """The owner of waiters."""
 
-    __slots__ = ("futures", "until")
+    def flush(self) -> None:
+        """Send the answers that are complete. It may enqueue further waiters."""
+
+
+class Waiter:
+    """A caller that waits for one or more numbers of a tag. Subclasses send them on to a client.
+
+    A task that calls `next` has a future instead: its methods `done`, `set_result` and `set_exception` do the same.
+
+    `missing`: how many numbers it still needs. `client`: what is flushed after the numbers of a draw are handed out.
+    """
+
+    __slots__ = ("client", "missing")
+
+    client: Owner
+    missing: int
+
+    def done(self) -> bool:
+        """Return whether it needs no numbers any more. Numbers that were drawn for it are gaps then."""
+        raise NotImplementedError
+
+    def set_result(self, number: int) -> None:
+        """Take its last missing number."""
+        raise NotImplementedError
+
+    def give(self, numbers: Sequence[int]) -> None:
+        """Take numbers, `missing` of them at most."""
+        raise NotImplementedError
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take the error for the numbers that are missing, and flush the client."""
+        raise NotImplementedError
+
+
+class Queue:
+    """Callers that wait for a draw, in the order of their calls, and the deadline of each.
+
+    `mixed`: there may be a Waiter among the futures.
+    """
+
+    __slots__ = ("callers", "mixed", "until")
 
     def __init__(self) -> None:
-        self.futures: list[asyncio.Future[int]] = []
+        self.callers: list[asyncio.Future[int] | Waiter] = []
         self.until: list[float] = []
+        self.mixed = False
 
     def postpone(self, was: float, until: float) -> None:
         """Move the deadlines that end at `was`."""
         self.until = [until if each == was else each for each in self.until]
 
     def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
-        """Fail the callers whose time is over; return whether there were any. All have a round trip's time."""
+        """Fail the callers whose time is over, and return whether there were any. All have a round trip's time."""
         latest = now - SHORTEST
-        for future, until in zip(self.futures, self.until, strict=True):
-            if until <= latest and not future.done():
-                future.set_exception(error())
-        return any(until <= latest for until in self.until)
+        late = [caller for caller, until in zip(self.callers, self.until, strict=True) if until <= latest]
+        fail(late, error)
+        return bool(late)
 
-    def waiting(self) -> Queue:
-        """Return the callers that still wait."""
-        rest = Queue()
-        for future, until in zip(self.futures, self.until, strict=True):
-            if not future.done():
-                rest.futures.append(future)
-                rest.until.append(until)
-        return rest
+    def keep(self, wanted: Callable[[asyncio.Future[int] | Waiter], bool]) -> None:
+        """Drop the callers that are not wanted."""
+        kept = [(caller, until) for caller, until in zip(self.callers, self.until, strict=True) if wanted(caller)]
+        self.callers, self.until = [caller for caller, _ in kept], [until for _, until in kept]
 
-    def end(self, error: Callable[[], IssuerError]) -> None:
-        """Fail all callers that still wait."""
-        for future in self.futures:
-            if not future.done():
-                future.set_exception(error())
+    def put_back(self, served: Queue, place: int) -> None:
+        """Let the served callers from that place on be the first of the next draw."""
+        self.callers[:0] = served.callers[place:]
+        self.until[:0] = served.until[place:]
+        self.mixed |= served.mixed
+
+
+def values(value: Callable[[int], int], counters: Sequence[int]) -> list[int]:
+    """Return the numbers of these counters. The error of one, as at the limit, is raised if none comes before it."""
+    numbers: list[int] = []
+    with suppress(IssuerError):
+        numbers.extend(map(value, counters))
+    return numbers or [value(counters[0])]
+
+
+def flush(callers: Iterable[asyncio.Future[int] | Waiter]) -> None:
+    """Let the clients of the Waiters send what they have got."""
+    for caller in callers:
+        if isinstance(caller, Waiter):
+            caller.client.flush()
+
+
+def fail(callers: Iterable[asyncio.Future[int] | Waiter], error: Callable[[], BaseException]) -> None:
+    """Give each caller that still waits an error object of its own."""
+    for caller in callers:
+        if not caller.done():
+            caller.set_exception(error())
 
 
 class AsyncCombiner:
-    """Draws numbers of one tag for the tasks of a loop.
+    """Draws numbers of one tag for the callers in a loop.
 
-    Callers queue up; one task draws for all that are there, and again for those that came meanwhile: 1000 tasks get 300
-    000 numbers a second that way. Strict: a batch leaves the queue before its draw is sent, so every number is drawn
-    after its call began. The task belongs to no caller: one that is cancelled breaks no reply, and its number is a gap.
+    Callers wait in a queue. One task draws for all of them, and again for those that came meanwhile: 1000 tasks get
+    300 000 numbers a second in this way. A batch leaves the queue before its draw is sent, so every number is drawn
+    after its call began. The drawing task belongs to no caller: if a caller is cancelled, the reply is still read, and
+    the caller's number is a gap.
     """
 
-    def __init__(self, tag: str, key: str, runtime: Runtime, runner: AsyncRunner, timeout: float) -> None:
-        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
+    def __init__(
+        self,
+        tag: str,
+        key: str,
+        runtime: Runtime,
+        runner: AsyncRunner,
+        timeout: float,
+        *,
+        others: Callable[[AsyncCombiner, int, Deadline], Awaitable[Sequence[int]]],
+        plugins: bool,
+    ) -> None:
+        """Make the combiner of a tag.
+
+        Args:
+            tag: Name of the tag.
+            key: The tag's hash in Redis.
+            runtime: What all tags of the issuer share.
+            runner: Runs the protocol's steps.
+            timeout: Longest wait of a caller that gives none, in seconds.
+            others: Draws up to n numbers for Waiters if there are plugins, or if the tag's strategy has no counter.
+            plugins: Whether there are plugins.
+        """
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
         #: The runner of the tag's strategy, if that has no counter.
         self.serving: StrategyRunner | None = None
+        self._others = others
+        self._plugins = plugins
+        #: Whether `others` draws for Waiters.
+        self._by_others = plugins
         self._key = key
         self._runner = runner
         self._redis = runner.redis
@@ -121,11 +210,9 @@ class AsyncCombiner:
         self.left = False
         self._server: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
-        #: The deadline of a caller that comes now: read off the clock at each look, as that costs 3 % of a number.
+        #: The deadline of a caller that comes now. Set at each check of the clock: reading it costs 3 % of a number.
         self._until = 0.0
         self._in_a_row = 0
-        #: Counts the callers that a server has for this tag, which wait in rows of its own.
-        self.beside: Callable[[], int] = int
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
@@ -146,12 +233,32 @@ class AsyncCombiner:
             self._begin()
         future = self._future()
         queue = self._queue
-        queue.futures.append(future)
+        queue.callers.append(future)
         queue.until.append(self._until if alarm is None else alarm)
         return future
 
+    def enqueue(self, waiter: Waiter) -> None:
+        """Give the waiter its numbers: at once if they are in memory and no caller waits, else by the next draw."""
+        if self._server is None:
+            if self.state.hand is not None or self.serving is not None:
+                waiter.give(list(islice(self._in_memory(), waiter.missing)))
+                if waiter.done():
+                    return
+            self._begin()
+        queue = self._queue
+        queue.callers.append(waiter)
+        queue.until.append(self._until)
+        queue.mixed = True
+
+    def _in_memory(self) -> Iterable[int]:
+        hand, serving = self.state.hand, self.serving
+        if self._plugins or (hand is None and serving is None):
+            return ()
+        return hand.open if serving is None and hand is not None else (serving and serving.ready) or ()
+
     async def _from_hand(self, hand: Hand, timeout: float | None) -> int:
-        self._check_loop()
+        if asyncio.get_running_loop() is not self.loop:
+            raise self._in_another_loop()
         await self.give_turn()
         for number in hand.open:
             return number
@@ -159,7 +266,7 @@ class AsyncCombiner:
         return (await self._runner.see_through(self.run(self.supply.obtain(1, deadline), deadline)))[0]
 
     async def give_turn(self) -> None:
-        """Let the loop's other tasks have their turn now and then: numbers that are there already wait for nothing."""
+        """Let other tasks of the loop run now and then: a number from memory never suspends its task."""
         self._in_a_row += 1
         if self._in_a_row >= TURN_EVERY:
             self._in_a_row = 0
@@ -169,7 +276,7 @@ class AsyncCombiner:
         """Draw up to n numbers, at least one, waiting until the deadline."""
         hand = self.state.hand
         if hand is None:
-            return await self._draw(n, deadline)
+            return await self._draw(n, deadline.at)
         await self.give_turn()
         if n == 1:
             for number in hand.open:
@@ -181,18 +288,18 @@ class AsyncCombiner:
         return await self._runner.run(steps, deadline, self.tag)
 
     def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Do the same for a strategy that blocks, and so has a thread, which waits for what runs here."""
+        """Do the same for a blocking strategy. It has a thread of its own, which waits for the result."""
         return asyncio.run_coroutine_threadsafe(self.run(steps, deadline), self.loop).result()
 
-    async def _draw(self, n: int, deadline: Deadline) -> range:
-        """One round trip; what it doesn't bring goes the long way."""
+    async def _draw(self, n: int, until: float) -> range:
+        """Draw with one round trip; if it returns no numbers, run the protocol. `until`: deadline, monotonic clock."""
         first: gateway.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
         if node is not None and redis is not None and self.state.hand is None:
             packed = self._one if n == 1 else self._draws.of(n)
             before = self.state.seen
             try:
-                reply = await redis.draw(node, packed, deadline)
+                reply = await redis.draw(node, packed, until)
             except RedisUnavailable as error:
                 first = error
             else:
@@ -201,7 +308,9 @@ class AsyncCombiner:
                     if isinstance(taken, range):
                         return taken
                     first = taken
-        self._node = None
+        if self.state.hand is not None:
+            await self.give_turn()
+        self._node, deadline = None, Deadline.until(until)
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
         if redis is not None:
             if self.state.owned:
@@ -211,17 +320,18 @@ class AsyncCombiner:
         return numbers
 
     def _taken(self, reply: list[bytes], before: int) -> range | gateway.Drawn | None:
-        """Return a reply's numbers, or all of it if it says more. `before`: the highest seen when it was sent."""
+        """Return the numbers of a reply, or all of it if it has more. `before`: the highest seen when it was sent."""
         state = self.state
         if reply[0] == b"ok":
             low, high = int(reply[1]), int(reply[2])
-            if state.went_back(low, before):
+            if low < before and state.went_back(low, before):
                 return None  # drawn once more, with a look at the hash
-            # No election; and no numbers in hand, see Supply.obtain.
+            # The reply elects nobody, and this process holds no numbers, see Supply.obtain.
             if len(reply) == 3 and state.hand is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high
-                state.drew(high - low)
+                state.draws += 1
+                state.numbers += high - low
                 return range(low + 1, high + 1)
         return gateway.drawn(reply)
 
@@ -229,66 +339,119 @@ class AsyncCombiner:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait now."""
-        queued = sum(not future.done() for queue in (self._served, self._queue) for future in queue.futures)
-        queued += self.beside()
-        # Of those in the supply one stands for all that share its draw.
+        """How many numbers callers wait for now."""
+        waiting = [each for queue in (self._served, self._queue) for each in queue.callers if not each.done()]
+        queued = sum(each.missing if isinstance(each, Waiter) else 1 for each in waiting)
+        # In the supply one caller stands for all that share its draw.
         return max(queued, len(self.supply.shortage.waiting))
 
-    def _check_loop(self) -> None:
-        if asyncio.get_running_loop() is not self.loop:
-            raise RuntimeError(f"tag {self.tag!r} is in use in another event loop")
-
     def _begin(self) -> None:
-        self._check_loop()
-        # Not by the loop's task factory: an eager one would run it before its first caller is in the queue.
+        if asyncio.get_running_loop() is not self.loop:
+            raise self._in_another_loop()
+        # Without the loop's task factory: an eager task would run before its first caller is in the queue.
         self._server = asyncio.Task(self._serve(), loop=self.loop)
         if self._watch is None:
             self._look()
         else:
             self._until = monotonic() + LOOK_EVERY + self._timeout
 
+    def _in_another_loop(self) -> RuntimeError:
+        return RuntimeError(f"tag {self.tag!r} is in use in another event loop")
+
     async def _serve(self) -> None:
-        """Draw for all callers that wait, until none does."""
+        """Draw for the callers in the queue, until it is empty."""
         try:
-            while self._queue.futures:
+            while self._queue.callers:
                 self._served, self._queue = self._queue, Queue()
                 if self.left:
-                    # Callers that have given up get no number.
+                    # Nothing is drawn for callers that have given up.
                     self.left = False
-                    self._served = self._served.waiting()
-                if self._served.futures:
+                    self._served.keep(lambda caller: not caller.done())
+                if self._served.callers:
                     await self._share(self._served)
         finally:
-            self._end_queues()
+            self._server = None
+            if self._served.callers or self._queue.callers:
+                self._end_queues()
 
     def _end_queues(self) -> None:
-        """Draw for no caller any more. None waits, unless the drawing task was cancelled: the loop or issuer ends."""
-        self._server = None
-        for queue in (self._served, self._queue):
-            queue.end(self.supply.closed_error)
-        self._served, self._queue = Queue(), Queue()
+        """Fail the callers that wait: the drawing task was cancelled, because the loop or the issuer ends."""
+        left = [*self._served.callers, *self._queue.callers]
+        # First: a client that gets an error may enqueue its next waiter.
+        self._server, self._served, self._queue = None, Queue(), Queue()
+        fail(left, self.supply.closed_error)
 
     async def _share(self, served: Queue) -> None:
-        futures = served.futures
+        """Draw once for these callers, and hand out what comes."""
+        callers, mixed = served.callers, served.mixed
+        n = sum([each.missing if isinstance(each, Waiter) else 1 for each in callers]) if mixed else len(callers)
+        n, until = min(n, DRAW_MOST), max(served.until)
+        drawn: Sequence[int]
         try:
-            numbers = await self._draw(len(futures), Deadline.until(max(served.until)))
+            if mixed and self._by_others:
+                drawn = numbers = await self._others(self, n, Deadline.until(until))
+            else:
+                drawn = numbers = await self._draw(n, until)
+                if mixed and self.state.scheme is not None:
+                    numbers = values(self.state.value, drawn)
         except Exception as error:  # noqa: BLE001 - every caller gets it
-            for future in futures:
-                if not future.done():
-                    future.set_exception(renewed(error) if isinstance(error, IssuerError) else error)
+            self._failed(served, error)
             return
-        # Not here: while this task runs, no other one can.
-        self.loop.call_soon(hand_out, futures[: len(numbers)], numbers)
-        if len(numbers) < len(futures):
-            # Granted short: first in the next draw.
-            self._queue.futures[:0] = futures[len(numbers) :]
-            self._queue.until[:0] = served.until[len(numbers) :]
         self._served = Queue()
+        if mixed:
+            self._hand_over(served, drawn, numbers)
+            return
+        # By the loop: while this task runs, no other one can.
+        self.loop.call_soon(hand_out, callers[: len(drawn)], drawn)  # type: ignore[arg-type]  # none is a Waiter
+        if len(drawn) < len(callers):
+            # Those without a number are the first of the next draw.
+            self._queue.put_back(served, len(drawn))
+
+    def _failed(self, served: Queue, error: Exception) -> None:
+        if served.mixed and not self._by_others and isinstance(error, OtherStrategyError):
+            self._by_others = True
+            self._queue.put_back(served, 0)
+        else:
+            fail(served.callers, lambda: renewed(error) if isinstance(error, IssuerError) else error)
+
+    def _hand_over(self, served: Queue, counters: Sequence[int], numbers: Sequence[int]) -> None:
+        """Give out a draw, in the order of the calls: counters to tasks, and the numbers made of them to Waiters."""
+        callers, at, end = served.callers, 0, len(numbers)
+        rest = len(callers)
+        futures: list[asyncio.Future[int]] = []
+        theirs: list[int] = []
+        for place, caller in enumerate(callers):
+            if at == end:
+                rest = min(rest, place)
+            elif not isinstance(caller, Waiter):
+                futures.append(caller)
+                theirs.append(counters[at])
+                at += 1
+            elif caller.missing == 1:
+                caller.set_result(numbers[at])
+                at += 1
+            else:
+                stops = at + caller.missing
+                caller.give(numbers[at:stops])
+                rest = place if stops > end else rest
+                at = min(stops, end)
+        if rest < len(callers):
+            # Those without a number are the first of the next draw.
+            self._queue.put_back(served, rest)
+        if futures:
+            self._hand_to_tasks(futures, theirs)
+        flush(callers)
+
+    def _hand_to_tasks(self, futures: Sequence[asyncio.Future[int]], numbers: Sequence[int]) -> None:
+        if self._by_others:
+            # They turn to the strategy themselves.
+            fail(futures, lambda: OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag))
+        else:
+            self.loop.call_soon(hand_out, futures, numbers)
 
     async def end(self, deadline: Deadline) -> None:
         """Give back what this process holds, and fail the callers that wait."""
-        # First, as it ends an extension under way, which may be the server's own.
+        # First: it ends an extension under way, which may be the drawing task's own.
         await self.run(self.supply.close(deadline), deadline)
         if self._watch is not None:
             self._watch.cancel()
@@ -298,10 +461,10 @@ class AsyncCombiner:
             self._end_queues()
 
     def _look(self) -> None:
-        """Look at the clock, and fail the callers whose time is over; as long as any caller waits, look again."""
+        """Fail the callers whose time is over. Repeat as long as callers wait."""
         self._watch = None
         if self._server is not None and self._server.done():
-            # Cancelled before its first step, as by a program that cancels all tasks: nothing of it has run.
+            # It was cancelled before its first step, as by a program that cancels all tasks.
             self._end_queues()
         if self._server is not None:
             now = monotonic()
@@ -309,7 +472,7 @@ class AsyncCombiner:
             held_up = now + self._timeout > was + LOOK_EVERY
             for queue in (self._served, self._queue):
                 if held_up:
-                    # The loop was, and the clock stood still for those who came since the last look: perhaps just now.
+                    # Callers that came since the last check got a deadline that is too early.
                     queue.postpone(was, self._until)
                 self.left |= queue.expire(now, self.supply.overdue)
             self._watch = self.loop.call_later(LOOK_EVERY, self._look)

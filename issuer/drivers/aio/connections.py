@@ -8,7 +8,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from issuer.clock import Deadline, monotonic
+from issuer.clock import monotonic
 from issuer.drivers.aio.link import AsyncLink, AsyncWaker
 from issuer.drivers.aio.wire import AsyncWire
 from issuer.drivers.redis_errors import connection_error
@@ -75,10 +75,11 @@ class AsyncConnections(AsyncWire[AsyncNode]):
         address = self.route.last_owner(key)
         return None if address is None else self.nodes.get(address)
 
-    async def draw(self, node: AsyncNode, packed: bytes, deadline: Deadline) -> Any:
+    async def draw(self, node: AsyncNode, packed: bytes, until: float) -> Any:
         """Send a draw to that server and return its reply as it comes; None if it has to go the long way.
 
-        For draws only: they may be sent again. Raises RedisUnavailable if the time is over.
+        For draws only: they may be sent again. `until`: the deadline, on the monotonic clock. Raises RedisUnavailable
+        if the time is over.
         """
         if node.waiting:
             return None  # no draw comes before those that wait for a connection
@@ -88,7 +89,7 @@ class AsyncConnections(AsyncWire[AsyncNode]):
             return None
         look_out = self._look_out
         looking = look_out.begin()
-        seconds = min(self.timeout, max(SHORTEST, deadline.left()))
+        seconds = min(self.timeout, max(SHORTEST, until - monotonic()))
         try:
             async with asyncio.timeout(seconds):
                 reply = await link.ask(packed)
