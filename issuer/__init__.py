@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +29,6 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
     )
 
 from issuer.core import events
-from issuer.core.issued import Issued
-from issuer.core.requests import TTL
 from issuer.errors import (
     CalledWithin,
     ClockBehind,
@@ -63,7 +60,8 @@ from issuer.errors import (
     UnknownTag,
 )
 from issuer.forks import no_fork, register
-from issuer.numbers.codec import Decoded
+from issuer.functions import decode, issue, peek, reserve, stream, take
+from issuer.functions import next as next
 from issuer.reentry import CallLock
 
 if TYPE_CHECKING:
@@ -191,119 +189,3 @@ def _fresh_lock() -> None:
 
 
 register(in_child=_fresh_lock)
-
-
-def next(
-    tag: str,
-    *,
-    key: str | None = None,
-    timeout: float | None = None,
-    ttl: float = TTL,
-    shard_key: str | bytes | None = None,
-) -> int:
-    """Return the next number of a tag.
-
-    Uses the default issuer. Details and errors: see Issuer.next.
-
-    Args:
-        tag: Name of the tag.
-        key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process. Needs
-            Redis.
-        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-        ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
-        shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
-    """
-    return default().next(tag, timeout=timeout, key=key, ttl=ttl, shard_key=shard_key)
-
-
-def take(tag: str, n: int, *, timeout: float | None = None) -> list[int]:
-    """Return a list of exactly n numbers of a tag, in increasing order.
-
-    Uses the default issuer. Details and errors: see Issuer.take.
-
-    Args:
-        tag: Name of the tag.
-        n: How many numbers, 1..1 000 000.
-        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-    """
-    return default().take(tag, n, timeout=timeout)
-
-
-def issue(
-    tag: str,
-    *,
-    key: str | None = None,
-    ttl: float = TTL,
-    shard_key: str | bytes | None = None,
-    restart_key: str | None = None,
-    timeout: float | None = None,
-) -> Issued:
-    """Draw one number as `next` does, and return it with its text, period and shard.
-
-    Uses the default issuer. Details and errors: see Issuer.issue.
-
-    Args:
-        tag: Name of the tag.
-        key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process. Needs
-            Redis.
-        ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
-        shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
-        restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
-        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-    """
-    return default().issue(tag, key=key, ttl=ttl, shard_key=shard_key, restart_key=restart_key, timeout=timeout)
-
-
-def peek(
-    tag: str, *, shard_key: str | bytes | None = None, restart_key: str | None = None, timeout: float | None = None
-) -> Issued:
-    """Return what `issue` will return next if no other caller draws first. No number is consumed.
-
-    Uses the default issuer. Details and errors: see Issuer.peek.
-
-    Args:
-        tag: Name of the tag.
-        shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
-        restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
-        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-    """
-    return default().peek(tag, shard_key=shard_key, restart_key=restart_key, timeout=timeout)
-
-
-def decode(tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None) -> Decoded:
-    """Return the parts of a number or of its text: counter, period, shard, key and others.
-
-    Uses the default issuer. Details and errors: see Issuer.decode.
-
-    Args:
-        tag: Name of the tag.
-        shown: The number, or its text in the tag's format.
-        holder: If True, also find the process that holds or held the machine number. Only for snowflake tags.
-        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-    """
-    return default().decode(tag, shown, holder=holder, timeout=timeout)
-
-
-def reserve(tag: str, n: int, *, timeout: float | None = None) -> range:
-    """Return n contiguous numbers of a trend tag. They are reserved in the store with one request.
-
-    Uses the default issuer. Details and errors: see Issuer.reserve.
-
-    Args:
-        tag: Name of the tag.
-        n: How many numbers, 1 up to the tag's limit.
-        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-    """
-    return default().reserve(tag, n, timeout=timeout)
-
-
-def stream(tag: str, *, timeout: float | None = None) -> Iterator[int]:
-    """Return an endless iterator over the tag's numbers. Use each iterator in one thread or task only.
-
-    Uses the default issuer. Details and errors: see Issuer.stream.
-
-    Args:
-        tag: Name of the tag.
-        timeout: Longest wait for each number in seconds, 0 or more. None means the issuer's `timeout`.
-    """
-    return default().stream(tag, timeout=timeout)
