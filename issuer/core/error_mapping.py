@@ -1,4 +1,4 @@
-"""Answers of stores and scripts, mapped to the errors that users see."""
+"""Maps replies of stores and scripts to the errors that users see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from issuer_persistence.contract import Store
 
 
 def store_error(error: store_errors.StoreError, tag: str | None, store: Store | None = None) -> IssuerError:  # noqa: C901, PLR0911, PLR0912 - one line per case
-    """Return the public error that says the same. `store`: whose it is, if that is known."""
+    """Return the public error for an error of the store. `store`: the store that raised it, if known."""
     match error:
         case store_errors.TagMissing():
             return UnknownTag(error.tag, store=None if store is None else store.url)
@@ -59,7 +59,7 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
 def refused(
     reply: Drawn | DrawnOnce | Leased | GivenBack | Opened | Loaded | Floored, tag: str, key: str, store: str = ""
 ) -> IssuerError:
-    """Return the error for a reply that no retry will better: notmaster, otherstore or corrupt."""
+    """Return the error for a reply that a retry cannot change: notmaster, otherstore or corrupt."""
     if reply.status == "notmaster":
         return FenceError(
             "this Redis is not a master, so its numbers cannot be trusted: configure the address of the master", tag=tag
@@ -70,14 +70,14 @@ def refused(
 
 
 def corrupt(tag: str, key: str) -> CorruptState:
-    """Return the error for a hash with a field that no script has written."""
+    """Return the error for a hash with a field that no script writes."""
     return CorruptState(
         f"Redis key {key} has fields or values that the issuer never writes", tag=tag, advice="corrupt_state.hash"
     )
 
 
 def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:
-    """Return the error for a hash of machine numbers of another store's; of a tag's it is ForeignHash."""
+    """Return the error for a hash of machine numbers that belongs to another store. ForeignHash is for tags."""
     return ConfigurationError(
         f"Redis key {key} belongs to another store (id {theirs}, this one is {ours}): two stores on one "
         "prefix would issue the same numbers; configure another prefix for each store"

@@ -1,4 +1,4 @@
-"""The log as an observer of events: it writes one line for each kind of event in LINES."""
+"""The observer that writes events to the log: one line for each event of a kind in LINES."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from issuer.times import lasting
 
 log = logging.getLogger("issuer.extension")
 
-#: Texts for the causes of a loss in Redis, and for the kinds of work that failed.
+#: Texts for the causes of a loss in Redis, and for the background work that failed.
 _LOSSES = {"empty": "Redis has lost its data", "fenced": "Redis failed over, was restarted or went back in time"}
 _FAILED = {"fetch": "no segment or lease fetched", "check": "leases not checked", "rejoin": "Redis is still down"}
 
-#: The events that are logged: level, text behind the tag, and the text's values, by name or made of the event.
+#: The events that are logged: level, text after the tag, and values of the text (names of attributes, or functions).
 LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], ...]]] = {
     events.SegmentLoaded: (
         INFO,
@@ -68,7 +68,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
 
 
 def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
-    """Return the level of the event's line, its text and the text's values; None: it is not logged."""
+    """Return the level, the text and the text's values for the event. None if it is not logged."""
     line = LINES.get(type(event))
     if line is None or not getattr(event, "scheduled", True):  # without a scheduler callers get the store's error
         return None
@@ -78,7 +78,7 @@ def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
 
 
 def log_event(event: Event) -> None:
-    """Log the event, if it has a line."""
+    """Log the event if LINES has its kind."""
     known = LINES.get(type(event))
     if known is not None and log.isEnabledFor(known[0]) and (line := line_of(event)) is not None:
         level, text, values = line

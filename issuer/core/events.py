@@ -324,7 +324,7 @@ class Observers:
         for call in self._rounds:
             try:
                 call(at_once)
-            except Exception as error:  # noqa: BLE001 - the sweep and the other observers go on
+            except Exception as error:  # noqa: BLE001 - the sweep and the other observers continue
                 raise_interrupt(error)
                 self._sparing.say(log.error, "", (id(call), type(error)), "observer %r failed", call, error=error)
 
@@ -344,7 +344,7 @@ class Observers:
         for observer in self._observers:
             try:
                 observer(event)
-            except Exception as error:  # noqa: BLE001 - whatever it is, a caller waits for its number
+            except Exception as error:  # noqa: BLE001 - a caller waits for its number, so no error may stop the draw
                 raise_interrupt(error)
                 kind = id(observer), type(event), type(error)
                 self._sparing.say(

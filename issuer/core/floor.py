@@ -1,4 +1,4 @@
-"""Numbers that are never issued from now on: floor, delete, raise. First the store, then Redis."""
+"""Makes Redis and the store skip numbers for ever: floor, delete, raise. The store is changed first, then Redis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def delete(tag: str, key: str | None) -> Steps[Tag]:
     if before is None:
         raise UnknownTag(tag)
     if key is not None:
-        # A key that is no hash, or a Redis that is away, shows before anything has changed.
+        # Detect a wrong type of key, or a Redis that is down, before anything is changed.
         yield from send(gateway.read_hash(key))
     tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     if key is not None:

@@ -1,4 +1,4 @@
-"""Parts: a shard, or a series by a key of the caller's, is a tag with a counter of its own: `orders#17` of `orders`."""
+"""Parts: each shard or keyed series is a tag with its own counter. For example, `orders#17` is a part of `orders`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
 from issuer_persistence.records import Tag
 
-#: The description of a machine number's tag begins with it, for people.
+#: The description of each machine number's tag begins with this text.
 TIMESTAMPS = "timestamps, in ms since 1970, that the machine number may have used"
 
 
 def has_parts(record: Tag) -> bool:
-    """Whether the tag's numbers are in parts, and it has none of its own."""
+    """Whether the tag has parts. Such a tag has no counter of its own."""
     return any(map(record.scheme.get, PARTS))
 
 
 def parents(records: Iterable[Tag]) -> dict[str, str]:
-    """Return the tag that each part belongs to, by the part's name; a tag that is no part isn't in it."""
+    """Return the parent tag of each part, by the part's name. Tags that are not parts are left out."""
     return {record.tag: str(record.scheme[PART_OF]) for record in records if PART_OF in record.scheme}
 
 
 def of(record: Tag) -> Steps[list[str]]:
-    """Return the names of the tag's parts that the store knows; none if it isn't in parts."""
+    """Return the names of the tag's parts in the store. Empty if the tag has no parts."""
     if not has_parts(record):
         return []
     every = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
@@ -32,21 +32,21 @@ def of(record: Tag) -> Steps[list[str]]:
 
 
 def is_part(record: Tag, of_tag: str) -> bool:
-    """Whether it was made as a part of that tag. `orders#17` may be a tag of a user's own, or a machine number's."""
+    """Whether the record was created as a part of `of_tag`. The name is no proof: users may create tags like it."""
     return bool(record.scheme.get(PART_OF) == of_tag) and not is_machine(record)
 
 
 def is_machine(record: Tag) -> bool:
-    """Whether it keeps a machine number's time, and no numbers.
+    """Whether the record stores the timestamp of a machine number. Such a tag issues no numbers.
 
-    `orders#machine-7` is also what a keyed tag `orders` calls the part of the restart key machine-7. Records that were
-    made before they had a mark are known by their description.
+    The name is no proof: a part of a keyed tag can be called `orders#machine-7` too. Old records have no MACHINE
+    setting and are recognised by their description.
     """
     return MACHINE in record.scheme or (PART_OF in record.scheme and record.description.startswith(TIMESTAMPS))
 
 
 def check_whole(record: Tag) -> Steps[None]:
-    """InvalidArgument if the tag is a part of one that is there: it is made, changed and deleted with that."""
+    """Raise InvalidArgument if the tag is a part of an existing tag: parts are changed and deleted with that tag."""
     whole = record.scheme.get(PART_OF)
     found = (yield from ask(lambda store, timeout: store.get(str(whole), timeout=timeout))) if whole else None
     if found is not None and not found.deleted and has_parts(found):
@@ -57,7 +57,7 @@ def check_whole(record: Tag) -> Steps[None]:
 
 
 def stranger(record: Tag, of_tag: str) -> ConfigurationError:
-    """Return the error for a tag that has the name of a part, and is none."""
+    """Return the error for a tag that has the name of a part but is not one."""
     name = record.tag
     if is_machine(record):
         problem = (

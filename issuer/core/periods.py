@@ -1,7 +1,7 @@
-"""Periods: the days, weeks, months or years of a time zone in which a tag's numbers begin again, each with a number.
+"""Periods: the days, weeks, months or years of a time zone after which a tag's numbers restart.
 
-A period's number (its index) rises with time and tells the period by the calendar, so it needs no table: the day's
-ordinal, the week's, year x 12 + month, the year. The counter of a tag with periods is `index << 40 | seq`.
+Each period has an index that increases with time. It is computed from the calendar, without a table: the day's ordinal,
+the week's ordinal, year x 12 + month, or the year. The counter of a tag with periods is `index << 40 | seq`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from issuer.errors import InvalidArgument, SchemeError, brief
 
 Restart = Literal["daily", "weekly", "monthly", "yearly"]
 
-#: How many bits of a counter number within a period; the period's index stands above them.
+#: Lowest bits of a counter: the number within the period. The higher bits are the period's index.
 PERIOD_BITS = 40
 
-#: The highest number within a period: 2^40-1. The lowest is 1.
+#: Highest number within a period: 2^40-1. The lowest is 1.
 SEQ_MOST = (1 << PERIOD_BITS) - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,11 +27,14 @@ _MONTHS_IN_YEAR = 12
 
 
 class Periods:
-    """The periods of one kind in one time zone.
+    """The periods of one kind in one time zone. Raises SchemeError.
 
-    `restart`: "daily", "weekly" (ISO weeks, from Monday), "monthly" or "yearly"; `timezone`: an IANA name. A period
-    begins when the clocks of the zone first show its first midnight or anything later, and never comes back when they
-    are put back after that. Raises SchemeError.
+    A period begins when the clocks of the zone first show its first midnight or later. It stays the current one even if
+    the clocks are put back over midnight after that.
+
+    Args:
+        restart: "daily", "weekly" (ISO weeks, from Monday), "monthly" or "yearly".
+        timezone: IANA name of a time zone.
     """
 
     __slots__ = ("_zone", "restart", "timezone")
@@ -48,16 +51,17 @@ class Periods:
         self._zone = _zone(timezone)
 
     def index(self, ms: int) -> int:
-        """Return the number of the period at that moment, milliseconds since 1970: rising, above 0, below 2^22."""
+        """Return the index of the period at a time in ms since 1970. Indexes increase and are in 1..2^22-1."""
         try:
             found = self.of((_EPOCH + ms * _MILLISECOND).astimezone(self._zone).date())
         except (OverflowError, ValueError):
             raise InvalidArgument(f"{ms} ms since 1970 is after the year 9999", value=ms) from None
-        # Clocks that were put back over midnight show the day before for a while: the new one has begun all the same.
+        # After clocks were put back over midnight they show the previous day for a while. The new period has begun
+        # anyway.
         return found + 1 if self.end_ms(found) <= ms else found
 
     def of(self, day: date) -> int:
-        """Return the number of the period that the day is part of."""
+        """Return the index of the period that contains the day."""
         match self.restart:
             case "daily":
                 return day.toordinal()
@@ -69,7 +73,7 @@ class Periods:
                 return day.year
 
     def begin(self, index: int) -> date:
-        """Return the first day of the period. InvalidArgument if no date lies in it."""
+        """Return the first day of the period. Raises InvalidArgument if it is outside of the calendar."""
         try:
             match self.restart:
                 case "daily":
@@ -84,7 +88,7 @@ class Periods:
             raise InvalidArgument(f"there is no {self.restart} period of number {index}", value=index) from None
 
     def name(self, index: int) -> str:
-        """Return what people call the period: "2026-11-21", "2026-W47", "2026-11" or "2026". Raises InvalidArgument."""
+        """Return the name of the period: "2026-11-21", "2026-W47", "2026-11" or "2026". Raises InvalidArgument."""
         begun = self.begin(index)
         match self.restart:
             case "weekly":
@@ -98,19 +102,19 @@ class Periods:
                 return begun.isoformat()
 
     def end_ms(self, index: int) -> int:
-        """Return when the period after this one begins, in milliseconds since 1970.
+        """Return when the period ends and the next one begins, in milliseconds since 1970.
 
-        A day lasts 23 or 25 hours when the clocks are changed, and none at all where the zone left it out.
+        If clocks are changed, a day lasts 23 or 25 hours. It lasts 0 hours if the zone skipped the day.
         """
         midnight = datetime.combine(self.begin(index + 1), datetime.min.time(), self._zone)
-        # Of two midnights, as clocks are put back, the first.
+        # If clocks are put back over midnight, there are two midnights. The first one counts.
         moment = midnight.astimezone(UTC)
         if moment.astimezone(self._zone).replace(tzinfo=None) != midnight.replace(tzinfo=None):
             moment = self._after_gap(midnight)
         return (moment - _EPOCH) // _MILLISECOND
 
     def _after_gap(self, midnight: datetime) -> datetime:
-        """Return the moment at which clocks that never show this midnight are put forward over it."""
+        """Return the time at which the clocks are put forward over this midnight, which they never show."""
         before, after = midnight.replace(fold=1).astimezone(UTC), midnight.astimezone(UTC)
         wall = midnight.replace(tzinfo=None)
         while after - before > _MILLISECOND:
@@ -126,7 +130,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
-        # ValueError: an absolute path, or one that climbs; OSError: the name of a directory.
+        # ValueError: an absolute path or one with `..`. OSError: the name of a directory.
         raise SchemeError(
             f'unknown time zone {brief(name)}: use an IANA name such as "Europe/Vienna"',
             setting="timezone",

@@ -1,4 +1,4 @@
-"""A tag's record in the store: read, or made at the first use of the tag."""
+"""Reads a tag's record from the store, or creates it at the first use of the tag."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from issuer_persistence.records import Tag, TagSettings
 
 
 def read_record(tag: str, *, make: bool = False, deleted: bool = False) -> Steps[Tag]:
-    """Return the tag's record; UnknownTag if it isn't there. `make` it if it never was: a deleted one stays deleted.
+    """Return the tag's record. Raise UnknownTag if there is none.
 
-    `deleted`: return what a deleted tag has left, in place of a live tag's record.
+    Args:
+        tag: Name of the tag.
+        make: Create the tag if it never existed. A deleted tag stays deleted.
+        deleted: Return the record of a deleted tag, and never that of a live one.
     """
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is None and make:
@@ -28,5 +31,5 @@ def _made(tag: str) -> Steps[Tag | None]:
                 lambda store, timeout: store.create(tag, TagSettings(step_mode="auto", order="trend"), timeout=timeout)
             )
         )
-    except TagPresent:  # another process was quicker
+    except TagPresent:  # another process was faster
         return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))

@@ -1,4 +1,4 @@
-"""Arguments of users, checked."""
+"""Checks of arguments that users pass."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from issuer.core.scheme_record import SEGMENT, countable, strategy
 from issuer.errors import InvalidArgument, brief
 from issuer_persistence.records import Tag
 
-#: Most numbers that one `take` returns: they come as a list, 8 MB of it.
+#: Most numbers that one `take` returns. They are a list of 8 MB.
 TAKE_MOST = 1_000_000
 
-#: Seconds that the number of a caller's key is kept, unless the call names others.
+#: How long the number of a caller's key is kept by default, in seconds.
 TTL = 86_400.0
 
 
 def only_one(key: object) -> None:
-    """Raise InvalidArgument if a call for one number was given a number as key: `take` gives n, `timeout` is named."""
+    """Raise InvalidArgument if `key` is a number: the caller meant `take(tag, n)` or `timeout=`."""
     if isinstance(key, int | float):
         problem = f"key must be a string, not {brief(key)}: take(tag, n) returns n numbers, and timeout= must be named"
         raise InvalidArgument(problem, value=key)
 
 
 def whole(value: int, name: str, lowest: int, highest: int) -> int:
-    """Return a whole number in lowest..highest; InvalidArgument for anything else, a bool included."""
+    """Return the value if it is a whole number in lowest..highest. Raise InvalidArgument otherwise, also for a bool."""
     try:
         if isinstance(value, bool):
             raise TypeError  # noqa: TRY301 - handled like every other wrong type, below
@@ -36,7 +36,7 @@ def whole(value: int, name: str, lowest: int, highest: int) -> int:
 
 
 def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int | None:
-    """Return the number below the first one, whichever way it was given."""
+    """Return the number below the first one. Users give either `start` or `above`."""
     if start is not None and above is not None:
         raise InvalidArgument("give start or above, not both", tag=tag, value=(start, above))
     if start is not None:
@@ -45,7 +45,7 @@ def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int 
 
 
 def check_reserving(record: Tag, n: int) -> None:
-    """InvalidArgument if n contiguous numbers can't be reserved of that tag."""
+    """Raise InvalidArgument if a range of n contiguous numbers cannot be reserved for the tag."""
     tag = record.tag
     _check_countable(record, n)
     if record.order == "strict":
@@ -56,7 +56,7 @@ def check_reserving(record: Tag, n: int) -> None:
 
 
 def check_contiguous(record: Tag, n: int) -> None:
-    """InvalidArgument if no n numbers of that tag lie side by side: its counter isn't what its users see."""
+    """Raise InvalidArgument if the tag cannot have n contiguous numbers, as users do not see the counter itself."""
     _check_countable(record, n)
     _check_side_by_side(record, n)
 

@@ -1,4 +1,4 @@
-"""A tag's scheme as the protocol knows it: it makes the numbers that users see of the counter that is drawn."""
+"""A tag's scheme, as far as the protocol needs it. A scheme turns the counter into the numbers that users see."""
 
 from __future__ import annotations
 
@@ -11,90 +11,90 @@ from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import IssuerError
 from issuer_persistence.records import HIGHEST, Tag, fresh_version
 
-#: The strategy whose numbers come of the counter; every other one makes its own.
+#: The strategy that uses the tag's counter. All other strategies compute numbers themselves.
 SEGMENT = "segment"
 
-#: Settings that give a tag parts, each a tag with a counter of its own; with the argument that names the part.
+#: Settings that give a tag parts, and the argument that selects a part. Each part is a tag with its own counter.
 PARTS = {"shards": "shard_key", "keyed": "restart_key"}
 
 
 class Numbering(Protocol):
-    """A way of making values of counters. A counter's value never changes, whatever the scheme becomes."""
+    """Turns counters into values. The value of a counter never changes, even if the scheme is changed."""
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""
 
 
 class OtherStrategyError(IssuerError):
-    """The tag's numbers aren't made of a counter: the caller turns to its strategy. Users never see this."""
+    """The tag's numbers do not come from a counter: the caller must use the strategy. Users never see this error."""
 
 
-#: Under this name a part's scheme says which tag it is a part of: by its own name alone it may be any tag's.
+#: Setting in a part's scheme: name of the tag to which the part belongs. Users may create tags with such names too.
 PART_OF = "part_of"
 
-#: And under this name which machine number it keeps the time of, in place of numbers.
+#: Setting in the scheme of a tag that stores a machine number's timestamp: the machine number.
 MACHINE = "machine"
 
 
 def last_value(scheme: Mapping[str, Any], limit: int) -> int:
-    """Return the last number that users will see, as they have set it; `limit`: the last one of the counter."""
+    """Return the limit as users set it. `limit` is the last value of the counter."""
     return int(scheme.get("limit", HIGHEST if "stride" in scheme else limit))
 
 
 def countable(scheme: Mapping[str, Any]) -> bool:
-    """Whether the tag itself has a counter that is drawn from: no other strategy makes its numbers, and no parts do."""
+    """Whether the tag itself has a counter: it has no parts, and no other strategy computes its numbers."""
     return strategy(scheme) == SEGMENT and not any(scheme.get(setting) for setting in PARTS)
 
 
-#: The beginning of an id that `id_after` has made: how often the scheme had changed, and the way to the values.
+#: The beginning of an id from `id_after`: number of changes, then the name of the mapping from counters to values.
 _ID = re.compile(r"[0-9]+-([^-]+)")
 
 
 def id_after(before: str, *, same_values: bool = False) -> str:
-    """Return the id of a scheme that takes the place of the one whose id was `before`, "" for none.
+    """Return the id of a scheme that replaces the scheme with id `before` ("" for none).
 
-    It begins with how often the tag's scheme has changed, which tells the later of a tag's two ids. Then comes what
-    names the way from counter to value. `same_values`: that name stays, as each counter has the value that it had; by
-    it Redis tells that what it holds can be drawn under the new id.
+    The id begins with the number of changes of the tag's scheme, so the later one of two ids can be recognised. Then
+    comes the name of the mapping from counters to values. With `same_values` this name stays: each counter keeps its
+    value, and Redis may continue the loaded segments under the new id.
     """
     way = _ID.match(before) if same_values else None
     return f"{turn(before) + 1}-{f'{way[1]}-' if way else ''}{fresh_version()}"
 
 
 def turn(scheme_id: str) -> int:
-    """Return how often the scheme had changed when it got this id: 1.. for those of `id_after`, 0 for others."""
+    """Return how often the scheme had been changed when it got this id. 0 for ids that `id_after` did not make."""
     times, dash, _ = scheme_id.partition("-")
     return int(times) if dash and times.isascii() and times.isdigit() else 0
 
 
 def strategy(scheme: Mapping[str, Any]) -> str:
-    """Return the name of the strategy that a tag with this scheme has."""
+    """Return the name of the strategy in this scheme."""
     return str(scheme.get("strategy", SEGMENT))
 
 
 def in_true_order(record: Tag) -> Tag:
-    """Return the record with the order that its numbers have: a strategy's rise within a process only.
+    """Return the record with its real order. Numbers of other strategies increase within one process only.
 
-    Records that were made before strict was refused there promise an order that no process keeps.
+    Old records may claim the order strict, from before it was rejected for such tags.
     """
     return record if strategy(record.scheme) == SEGMENT else replace(record, order="trend")
 
 
 def periods(tag: Tag) -> Periods | None:
-    """Return the periods in which the tag's numbers begin again, None if they never do. Raises ConfigurationError."""
+    """Return the tag's periods. None if its numbers never restart. Raises ConfigurationError."""
     restart = tag.scheme.get("restart")
     return None if restart in (None, "never") else Periods(str(restart), str(tag.scheme.get("timezone", "UTC")))
 
 
 def reserved(tag: Tag) -> tuple[int, int]:
-    """Return how far the tag's counter is reserved, and how far it can be; with periods, in the one `max` lies in."""
+    """Return the reserved and the last counter. For a tag with periods, both within the period of `max`."""
     if periods(tag) is None:
         return tag.max, tag.limit
     return tag.max & SEQ_MOST, min(int(tag.scheme.get("limit", SEQ_MOST)), SEQ_MOST)
 
 
 def in_period(counter: int, scheme: Mapping[str, Any]) -> str | None:
-    """Return the number within its period and which one that is; None without periods, or before the first one."""
+    """Return the text "17 of 2026-11-21": number and period. None without periods, or before the first one."""
     if "restart" not in scheme or counter <= SEQ_MOST:
         return None
     named = Periods(str(scheme["restart"]), str(scheme.get("timezone", "UTC")))
@@ -102,32 +102,32 @@ def in_period(counter: int, scheme: Mapping[str, Any]) -> str | None:
 
 
 def counted(counter: int, scheme: Mapping[str, Any]) -> str:
-    """Return a counter as people read it: "17 of 2026-11-21" where there are periods."""
+    """Return a counter as text, with its period if there is one: "17 of 2026-11-21"."""
     return in_period(counter, scheme) or str(counter)
 
 
 def spanned(low: int, high: int, scheme: Mapping[str, Any]) -> str:
-    """Return the segment (low, high] as people read it: "1..1000 of 2026-11-21" where there are periods."""
+    """Return the segment (low, high] as text: "1..1000", or "1..1000 of 2026-11-21" with periods."""
     first, last = counted(low + 1, scheme), counted(high, scheme)
     number, _, period = first.partition(" of ")
     return f"{number}..{last}" if last.endswith(f" of {period}") else f"{first}..{last}"
 
 
 def lost(issued: int, skipped: int, scheme: Mapping[str, Any]) -> int:
-    """Return how many numbers lie in (issued, skipped]; with periods, in the one that `skipped` lies in."""
+    """Return how many numbers are in (issued, skipped]. With periods, only those in the period of `skipped`."""
     begins = skipped >> PERIOD_BITS << PERIOD_BITS if "restart" in scheme and skipped > SEQ_MOST else 0
     return max(0, skipped - max(issued, begins))
 
 
 def last_counter(tag: Tag) -> int | None:
-    """Return the last counter of the period that the tag's `max` lies in; None if its scheme sets no limit to that."""
+    """Return the last counter of the period of `max`. None if the scheme has no periods or no limit."""
     if "limit" not in tag.scheme or periods(tag) is None:
         return None
     return tag.max >> PERIOD_BITS << PERIOD_BITS | reserved(tag)[1]
 
 
 def without_raising(scheme: Mapping[str, Any], last: int) -> str:
-    """Say what can be done at the end of a limit that can't be raised; "" if it can. `last`: as users see it."""
+    """Return advice for a limit that cannot be raised, "" if it can. `last` is the limit as users see it."""
     restarts = scheme.get("restart", "never") != "never"
     if PART_OF in scheme:
         why = f"it cannot be changed for parts of tag {scheme[PART_OF]!r}"
@@ -143,5 +143,5 @@ def without_raising(scheme: Mapping[str, Any], last: int) -> str:
 
 
 def until(tag: Tag) -> int:
-    """Return until when a hash that is armed now may be drawn from: with periods that has yet to be found out."""
+    """Return up to which counter a newly created hash may issue. With periods 0: the period's end is not yet known."""
     return HIGHEST if periods(tag) is None else 0

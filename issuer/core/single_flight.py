@@ -1,4 +1,4 @@
-"""Single flight: of all the callers in a process that need the same thing, one gets it and the others wait for it."""
+"""Single flight: if several callers of a process need the same thing, one fetches it and the others wait."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from issuer.core.steps import Flight, Steps, renewed, wait
 from issuer.errors import IssuerError, StoreUnavailable, Unavailable
 from issuer.reentry import CallLock
 
-#: Work of `SingleFlight.do` that has not ended after this many seconds counts as lost with its thread.
+#: Work of `SingleFlight.do` that takes longer counts as lost together with its thread. In seconds.
 LONGEST = 30.0
 
-#: The most seconds that a `retry_after` says, however long an outage lasts.
+#: Highest `retry_after`, however long an outage lasts. In seconds.
 LATEST_RETRY = 30.0
 
-#: A `retry_after` is this part of the outage so far.
+#: `retry_after` as a share of the outage so far.
 RETRY_AFTER = 0.1
 
 
 class SingleFlight:
-    """One piece of work, done by one caller for all that want it."""
+    """Work that one caller does for all callers that need it."""
 
     __slots__ = ("_failed_at", "_flight", "_lock", "_longest", "_make", "_silent_since", "failures", "trouble")
 
     def __init__(self, make: Callable[[], Flight], longest: float = LONGEST) -> None:
-        """`longest`: seconds after which a flight counts as lost with its thread, and another may begin."""
+        """`longest`: after so many seconds a flight counts as lost, and another one may begin."""
         self._lock = CallLock()
         self._make = make
         self._flight: Flight | None = None
         self._longest = longest
-        #: How many flights in a row have brought nothing.
+        #: How many flights in a row have failed.
         self.failures = 0
         self._failed_at = 0.0
-        #: When a flight found the store away for the first time, None if the last one didn't.
+        #: When a flight first found the store down. None if the last flight did not.
         self._silent_since: float | None = None
-        #: The error of the flights since the last one that brought something, if it may pass by itself.
+        #: The last temporary error since a flight succeeded.
         self.trouble: IssuerError | None = None
 
     def join(self, wanted: int = 0) -> tuple[Flight, bool]:
-        """Return the flight under way and False, or a new one and True: then the caller sees to it that it starts.
+        """Return the current flight and False, or a new one and True. The caller must start a new one.
 
-        `wanted`: have it bring that many numbers, if it has not asked for them yet. A race brings fewer, and another
-        flight.
+        `wanted`: how many numbers the flight should fetch at least. If it has already asked for fewer, another flight
+        follows.
         """
         with self._lock.thread, self._lock.call():
             flight, leads = self.flight, False
@@ -54,25 +54,25 @@ class SingleFlight:
 
     @property
     def flight(self) -> Flight | None:
-        """The flight under way, None if there is none."""
+        """The current flight, or None."""
         flight = self._flight
         return flight if flight is not None and not flight.finished and self.left(flight) > 0 else None
 
     def left(self, flight: Flight) -> float:
-        """Seconds until the flight counts as lost."""
+        """Return the seconds until the flight counts as lost."""
         return flight.begun + self._longest - monotonic()
 
     def is_current(self, flight: Flight) -> bool:
-        """Whether no other flight has begun since: one that counted as lost may come back late."""
+        """Whether no other flight has begun since. A flight that counted as lost may still return late."""
         return self._flight is flight
 
     def finish(
         self, flight: Flight, *, progress: bool, error: IssuerError | None = None, in_a_hurry: bool = False
     ) -> None:
-        """End the flight and count the failures in a row. `in_a_hurry`: it had no time to tell a store that is away.
+        """End the flight, and count consecutive failures. `in_a_hurry`: it had too little time to detect an outage.
 
-        An error that asking again won't better is raised in the waiters of this flight, and in no later caller: by then
-        it may be mended, and something else be wrong.
+        Only the waiters of this flight get a permanent error. Later callers try again: the cause may be repaired by
+        then.
         """
         now = monotonic()
         if progress:
@@ -92,10 +92,10 @@ class SingleFlight:
     def do(
         self, steps: Callable[[], Steps[None]], done: Callable[[], bool], deadline: Deadline, *, tag: str, what: str
     ) -> Steps[None]:
-        """Run the steps, or wait for a caller that does, until it is `done`. Raises what they raise; Unavailable.
+        """Run the steps until it is `done`, or wait for another caller that runs them. Raises their errors.
 
-        If they end with an error that asking again won't better, those that wait get the same one. Otherwise, as when
-        the first had little time, the next one runs them. `what` is under way, for messages.
+        If they fail with a permanent error, all waiters get the same one. Otherwise the next waiter runs them, until
+        its deadline: the first one may have had little time. `what` names the work in messages.
         """
         while not done():
             flight, leads = self.join()
@@ -119,17 +119,17 @@ class SingleFlight:
 
     @property
     def silence(self) -> float | None:
-        """Seconds for which the store has been away; None if it answered last, or wasn't asked lately."""
+        """For how many seconds the store has been down. None if it answered last, or was not called lately."""
         now, since = monotonic(), self._silent_since
         return now - since if since is not None and self._recent(now) else None
 
     def pause(self) -> float:
-        """Seconds to wait before the next flight: 0 after one that brought something, growing with the failures."""
+        """Return the seconds to wait before the next flight: 0 after a success, and longer after each failure."""
         if not self.failures:
             return 0.0
         return max(0.0, self._failed_at + pause(self.failures) - monotonic())
 
     def retry_after(self) -> float:
-        """Seconds after which asking again makes sense, above 0: the pause now in force, more in a long outage."""
+        """Return the seconds until a retry makes sense, above 0: the current pause, or more in a long outage."""
         least = max(0.005, self.pause() or pause(self.failures + 1))
         return max(least, jittered(min(LATEST_RETRY, (self.silence or 0.0) * RETRY_AFTER)))

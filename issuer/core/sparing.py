@@ -1,4 +1,4 @@
-"""Saying the same thing once a minute: what fails for every number would fill the disk."""
+"""Limits the log: the same message is written once a minute, as a failure of every draw would fill the disk."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from issuer.clock import monotonic
 from issuer.forks import living
 from issuer.interrupts import raise_interrupt
 
-#: Seconds for which the same thing isn't said again.
+#: The same message is not repeated for this long, in seconds.
 QUIET = 60.0
 
-#: The most things of which it is remembered when they were said last. Tags may be made up: beyond that all of a kind
-#: are one.
+#: For how many messages the last time is remembered. Tag names may be invented by clients, so beyond this number all
+#: messages of a kind share one entry.
 REMEMBERED = 1000
 
-#: Seconds between two looks for what may be forgotten, when there are too many: a look takes 0.1 ms.
+#: Seconds between two removals of old entries, when there are too many. A removal takes 0.1 ms.
 SWEEP_EVERY = 1.0
 
 
 class Mutex:
-    """Holds a lock that a forked child finds free: `with mutex.lock:`.
+    """A lock that is free in a forked child: `with mutex.lock:`.
 
-    If a thread holds it when the process forks, the child has no such thread, and would wait for ever. Re-entrant, so
-    that it adds no wait of its own where a signal handler draws on top of what it interrupts. That may wait for ever
-    all the same, for a lock of the issuer's: handlers shouldn't draw.
+    If a thread holds it during a fork, the child has no such thread and would wait for ever. It is re-entrant, so a
+    signal handler that draws while its thread holds it does not wait for itself. Other locks of the issuer can still
+    deadlock there: signal handlers should not draw.
     """
 
     __slots__ = ("__weakref__", "lock")
@@ -35,7 +35,7 @@ class Mutex:
         _living.add(self)
 
     def after_fork(self) -> None:
-        """Replace the lock: a forked child has no thread that could release the parent's."""
+        """Replace the lock: a forked child has no thread that could release the parent's lock."""
         self.lock = threading.RLock()
 
 
@@ -43,13 +43,13 @@ _living = living(Mutex.after_fork)
 
 
 class Sparing:
-    """Remembers what was said, and how often it was not. Safe to share among threads."""
+    """Remembers when each message was logged, and how often it was suppressed since. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        """`clock`: seconds that never go back; None: the monotonic clock."""
+        """`clock`: returns seconds and never goes back. None: the monotonic clock."""
         self._clock = monotonic if clock is None else clock
         self._mutex = Mutex()
-        #: When each thing was said last, and how often it was kept back since.
+        #: When each message was last logged, and how often it was suppressed since.
         self._said: dict[tuple[str | None, object], tuple[float, int]] = {}
         self._sweep_due = self._clock()
 
@@ -62,21 +62,21 @@ class Sparing:
         *arguments: object,
         error: BaseException | None = None,
     ) -> None:
-        """Log it, by a method of a logger, unless it was said less than a minute ago. Raises nothing of its own.
+        """Log the message, unless the same one was logged less than a minute ago. `log` is a logger's method.
 
-        A handler or filter of the user's may raise, and what is logged may fail to show itself, while the caller is
-        about to hand out a number, or an error.
+        It raises no error, even if a handler, a filter or an argument's `__repr__` does: the caller is about to return
+        a number or raise an error.
         """
         try:
             kept_back = self.due(subject, kind)
             if kept_back is not None:
                 more = f" (and {kept_back} times since this was last logged)" if kept_back else ""
                 log(message + more, *arguments, exc_info=error)
-        except Exception as failed:  # noqa: BLE001 - there is nowhere else to say it
+        except Exception as failed:  # noqa: BLE001 - logging failed, so there is nowhere to report it
             raise_interrupt(failed)
 
     def due(self, subject: str, kind: object) -> int | None:
-        """Return None if it was said less than a minute ago, else how often it was kept back since."""
+        """Return None if it was logged less than a minute ago, else how often it was suppressed since."""
         with self._mutex.lock:
             now = self._clock()
             thing = self._remembered((subject, kind), now)
@@ -88,7 +88,7 @@ class Sparing:
             return 0 if said is None else said[1]
 
     def _remembered(self, thing: tuple[str | None, object], now: float) -> tuple[str | None, object]:
-        """Return the thing, or what stands for all of its kind if there are too many."""
+        """Return the key for a message. If there are too many, all messages of a kind share one."""
         if thing in self._said or len(self._said) < REMEMBERED:
             return thing
         if now >= self._sweep_due:

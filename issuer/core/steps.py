@@ -1,4 +1,4 @@
-"""Steps: the requests that a protocol generator may make of its driver; and the flights that it may wait for."""
+"""Steps: the requests that a protocol generator makes to its driver. Flights: work that callers wait for."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ T = TypeVar("T")
 
 
 class Latch(Protocol):
-    """Wakes the waiters of one driver: a lock among threads, an event among tasks."""
+    """Wakes the waiters of a flight: a lock for threads, an event for tasks."""
 
     def wake(self) -> None:
-        """Wake every waiter, later ones too. Called once."""
+        """Wake all present and future waiters. Called once."""
 
 
 class Flight:
-    """Something under way that one caller fetches for all. Waiters sleep until it is finished."""
+    """Work in progress that one caller does for all. Waiters sleep until it is finished."""
 
     __slots__ = ("_me", "begun", "error", "finished", "latch", "progress", "started", "wanted")
 
     def __init__(self, latch: Latch, me: Callable[[], object]) -> None:
-        """`me` names the thread or task that asks: the flight knows by it which one has started it."""
+        """`me` returns the current thread or task, so the flight knows who started it."""
         self._me = me
         self.latch = latch
         self.begun = monotonic()
-        #: Empty until a thread or task has started it, and until it has ended. Dicts, as `setdefault` is one step.
+        #: Empty until a thread or task starts and finishes the flight. `dict.setdefault` is atomic.
         self.started: dict[str, object] = {}
         self.finished: dict[str, object] = {}
-        #: Unless it is Unavailable, asking again won't better it.
+        #: The error that the flight ended with. Only an Unavailable is worth a retry.
         self.error: IssuerError | None = None
         self.progress = False
-        #: How many numbers one of its waiters wants, or 0.
+        #: The largest number of numbers that a waiter wants, or 0.
         self.wanted = 0
 
     def start(self) -> bool:
-        """Start it: True for one caller, which fetches. If the scheduler loses the job, a waiter starts it.
+        """Start the flight. True for one caller, which must do the work: usually the scheduler, else a waiter.
 
-        A caller that is interrupted right after `setdefault` still finds out that the flight is its.
+        A caller that is interrupted right after `setdefault` still finds out later that it started the flight.
         """
         me = self._me()
         return not self.finished and self.started.setdefault("by", me) == me
@@ -58,18 +58,18 @@ class Flight:
         return self.started.get("by") == self._me()
 
     def finish(self, *, progress: bool, error: IssuerError | None = None) -> None:
-        """End it and wake all waiters. `progress`: it brought something, so that asking again makes sense at once."""
+        """End the flight and wake all waiters. `progress`: it fetched something, so callers may retry at once."""
         if self.finished:
             return
         self.progress = progress
         self.error = error
         mine = object()
-        if self.finished.setdefault("by", mine) is mine:  # so that the waiters are woken once
+        if self.finished.setdefault("by", mine) is mine:  # wake the waiters only once
             self.latch.wake()
 
 
 def renewed(error: IssuerError) -> IssuerError:
-    """Return the same error as a fresh exception: raised in several threads, one would mix up their tracebacks."""
+    """Return a copy of the error. If several threads raised the same object, their tracebacks would mix."""
     fresh = copy.copy(error)
     fresh.__cause__ = error
     return fresh
@@ -77,9 +77,9 @@ def renewed(error: IssuerError) -> IssuerError:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send this call to Redis once, never again, and give back the decoded reply.
+    """Send this call to Redis once, without retries, and return the decoded reply.
 
-    `probe`: whether it may be the one that tries a server that was silent; else it is refused while that one may be.
+    `probe`: the call may test a server that did not answer before. Otherwise it is rejected while such a test may run.
     """
 
     call: RedisCall[Any]
@@ -88,7 +88,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Call the store. The function gets the store and the seconds it may take."""
+    """Call the store: the function receives the store and its time limit in seconds."""
 
     question: Callable[[Store, float], Any]
 
@@ -102,24 +102,24 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until the flight is finished, `seconds` seconds at most; give back whether it is."""
+    """Wait until the flight is finished, at most `seconds` seconds. Returns whether it is finished."""
 
     flight: Flight
     seconds: float
 
 
-#: A server of Redis, by host and port. Host "": the one that the URL or client names, be it a unix socket.
+#: Host and port of a Redis server. Host "": the server that the URL or the client names, which may be a unix socket.
 Server = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Masters:
-    """Find the servers that issue numbers now: the one named, the Sentinels' master, each master of a Cluster."""
+    """Find the servers that issue numbers: the configured one, the Sentinels' master, or each master of a Cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Send this call to that server, whichever keys it holds and whether or not it can be trusted with numbers."""
+    """Send this call to one server, even if it has other keys or is not trusted with numbers."""
 
     server: Server
     call: RedisCall[Any]
@@ -127,9 +127,9 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Send this call, which only reads, to every node but the master that may hold its key: replicas, old masters.
+    """Send this read-only call to each other node that may have its key: replicas and old masters.
 
-    A list of Sightings comes back, after the time of one call to Redis at most, and half of the time that is left.
+    Returns a list of Sightings. It takes at most as long as one call to Redis, and at most half of the remaining time.
     """
 
     call: RedisCall[Any]
@@ -137,7 +137,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class Sighting(Generic[T]):
-    """A node's answer, or the error that came instead. `node`: host:port."""
+    """Reply of a node, or the error in its place. `node`: host:port."""
 
     node: str
     reply: T | None = None
@@ -145,48 +145,48 @@ class Sighting(Generic[T]):
 
 
 Step = Send | Ask | Sleep | Wait | Masters | Visit | Elsewhere
-#: A protocol operation that ends with a T. The driver sends each step's result in, or throws its error in.
+#: A protocol operation that returns a T. The driver sends the result of each step in, or throws its error in.
 Steps = Generator[Step, Any, T]
 
 
 def send(call: RedisCall[T], *, probe: bool = True) -> Steps[T]:
-    """Yield a Redis call; its decoded reply is the value. `probe`: see Send."""
+    """Yield a call to Redis and return its decoded reply. `probe`: see Send."""
     reply: T = yield Send(call, probe)
     return reply
 
 
 def ask(question: Callable[[Store, float], T]) -> Steps[T]:
-    """Yield a store call; its result is the value."""
+    """Yield a call to the store and return its result."""
     answer: T = yield Ask(question)
     return answer
 
 
 def masters() -> Steps[list[Server]]:
-    """Yield the question which servers issue numbers now; they are the value."""
+    """Return the servers that issue numbers, see Masters."""
     found: list[Server] = yield Masters()
     return found
 
 
 def visit(server: Server, call: RedisCall[T]) -> Steps[T]:
-    """Yield a call to one server; its decoded reply is the value."""
+    """Yield a call to one server and return its decoded reply."""
     reply: T = yield Visit(server, call)
     return reply
 
 
 def elsewhere(call: RedisCall[T]) -> Steps[list[Sighting[T]]]:
-    """Yield a call to every other node that may hold its key; what each said is the value."""
+    """Yield a call to each other node that may have the key, and return their replies."""
     seen: list[Sighting[T]] = yield Elsewhere(call)
     return seen
 
 
 def sleep(seconds: float) -> Steps[None]:
-    """Yield a pause; none at all for 0 seconds."""
+    """Yield a pause, or nothing for 0 seconds."""
     if seconds > 0:
         yield Sleep(seconds)
 
 
 def wait(flight: Flight, seconds: float) -> Steps[bool]:
-    """Yield a wait for the flight's end; the value says whether it came."""
+    """Wait for the end of the flight. Returns whether it is finished."""
     if flight.finished:
         return True
     finished: bool = yield Wait(flight, max(0.0, seconds))
@@ -194,7 +194,7 @@ def wait(flight: Flight, seconds: float) -> Steps[bool]:
 
 
 def asking(steps: Steps[T], instead: Callable[[Ask], Ask]) -> Steps[T]:
-    """Run the steps, asking something else instead of each of their questions."""
+    """Run the steps, with each call of the store replaced by `instead(call)`."""
     try:
         step = next(steps)
         while True:
@@ -212,7 +212,7 @@ def asking(steps: Steps[T], instead: Callable[[Ask], Ask]) -> Steps[T]:
 
 
 def hurried(steps: Steps[T], seconds: float) -> Steps[T]:
-    """Run the steps with `seconds` seconds at most for each call of the store."""
+    """Run the steps with at most `seconds` seconds for each call of the store."""
     return asking(steps, lambda step: Ask(partial(_sooner, step.question, seconds)))
 
 
@@ -221,7 +221,7 @@ def _sooner(question: Callable[[Store, float], T], seconds: float, store: Store,
 
 
 def public(steps: Steps[T], tag: str | None, store: Store | None = None) -> Steps[T]:
-    """Run the steps with the store's errors turned into those that users see. `store`: the one that is asked."""
+    """Run the steps, and convert errors of the store to public ones. `store` is the store that is called."""
     try:
         return (yield from steps)
     except UnknownTag as error:

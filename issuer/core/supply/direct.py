@@ -1,4 +1,4 @@
-"""Direct: segments that a process reserves for itself, without Redis, and giving back what it did not use."""
+"""Reserves segments for this process itself, without Redis, and returns unused numbers to the store."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from issuer_persistence.contract import Store
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Purpose, Reservation
 
-#: How often a reservation is asked for, when the store looks behind and isn't. A primary that was deposed, and doesn't
-#: know it yet, answers from the past.
+#: How often to retry if the store seems to be behind but is not. A deposed MongoDB primary may return old data until it
+#: learns of the new primary.
 ATTEMPTS = 3
 
 
 def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float], Reservation]) -> Steps[Reservation]:
-    """Ask the store for a reservation, and let observers hear what came of it."""
+    """Request a reservation from the store, and emit an event with its outcome."""
     began = monotonic()
     try:
         reserved = yield from ask(question)
@@ -39,11 +39,18 @@ def reserve(
     application: str = "",
     emit: Emit = unobserved,
 ) -> Steps[Reservation]:
-    """Reserve a segment for this process alone; with n, that many numbers, near the limit fewer unless `exact`.
+    """Reserve a segment for this process alone.
 
-    `seen` is the highest number of the tag that this process has seen issued. No process lowers `max` below it, as a
-    hand back ends at a number that its own process has issued. So a store that stands below it went back in time.
-    `application`: the service's label, for the ledger.
+    No process lowers the store's `max` below a number that was issued, so a store below `seen` has gone back in time.
+
+    Args:
+        tag: Name of the tag.
+        seen: Highest number of the tag that this process has seen issued.
+        n: How many numbers. None: one segment. Near the limit there may be fewer.
+        exact: Raise an error instead of reserving fewer than n.
+        reason: Purpose of the reservation, for the ledger.
+        application: Name of the service, for the ledger.
+        emit: Receives the event.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -67,20 +74,20 @@ def reserve(
 
 
 def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
-    """Halt a tag whose store stands below a number that is taken without a doubt, and raise StoreBehind.
+    """Halt the tag and raise StoreBehind, because `taken` is surely issued and the store is below it.
 
-    If the store no longer stands there when it is asked to halt, nothing is wrong: it was read on a server that lags,
-    or has been recovered since.
+    If the store is no longer below it when it is told to halt, this returns: an outdated server had answered, or the
+    store was recovered meanwhile.
     """
     if (yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))):
         raise StoreBehind(tag, max=stands_at, taken=taken)
 
 
 def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
-    """Give (used, the end] of contiguous reservations back to the store; return how many numbers it took back.
+    """Return (used, the end] of the reservations to the store. Returns how many numbers the store took back.
 
-    The caller has forgotten the numbers already. Newest first, as far as they lie end to end: a hole between two of
-    them may belong to another process, and what lies before it stays a gap.
+    The caller must have dropped the numbers. Only the last adjacent reservations are returned: a hole may belong to
+    another process. Numbers before a hole are a gap.
     """
     tail = len(held) - 1
     while tail > 0 and held[tail - 1].high == held[tail].low:

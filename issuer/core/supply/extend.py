@@ -1,8 +1,8 @@
-"""Extension: the next segment, from the store into Redis.
+"""Loads the next segment of a tag from the store into Redis, in the order open, reserve, load.
 
-open -> reserve -> load, in that order: `open` tells the reign and the born that the load must still find, and elects
-one loader among the processes; `reserve` makes the range the loader's; `load` is sent once. A segment that was
-sent is spent, whatever the reply.
+`open` elects one loader among the processes, and returns the hash's term and `born` id. `reserve` reserves the range in
+the store. `load` is sent once, and is rejected if term or born have changed. Whatever the reply, the range is never
+sent again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
-#: How often a load that came too late is followed by another reservation. Each one costs a gap of a segment. A period
-#: that begins takes one, too.
+#: Most reservations of one extension, as a load can come too late. Each late load costs a gap of one segment. The start
+#: of a period also takes one attempt.
 ATTEMPTS = 4
 
 
@@ -36,8 +36,8 @@ ATTEMPTS = 4
 class Extension:
     """The outcome of an extension.
 
-    "loaded": (low, high] is in Redis, and `cur` was the last number issued when it began. "ready": there was no need.
-    "elsewhere": another process was elected. "stale": what was loaded came too late, each time.
+    "loaded": (low, high] is in Redis, and `cur` was the last number issued before. "ready": no segment was needed.
+    "elsewhere": another process is the loader. "stale": all loads came too late.
     """
 
     outcome: Literal["loaded", "ready", "elsewhere", "stale"]
@@ -49,10 +49,10 @@ class Extension:
 
 @dataclass(slots=True)
 class Election:
-    """The election of this process as the tag's loader. It stays elected after a failure, until a segment is there.
+    """Election of this process as the tag's loader. It stays elected after a failure, until a segment is loaded.
 
-    A count, not a flag: a draw may win an election while an extension that knows nothing of it ends. A flag would be
-    cleared then, and the tag would wait until the election lapses.
+    A count and not a flag: a draw may win an election while the extension for an earlier one ends. The extension would
+    clear the flag, and the tag would have no loader until the election times out.
     """
 
     won: int = 0
@@ -60,7 +60,7 @@ class Election:
 
     @property
     def mine(self) -> bool:
-        """Whether an election was won that no extension has served yet."""
+        """Whether there is an election that no extension has served yet."""
         return self.won > self.served
 
 
@@ -75,13 +75,18 @@ def extend(
     application: str = "",
     emit: Emit = unobserved,
 ) -> Steps[Extension]:
-    """Load one segment, if one is due and this caller is elected.
+    """Load one segment, if one is due and this process is elected.
 
-    `record` is the tag as this process knows it. `seen` is the highest number of the tag that this process has seen: a
-    store that stands below it went back in time. `election` may have been won already, in a draw. `window`: how long an
-    election stands, in seconds. `wanted`: how many numbers a caller wants at once. Where that is more than a segment
-    holds it is the segment's size, as reserving them piece by piece would take a request to the store for each.
-    `application`: the service's label, for the ledger. `emit`: hears of each reservation.
+    Args:
+        record: The tag's record, as this process last read it.
+        key: Key of the tag's hash in Redis.
+        seen: Highest number that this process has seen. A store below it has gone back in time.
+        window: Duration of an election in seconds.
+        election: Elections that this process has won. A draw may have won one.
+        wanted: How many numbers a caller wants. If more than a segment, the segment gets this size: one request to the
+          store instead of many.
+        application: Name of the service, for the ledger.
+        emit: Receives the events of reservations.
     """
     store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
     for _ in range(ATTEMPTS):
@@ -98,8 +103,8 @@ def extend(
         try:
             if opened.over is not None:
                 record = yield from begin_period(record, key, store_id, opened.over)
-                # The floor ends every election, and another process may have been elected since. Were both to load, the
-                # second to have reserved might come first, and the period would begin with a gap.
+                # Raising the hash ended all elections, and another process may have been elected. If both loaded, the
+                # later reservation might be loaded first, and the period would begin with a gap.
                 election.served = won
                 continue
             extension = yield from reserve_and_load(
@@ -111,7 +116,7 @@ def extend(
             yield from confirm_behind(record, key, store_id, opened, behind.max, seen=seen)
             continue
         except (TagMissing, LimitHit, Halted):
-            # The tag may be mended by another process: it shall not wait until this election lapses.
+            # Resign at once: another process may repair the tag, and should not wait until this election times out.
             with suppress(IssuerError):
                 yield from _opened(record, key, store_id, window, "resign")
             election.served = won
@@ -126,7 +131,7 @@ def extend(
 def _opened(
     record: Tag, key: str, store_id: str, window: float, role: gateway.Role
 ) -> Steps[tuple[Tag, gateway.Opened]]:
-    """Send `open`; with it comes the record whose scheme the hash has."""
+    """Send `open`. Returns its reply and the record, whose scheme is the hash's scheme."""
     attempt = 0
     while True:
         until = scheme_record.until(record)
@@ -141,14 +146,13 @@ def _opened(
 
 
 def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
-    """Read the record of a tag whose hash is of the scheme `found`; if it is the hash that lags behind, floor that.
+    """Read the record again, because the hash has another scheme (`found`). If the hash has an older one, update it.
 
-    What was loaded under the older scheme is dropped then, unless it makes the same values: a gap. Counters that are
-    reserved under the new one lie above all of it.
+    This drops its segments, unless both schemes give the same values: a gap. All later reservations are above them.
     """
     record = yield from read_record(tag)
     if scheme_record.turn(record.scheme_id) < scheme_record.turn(found):
-        # A change is in the store before it is in the hash: this store went back to before it.
+        # A change is written to the store first, then to the hash. So this store has gone back in time.
         yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))
         raise StoreBehind(tag, max=record.max, scheme=found)
     if record.scheme_id != found:
@@ -157,10 +161,10 @@ def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
 
 
 def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]:
-    """Begin the period in which Redis's clock stands; return the record after. `clock`: in ms since 1970.
+    """Begin the period of Redis's time `clock` (ms since 1970). Returns the new record.
 
-    First the store, then the hash, as with every floor. If the store's numbers are of a later period already, that one
-    goes on: Redis's clock went back, and periods never do.
+    The store is changed first, then the hash. If the store already has a later period, that one stays: Redis's clock
+    went back, and periods never do.
     """
     periods = scheme_record.periods(record)
     if periods is None:
@@ -179,15 +183,15 @@ def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]
 
 
 def size(record: Tag, wanted: int) -> int | None:
-    """Return how many numbers to reserve: those that are wanted, or None: a segment, if that holds as many."""
+    """Return how many numbers to reserve. None: one segment, which is enough for `wanted`."""
     return wanted if wanted > record.segment else None
 
 
 def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, int]:
-    """Return how many numbers to reserve, and the last one, so that none lies beyond a period's limit. See `size`.
+    """Return how many numbers to reserve, and the highest one that may be used in this period. See `size`.
 
-    The store knows no limit there. Numbers that were reserved beyond it would be missing once it is raised. Raises
-    LimitHit; a record that is halted, or behind, is left to the store.
+    The store does not know a period's limit. Numbers reserved beyond the limit would be lost when the limit is raised.
+    Raises LimitHit. Halted records, and records below `at_least`, are left to the store.
     """
     last = last_counter(record)
     if last is None or record.halted or record.max < at_least:
@@ -202,7 +206,7 @@ def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, 
 def reserve_and_load(
     record: Tag, key: str, opened: gateway.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
 ) -> Steps[Extension]:
-    """Reserve a segment in the store, and load it into the hash that was opened."""
+    """Reserve a segment in the store, and load it into the opened hash."""
     tag, n, last = record.tag, size(record, wanted), HIGHEST
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
@@ -221,8 +225,8 @@ def reserve_and_load(
     )
     low, high = reserved.low, min(reserved.high, last)
     if reserved.tag.scheme_id != record.scheme_id or low >= high:
-        # Changed meanwhile: processes that draw from this hash would make other numbers of them. Or others were
-        # reserved up to the limit, or a period was begun.
+        # The scheme was changed, so other processes would convert these counters differently. Or the period is used up
+        # or over.
         return Extension("stale", reserved.tag)
     loaded = yield from send(gateway.load(key, low, high, mark(low, high), reign=opened.reign, born=opened.born))
     match loaded.status:
@@ -238,10 +242,11 @@ def reserve_and_load(
 def confirm_behind(
     record: Tag, key: str, store_id: str, opened: gateway.Opened, stands_at: int, *, seen: int
 ) -> Steps[None]:
-    """Tell a store that went back in time from a lost race; if it did, halt the tag and raise StoreBehind.
+    """If the store has gone back in time, halt the tag and raise StoreBehind. Return if a race only made it look so.
 
-    Redis, the store and Redis again, with the same reign and born and both tops above: no process emptied the hash
-    and handed its numbers back in between. A number that this process itself has seen needs no second look.
+    If this process has seen a number above the store's, that is proof. Otherwise Redis is read again after the store.
+    If the hash still has the same term and born, and is above the store both times, nobody has returned numbers in
+    between.
     """
     tag, taken = record.tag, seen
     if stands_at >= seen:

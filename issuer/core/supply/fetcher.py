@@ -1,4 +1,4 @@
-"""Fetching of segments, or of leases: one caller or the scheduler fetches the next one, the others wait for it."""
+"""Fetches segments or leases: one caller or the scheduler fetches the next one, and the other callers wait for it."""
 
 from __future__ import annotations
 
@@ -26,45 +26,46 @@ from issuer.core.supply.state import TagState
 from issuer.errors import IssuerError, RedisUnavailable, StoreFull, StoreUnavailable, Unavailable
 from issuer.times import lasting
 
-#: If the scheduler has not begun a flight after this many seconds, a caller that waits for it takes it over.
+#: If the scheduler has not started a flight after this many seconds, a waiting caller does its work.
 UNCLAIMED = 0.25
 
-#: A store that gave no answer in less is perhaps only slow: a caller in a hurry must not keep others from it.
+#: If the store did not answer in less time, it may only be slow. A caller with little time left must not declare an
+#: outage.
 EVIDENCE = 0.25
 
-#: Once callers have waited for this many seconds observers hear of it, whatever they wait for.
+#: CallersWait is sent after callers have waited for this many seconds, whatever the reason.
 NOTABLE = 1.0
 
-#: Gets a piece, by the deadline; returns how many came, 0 or 1, and whether asking again makes sense at once.
+#: Fetches a range before the deadline. Returns how many came (0 or 1), and whether callers may retry at once.
 Fetch = Callable[[Flight, Deadline], Steps[tuple[int, bool]]]
 
 
 class Shortage:
-    """Tells observers of a shortage once, and of its end."""
+    """Reports a shortage of numbers to observers once, and its end."""
 
     def __init__(self, state: TagState, runtime: Runtime) -> None:
-        #: The deadlines of callers that wait for numbers. A driver adds those that wait for another's.
+        #: The deadlines of callers that wait for numbers. A driver adds those that wait for another caller's draw.
         self.waiting: set[Deadline] = set()
-        #: Since when callers have waited in vain, on the monotonic clock; and whether observers have heard of it.
+        #: Since when callers have waited, on the monotonic clock; and whether observers were informed.
         self.since: float | None = None
         self._told = False
-        #: When it made sense to ask Redis again, when it was asked last in vain.
+        #: `retry_after` of the last draw that Redis did not answer, in seconds.
         self.redis_retry = LONGEST_PAUSE
-        #: Why Redis gave nothing when it was asked last; "" if it did, or wasn't asked yet. And since when it doesn't,
-        #: on the monotonic clock.
+        #: The error of the last draw that Redis did not answer. "" after an answer, or if there was no draw. And since
+        #: when Redis has not answered, on the monotonic clock.
         self.redis_trouble = ""
         self.redis_silent_since = 0.0
-        #: Why Redis has lost this tag's numbers, until they come again: what it answered to a draw.
+        #: Why Redis has lost this tag's numbers: the status of a draw. "" once new numbers are available.
         self.loss = ""
-        #: The highest number seen when a caller found all segments used up.
+        #: The highest number seen when all segments were last found used up.
         self._ran_out_at = 0
         self._state = state
         self._runtime = runtime
 
     def lack(self, why: IssuerError | None, since: float, *, late: bool = False) -> None:
-        """Say why callers wait, once an outage: the loader may be another process, which says it elsewhere.
+        """Emit CallersWait once an outage. The loader may be another process, whose log has the cause.
 
-        `since`: when they began to, on the monotonic clock; `late`: one of them waits no longer.
+        `since`: when they began to wait, on the monotonic clock. `late`: one of them has reached its deadline.
         """
         if not self.waiting:
             return
@@ -76,7 +77,7 @@ class Shortage:
             self._runtime.emit(CallersWait(self._state.tag, str(cause)))
 
     def supplied(self) -> None:
-        """Take note that a caller has got numbers; say it if observers have heard that callers wait."""
+        """Record that a caller got numbers. Emit CallersServed if CallersWait was emitted."""
         since, told = self.since, self._told
         if since is not None:
             self.since, self._told = None, False
@@ -84,9 +85,9 @@ class Shortage:
                 self._runtime.emit(CallersServed(self._state.tag, monotonic() - since))
 
     def none_drawn(self, status: str) -> None:
-        """Say why a draw brought no numbers, though this process has seen some: they are used up, or Redis lost them.
+        """Report that a draw returned no numbers although this process has seen some: all are used, or lost.
 
-        Lost: the hash is gone, or of another reign.
+        Redis has lost them if the hash is missing or belongs to another term.
         """
         taken = self._state.taken()
         if status == "exhausted" and taken > self._ran_out_at:
@@ -97,13 +98,13 @@ class Shortage:
             self._runtime.emit(FenceTripped(self._state.tag, status))
 
     def loss_over(self, low: int) -> None:
-        """Say what the loss has cost, as numbers above `low` come."""
+        """Report how many numbers the loss cost, when numbers above `low` arrive."""
         loss, self.loss = self.loss, ""
         seen = self._state.taken()
         self._runtime.emit(NumbersLost(self._state.tag, loss, low, seen, max(0, low - seen)))
 
     def redis_silent(self, error: RedisUnavailable) -> None:
-        """Take note that Redis gives no answer to draws; say it once."""
+        """Record that Redis does not answer draws, and emit RedisSilent once."""
         fresh = not self.redis_trouble
         self.redis_retry, self.redis_trouble = error.retry_after, str(error)
         if fresh:
@@ -111,21 +112,21 @@ class Shortage:
             self._runtime.emit(RedisSilent(self._state.tag, error))
 
     def redis_back(self) -> None:
-        """Say that Redis answers again."""
+        """Emit RedisBack."""
         self.redis_trouble = ""
         self._runtime.emit(RedisBack(self._state.tag, monotonic() - self.redis_silent_since))
 
 
 class Fetcher:
-    """Fetches pieces of one kind for all callers of a tag, one at a time.
+    """Fetches ranges of one kind for all callers of a tag, one at a time.
 
-    The scheduler fetches segments, whose caller only waits; a lease is one round trip, which its caller makes itself.
+    The scheduler fetches segments. A lease takes one round trip, which the caller makes itself.
     """
 
     def __init__(
         self, runtime: Runtime, origin: Origin, shortage: Shortage, fetch: Fetch, segments: Fetcher | None = None
     ) -> None:
-        """`segments`: the fetcher of the segments that leases come from; None: of segments itself."""
+        """`segments`: the fetcher of segments, if this one fetches leases."""
         self.flights = SingleFlight(runtime.flight, longest=runtime.settings.window + 1)
         self._tag = origin.tag
         self._runtime = runtime
@@ -135,10 +136,10 @@ class Fetcher:
         self._segments = segments or self
 
     def wait_for(self, deadline: Deadline, wanted: int = 0) -> Steps[bool]:
-        """Wait until a piece may have come, or fetch it if no other caller does. Returns whether one has come.
+        """Wait until a range may have arrived, or fetch it if no other caller does. Returns whether one has arrived.
 
-        `wanted`: how many numbers the caller wants. Raises at the deadline. If the store has been away for longer than
-        a caller shall insist, and another caller or job finds out when it is back, raises at once.
+        `wanted`: how many numbers the caller wants. Raises an error at the deadline. It raises at once if the store has
+        been down for longer than `insist`, and another caller or job tries it again.
         """
         leased = self._segments is not self
         if not leased and self.flights.failures and self.given_up and self.prefetch(wanted):
@@ -149,16 +150,16 @@ class Fetcher:
                 yield from self.fly(flight, deadline, in_person=True)
             elif leads:
                 yield from self._lead(flight, deadline)
-                leads = False  # the scheduler has it
+                leads = False  # the scheduler does it
             if not flight.started:
-                # The scheduler's pool is full, or the interpreter exits. A caller without time left doesn't take it
-                # over: it would fail the flight for those that have more.
+                # The scheduler's pool is full, or the interpreter exits. A caller without time left must not start the
+                # flight: it would fail for callers with more time.
                 finished = yield from wait(flight, min(UNCLAIMED, deadline.left()))
                 if not finished and deadline.left() > 0:
                     yield from self.fly(flight, deadline, in_person=True)
         except BaseException:
-            # Interrupted: the others must not wait for us. It is no failure: counted as one, callers that are cancelled
-            # would stretch the pause, and an election would lapse unserved (seen: 4 s).
+            # Interrupted: the other callers must not wait for this one. It does not count as a failure. Otherwise
+            # callers that are cancelled would extend the pause, and an election would time out unused (seen: 4 s).
             if flight.ours or (leads and not flight.started):
                 flight.finish(progress=False)
             raise
@@ -166,7 +167,7 @@ class Fetcher:
 
     @property
     def given_up(self) -> bool:
-        """Whether the store has been away for longer than callers wait for it."""
+        """Whether the store has been down for longer than callers wait for it."""
         silence = self._segments.flights.silence
         return silence is not None and silence >= self._runtime.settings.insist
 
@@ -175,8 +176,7 @@ class Fetcher:
         if rest:
             yield from sleep(min(rest, deadline.left()))
         if rest and deadline.left() <= 0:
-            # It never began, so it is no failure: counted as one, callers in a hurry would stretch the pause without
-            # end.
+            # Not started, so it is no failure. Otherwise callers with little time would extend the pause without end.
             flight.finish(progress=False)
         elif not self._runtime.background(partial(self.fly, flight)):
             if deadline.left() > 0 and flight.start():
@@ -201,10 +201,10 @@ class Fetcher:
         return flight.progress
 
     def late(self) -> IssuerError:
-        """Return the error for a caller that waits no longer."""
+        """Return the error for a caller that stops waiting."""
         segments, own = self._segments.flights, self.flights.trouble
         if segments is not self.flights and isinstance(own, StoreUnavailable):
-            # It waited for a segment itself, and says what for.
+            # The caller fetched the segment itself, and its error names the reason.
             return renewed(own)
         trouble = segments.trouble or own
         if isinstance(trouble, RedisUnavailable):
@@ -214,7 +214,7 @@ class Fetcher:
             silence = segments.silence
             when = "at the deadline" if silence is None else f"and the store has not answered for {lasting(silence)}"
             message, after = f"tag {self._tag!r}: no number is left {when}: {reason}", segments.retry_after()
-            if isinstance(trouble, StoreFull):  # the reason has its advice
+            if isinstance(trouble, StoreFull):  # the reason contains the advice
                 late = StoreFull(message, tag=self._tag, retry_after=after, advice="", path=trouble.path)
             else:
                 late = StoreUnavailable(message, tag=self._tag, retry_after=after)
@@ -223,10 +223,10 @@ class Fetcher:
         return late
 
     def prefetch(self, wanted: int = 0) -> bool:
-        """Fetch the next piece in the background, if a scheduler is there to do it. Never waits.
+        """Fetch the next range in the background if there is a scheduler. Never waits.
 
-        `wanted`: how many numbers a caller wants of it. Returns whether one comes without the caller's doing: it is
-        being fetched, or will be after a pause, or begins to be.
+        `wanted`: how many numbers a caller wants. Returns whether the range arrives without work of the caller: it is
+        being fetched now, or will be after a pause.
         """
         if self.flights.flight is not None or (self.flights.failures and self.flights.pause()):
             return True
@@ -239,9 +239,10 @@ class Fetcher:
         return True
 
     def fly(self, flight: Flight, deadline: Deadline, *, in_person: bool = False) -> Steps[int]:
-        """Fetch a piece and finish the flight, also after an error, unless another caller does. Returns how many came.
+        """Fetch a range and finish the flight, even after an error. Does nothing if another caller does it.
 
-        `in_person`: the caller that waits for it does; it may be in a hurry.
+        Returns how many ranges were fetched. `in_person`: the caller itself waits for it, and may have little time
+        left.
         """
         loaded, flights, emit = 0, self.flights, self._runtime.emit
         if not flight.start():
@@ -263,7 +264,7 @@ class Fetcher:
                 unforeseen.__cause__ = error
                 flights.finish(flight, progress=False, error=unforeseen)
             else:
-                # What strikes a caller, as a signal's handler does, is its own affair: the waiters try again.
+                # An error that struck only this caller, such as one of a signal handler. The waiters try again.
                 flight.finish(progress=False)
             raise
         else:

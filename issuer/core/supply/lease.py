@@ -1,4 +1,4 @@
-"""Leases: numbers that a process draws ahead from Redis and serves from its own memory. Trend tags only."""
+"""Leases: numbers that a process draws from Redis in advance and serves from memory. Only for trend tags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from issuer_persistence.records import fresh_version
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A range drawn from Redis for this process alone, and the hash that it came from: its reign, born and backs."""
+    """A range drawn from Redis for this process alone, with the hash's term, `born` id and count of returns.
+
+    A hash gets a new random `born` id each time it is created or emptied.
+    """
 
     low: int
     high: int
@@ -24,9 +27,9 @@ class Lease:
 
 
 def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme: str, probe: bool) -> Steps[bool]:
-    """Say whether the hash is another one than the leases came from: Redis failed over, or `recover` has run.
+    """Whether the hash has changed since the leases were drawn: Redis failed over, or `recover` was run.
 
-    Their numbers are this process's alone even then; but after `recover` nothing old shall be issued any more.
+    The numbers still belong to this process, but after `recover` no old number may be issued.
     """
     opened = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look", scheme=scheme), probe=probe)
     if opened.status == "otherscheme":
@@ -37,10 +40,10 @@ def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme:
 
 
 def give_back(key: str, held: Sequence[Lease], used: int) -> Steps[int]:
-    """Give the numbers above `used` back to Redis, if no number was drawn since; return how many it took back.
+    """Return the numbers above `used` to Redis, if it has issued none since. Returns how many Redis took back.
 
-    The caller has forgotten them already. They are spent, whatever the reply; a second copy is refused. They come back
-    as far as the leases lie end to end, in one reign and of one born; what lies before stays a gap.
+    The caller must have dropped them, and never uses them again, whatever the reply. A repeated call is rejected. Only
+    adjacent leases of one term and born are returned, from the end. Earlier ones are a gap.
     """
     first = len(held) - 1
     while first > 0 and held[first - 1].high == held[first].low and _same(held[first - 1], held[first]):
@@ -59,6 +62,6 @@ def _same(one: Lease, other: Lease) -> bool:
 
 
 def parted(held: Sequence[Lease | Reservation]) -> tuple[list[Lease], list[Reservation]]:
-    """Split what a process holds into what came from Redis and what it reserved itself."""
+    """Split ranges into those drawn from Redis and those reserved in the store."""
     leases = [piece for piece in held if isinstance(piece, Lease)]
     return leases, [piece for piece in held if not isinstance(piece, Lease)]

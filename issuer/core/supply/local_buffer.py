@@ -1,4 +1,4 @@
-"""The numbers that a process holds in its own memory, and where `next(tag)` finds them. No I/O."""
+"""Numbers in the memory of this process, and the place where `next(tag)` finds them. No I/O."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from issuer.errors import CalledWithin
 from issuer.forks import under_way
 from issuer.reentry import CallLock
 
-#: One piece in use and one in reserve: a process that is killed loses these at most.
+#: One range in use and one in reserve. A process that is killed loses at most these two.
 BUFFERS = 2
 
-#: Most numbers that are laid open at once. Between two layings-open there is time to look at the clock and at the mark,
-#: so this bounds what a process that was paused issues before it does; of a number's 80 ns, 1 is for that.
+#: Most numbers that are published to the fast path at once. A process that was paused may issue so many before it
+#: checks the clock and the threshold. Publishing takes 1 ns of a number's 80 ns.
 OPEN = 4096
 
-#: Whether one step of an iterator in C can be taken by one thread only: under the GIL, not in a free-threaded Python.
+#: Whether a step of a C iterator is atomic: True with the GIL, False in a free-threaded Python.
 _ATOMIC = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Range(Protocol):
-    """A range of numbers that this process alone owns: low+1 .. high."""
+    """A range of numbers that only this process may issue: low+1 .. high."""
 
     @property
     def low(self) -> int:
-        """The number before the first."""
+        """The number before the first one."""
 
     @property
     def high(self) -> int:
@@ -39,8 +39,8 @@ class Range(Protocol):
 
 P = TypeVar("P", bound=Range)
 
-#: The pieces held, oldest first; the last number that left the first of them, taken or laid open; its mark; what is
-#: laid open; the highest number issued before what is laid open. A plain tuple: a named one takes 0.5 us more to make.
+#: (ranges, oldest first; last number taken or published of the first range; its threshold; published numbers; highest
+#: number issued before them). A plain tuple, as creating a named tuple takes 0.5 us longer.
 _State = tuple[tuple[P, ...], int, int, Iterator[int], int]
 
 _NOTHING: Iterator[int] = iter(())
@@ -49,7 +49,7 @@ _Range = type(iter(range(0))), type(iter(range(2**63)))
 
 
 class Place:
-    """A caller's place in the row of those that found the buffer empty, and the range that was put aside for it."""
+    """A caller's place in the queue for an empty buffer, and the numbers that were set aside for the caller."""
 
     __slots__ = ("n", "taken")
 
@@ -60,14 +60,14 @@ class Place:
 
 
 def spend(numbers: Iterator[int]) -> list[int]:
-    """Take all that is left of an open range; a stream that still holds it finds it empty. One step under the GIL."""
+    """Take all remaining numbers, so that a stream that uses the same iterator gets none. Atomic with the GIL."""
     return list(numbers)
 
 
 class FastPath:
-    """Per tag the iterator that `next(tag)` consumes: open numbers of the local buffer, or draws of the tag's combiner.
+    """For each tag, the iterator from which `next(tag)` takes numbers: published numbers of the local buffer, or draws.
 
-    `numbers` is for reading, without a lock. All that writes there is here.
+    `numbers` may be read by all, without a lock. Only this class writes to it.
     """
 
     __slots__ = ("numbers",)
@@ -76,20 +76,20 @@ class FastPath:
         self.numbers: dict[str, Iterator[int]] = {}
 
     def lay(self, tag: str, numbers: Iterator[int]) -> None:
-        """Let `next(tag)` find these."""
+        """Publish these numbers for `next(tag)`."""
         self.numbers[tag] = numbers
 
     def withdraw(self, tag: str, only: Iterator[int] | None = None) -> None:
-        """Let `next(tag)` find nothing; `only`: if these are what it would find."""
+        """Unpublish the tag's numbers. `only`: do so only if these are the published ones."""
         if only is None or self.numbers.get(tag) is only:
             self.numbers.pop(tag, None)
 
     def withdraw_all(self) -> None:
-        """Let `next` find nothing of any tag."""
+        """Unpublish the numbers of all tags."""
         self.numbers.clear()
 
     def spend(self) -> None:
-        """In a forked child: spend the parent's numbers too, so that no stream that still holds them issues one."""
+        """In a forked child: discard the parent's numbers, also for streams that use the same iterators."""
         for numbers in list(self.numbers.values()):
             if isinstance(numbers, _Range):
                 spend(numbers)
@@ -97,40 +97,39 @@ class FastPath:
 
 
 class LocalBuffer(Generic[P]):
-    """A double buffer of ranges. A number leaves it once.
+    """A double buffer of ranges. Each number leaves it once.
 
-    The next few thousand numbers are *open*: an iterator in C, put where `next(tag)` finds it without a lock, at 80 ns
-    a number. It ends before the mark and at the end of a piece, so that a caller that finds it empty comes here, and
-    sees to the refill.
+    The next few thousand numbers are published: `next(tag)` takes them from a C iterator, without a lock, in 80 ns
+    each. The iterator ends before the threshold and at the end of a range. The caller that finds it empty calls `take`,
+    which publishes the next ones, and triggers the refill if the threshold is reached.
 
-    Each method replaces the whole state by one assignment. A KeyboardInterrupt, or a signal handler that raises, may
-    come between any two bytecodes. Between two assignments it would leave `cur` in one piece and the end of another
-    one, and other processes' numbers in between would be issued (seen: 2 repeats in 47 701 numbers). A draw of that
-    handler, or of a finalizer, in the middle of a method is refused: it would take the same numbers.
+    Each method replaces the whole state by one assignment, as a KeyboardInterrupt or a signal handler's error can occur
+    between any two bytecodes. Between two assignments, the position of one range would be combined with the end of
+    another one, and numbers of other processes would be issued (seen: 2 repeats in 47 701 numbers). A signal handler or
+    finalizer that draws during a method is refused: it would take the same numbers.
 
-    Callers that found it empty are served first come, first served, before anything of the next piece is laid open.
-    The caller that fetches a piece goes on at once, and one that draws in a loop would take all of it each time: of 21
-    tasks that shared pieces of 2, one stood still for a minute while the others had 880 numbers.
+    Callers of an empty buffer are served in the order of arrival, before a new range is published. Otherwise the caller
+    that fetches the ranges could take all of them in a loop: of 21 tasks that shared ranges of 2 numbers, one waited
+    for a minute while the others got 880 numbers.
     """
 
     __slots__ = ("_fast_path", "_lock", "_passed", "_row", "_state", "_tag")
 
     def __init__(self, tag: str, fast_path: FastPath | None) -> None:
-        """`fast_path`: where `next(tag)` finds open numbers; None: nothing is laid open, and each call comes here."""
+        """`fast_path`: where numbers are published. None: nothing is published, and each call uses `take`."""
         self._lock = CallLock()
         self._tag = tag
         self._fast_path = fast_path if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
-        #: How many numbers have left the pieces that aren't held any more. For metrics alone: an interrupt may cost
-        #: some.
+        #: How many numbers were issued from ranges that are dropped. Only for metrics: an interrupt may lose some.
         self._passed = 0
-        # While a caller is in it nothing is left.
+        # While a caller is queued, the buffer is empty.
         self._row: OrderedDict[Place, None] = OrderedDict()
 
     def take(self, n: int, place: Place | None = None) -> tuple[int, int] | None:
-        """Take up to n numbers: low+1 .. high are the caller's. None if nothing is left.
+        """Take up to n numbers: low+1 .. high. None if the buffer is empty.
 
-        `place`: then the caller stands in the row with it, and asks again with the same one, until it calls `leave`.
+        `place`: queue the caller with it. The caller calls again with the same place, and ends with `leave`.
         """
         with self._lock.thread, self._lock.call():
             if place is not None and place.taken is not None:
@@ -141,7 +140,7 @@ class LocalBuffer(Generic[P]):
             return taken
 
     def leave(self, place: Place) -> None:
-        """Leave the row. What was put aside for a caller that is interrupted is a gap."""
+        """Leave the queue. If the caller was interrupted, the numbers set aside for it are a gap."""
         with self._lock.thread, self._lock.call():
             self._row.pop(place, None)
 
@@ -170,7 +169,7 @@ class LocalBuffer(Generic[P]):
         return cur, high
 
     def _serve_row(self) -> None:
-        """Put aside what the callers in the row want, as far as it goes."""
+        """Set numbers aside for the queued callers, as long as there are any."""
         while self._row:
             place = next(iter(self._row))
             place.taken = self._take(place.n)
@@ -179,7 +178,7 @@ class LocalBuffer(Generic[P]):
             self._row.popitem(last=False)
 
     def add(self, piece: P) -> bool:
-        """Keep it as the next one; False if there is no room, or it isn't above what is held or was issued."""
+        """Append the range. False if the buffer is full, or if the range is not above all numbers held or issued."""
         with self._lock.thread, self._lock.call():
             held, cur, at, shown, issued = self._state
             passed = self._passed
@@ -198,9 +197,9 @@ class LocalBuffer(Generic[P]):
             return True
 
     def pass_by(self, low: int, high: int) -> bool:
-        """Take note that low+1 .. high, which were asked for when there was no buffer yet, are issued past it.
+        """Record that low+1 .. high, which were requested before the buffer existed, are issued outside of it.
 
-        False if they can't be: a later caller might get lower ones from here, or has got higher ones.
+        Returns False if they must not be issued, as numbers from the buffer could come out of order.
         """
         with self._lock.thread, self._lock.call():
             if self._state[0] or self._state[4] > low:
@@ -209,7 +208,7 @@ class LocalBuffer(Generic[P]):
             return True
 
     def empty(self) -> tuple[tuple[P, ...], int]:
-        """Forget everything; return what was held, oldest first, and the last number used of the first of them."""
+        """Drop everything. Returns the ranges, oldest first, and the last number used of the first range."""
         with self._lock.thread, self._lock.call():
             held, cur, _, shown, issued = self._state
             left = spend(shown)
@@ -219,9 +218,9 @@ class LocalBuffer(Generic[P]):
             return held, used
 
     def shut(self, patience: float = -1) -> None:
-        """Lay nothing open any more until the next `take`, so that the next caller comes here.
+        """Unpublish all numbers until the next `take`.
 
-        `patience`: wait that many seconds at most. Past them what lies open is a gap.
+        `patience`: seconds to wait for the lock; after that the published numbers become a gap. -1: no limit.
         """
         if not self._lock.thread.acquire(timeout=patience):
             spend(self._state[3])
@@ -238,17 +237,17 @@ class LocalBuffer(Generic[P]):
             self._lock.thread.release()
 
     def spend(self) -> None:
-        """In a forked child: forget the parent's numbers. Takes no lock.
+        """In a forked child: drop the parent's numbers, without a lock.
 
-        They are left neither to a stream that has hold of what lies open, nor to a task's call that was under way, and
-        goes on in the child (seen: a number twice).
+        Otherwise a stream that uses the published iterator, or a task's call that continues in the child, could issue a
+        number a second time (seen).
         """
         *_, shown, issued = self._state
         self._state = ((), 0, 0, _NOTHING, issued)
         spend(shown)
 
     def close_up(self) -> None:
-        """Lay nothing open from now on: its numbers are made into others first."""
+        """Publish nothing from now on, as a scheme must convert each number first."""
         self.shut()
         self._fast_path = None
 
@@ -262,12 +261,12 @@ class LocalBuffer(Generic[P]):
 
     @property
     def open(self) -> Iterator[int]:
-        """The numbers that are laid open, perhaps none."""
+        """The published numbers; may be empty."""
         return self._state[3] if self._fast_path is not None else _NOTHING
 
     @property
     def upcoming(self) -> int | None:
-        """The number that leaves it next, None if it is empty."""
+        """The number that is issued next, None if the buffer is empty."""
         with self._lock.thread, self._lock.call():
             held, cur, _, shown, _ = self._state
             laid_open = length_hint(shown)
@@ -277,32 +276,32 @@ class LocalBuffer(Generic[P]):
 
     @property
     def held(self) -> tuple[P, ...]:
-        """The pieces held, oldest first, used up or not."""
+        """The ranges, oldest first, including used ones."""
         return self._state[0]
 
     @property
     def due(self) -> bool:
-        """Whether the next piece should be fetched: the mark is reached, or nothing is held."""
+        """Whether the next range should be fetched: the threshold is reached, or the buffer is empty."""
         with self._lock.thread, self._lock.call():
             held, cur, at, _, _ = self._state
             return cur >= at and len(held) < BUFFERS
 
     @property
     def issued(self) -> int:
-        """The highest number issued from here, 0 if none."""
+        """The highest number issued from the buffer, 0 if none."""
         with self._lock.thread, self._lock.call():
             return self._issued()
 
     @property
     def count(self) -> int:
-        """How many numbers have left it so far."""
+        """How many numbers were issued from the buffer so far."""
         with self._lock.thread, self._lock.call():
             held, cur, _, shown, _ = self._state
             return self._passed + (cur - length_hint(shown) - held[0].low if held else 0)
 
     @property
     def left(self) -> int:
-        """How many numbers it holds."""
+        """How many unused numbers the buffer has."""
         with self._lock.thread, self._lock.call():
             held, cur, _, shown, _ = self._state
             return sum(each.high - each.low for each in held) - (cur - length_hint(shown) - held[0].low) if held else 0

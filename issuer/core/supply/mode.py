@@ -1,4 +1,4 @@
-"""The mode of a tag in a process: its numbers are drawn from Redis, leased there, or reserved in the store."""
+"""The mode of a tag in this process: its numbers are drawn from Redis, leased from it, or reserved in the store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Mode(Enum):
-    """The origin of a tag's numbers: Redis in each draw; leases of it, or segments of our own, in the local buffer."""
+    """The source of a tag's numbers: each draw from Redis, or a local buffer of leases or of own segments."""
 
     REDIS = "redis"
     LEASED = "leased"
@@ -48,22 +48,21 @@ class Mode(Enum):
 
 
 class Origin:
-    """A tag's mode in this process, and what goes with it: the local buffer, the open numbers, whose hash it is.
+    """A tag's mode in this process, its local buffer and published numbers, and the check of whose hash it is.
 
-    A record that is read may change the mode. A tag that is gone, or a hash of another store, drops what is held.
+    A new record may change the mode. If the tag is gone, or the hash belongs to another store, the buffer is emptied.
     """
 
     def __init__(self, state: TagState, runtime: Runtime) -> None:
         self.mode = Mode.REDIS if runtime.redis else Mode.DIRECT
-        #: Held while the mode changes, or a piece comes into the local buffer.
+        #: Held while the mode changes, or while a range is added to the local buffer.
         self.lock = CallLock()
-        #: The born that leases came under when the record was read last.
+        #: The hash's `born` id when the record was last read for a lease.
         self.born = ""
-        #: How many numbers a stream has asked to draw ahead, of a trend tag for which neither tag nor issuer says it:
-        #: the least, and the present number.
+        #: Lease sizes that a stream has requested, for trend tags without a setting for it: minimum and current size.
         self._stream_least = 0
         self.stream_lease = 0
-        #: When the last lease came, on the monotonic clock.
+        #: When the last lease was drawn, on the monotonic clock.
         self._leased_at = 0.0
         self._draws: Iterator[int] | None = None
         self.tag = state.tag
@@ -74,18 +73,19 @@ class Origin:
     # ------------------------------------------------------------------ the fast path
 
     def lay_open(self, draws: Iterator[int] | None = None) -> None:
-        """Let `next` find these in `open` while each draw goes to Redis; None: what was put away."""
+        """Publish these draws for `next` while each draw goes to Redis. None: publish the previous ones again."""
         with self.lock.thread, self.lock.call():
             self._draws = self._draws if draws is None else draws
             self._settle()
 
     def _settle(self) -> None:
-        """Create or drop the local buffer to match the mode: it exists only where own segments or leases fill it."""
+        """Create or drop the local buffer to match the mode: only leases and direct mode need one."""
         state, runtime = self._state, self._runtime
         if state.ended is not None:
             return
         if self.mode is Mode.DIRECT or self.lease_size():
-            # Leases have to be looked at every second, and without a scheduler only the caller can do that.
+            # Leases must be checked every second. Without a scheduler only the caller can do it, so nothing is
+            # published.
             fast_path = runtime.fast_path if runtime.scheduled or not runtime.redis else None
             state.hand = state.hand or LocalBuffer(state.tag, fast_path)
             self.mode = self.mode if self.mode is Mode.DIRECT else Mode.LEASED
@@ -102,20 +102,20 @@ class Origin:
                 runtime.fast_path.withdraw(state.tag)
             elif self._draws is not None and not under_way():
                 runtime.fast_path.lay(state.tag, self._draws)
-                if state.ended is not None:  # looked at last: `close` may run beside this
+                if state.ended is not None:  # checked last, as `close` may run at the same time
                     runtime.fast_path.withdraw(state.tag)
 
     def lease_size(self) -> int:
-        """How many numbers to draw ahead; 0: none."""
+        """Return how many numbers to draw ahead; 0 for none."""
         record = self._state.record
         if record is None or record.order == "strict" or not countable(record.scheme):
             return 0
         return record.lease if record.lease is not None else self._runtime.settings.lease or self.stream_lease
 
     def lease_for_stream(self, n: int) -> Steps[None]:
-        """From now on draw n numbers ahead, if it is a trend tag and neither the tag nor the issuer says how many.
+        """Draw n numbers ahead from now on, if neither the trend tag nor the issuer has a setting for it.
 
-        More while they are used up quickly; see arithmetic.stream_lease.
+        The size grows while leases are used up quickly, see arithmetic.stream_lease.
         """
         if self._stream_least != n:
             if self._state.record is None:
@@ -125,7 +125,7 @@ class Origin:
                 self._settle()
 
     def leased(self) -> None:
-        """Take note of a lease that has come: how long the one before has lasted tells how long the next should be."""
+        """Record that a lease was drawn. The time since the previous one determines the size of the next."""
         now, record = monotonic(), self._state.record
         lasted, self._leased_at = now - self._leased_at, now
         if self._stream_least and record is not None:
@@ -135,12 +135,12 @@ class Origin:
     # ------------------------------------------------------------------ the record
 
     def know(self, record: Tag) -> None:
-        """Take the record as the present one. Raises ConfigurationError if its numbers can't be made here."""
-        state, scheme = self._state, self._runtime.scheme(record)  # first, as it may refuse
+        """Use this record from now on. Raises ConfigurationError if its scheme is not available here."""
+        state, scheme = self._state, self._runtime.scheme(record)  # first, as it may raise
         with self.lock.thread, self.lock.call():
             if turn(record.scheme_id) < turn(state.scheme_id):
-                # Read before a change, and come after it. With the scheme from before, the counters that were reserved
-                # since would have the values of others (seen: 2 repeats in 533 numbers).
+                # An old record that arrived late. With its scheme, counters reserved since would get the values of
+                # others (seen: 2 repeats in 533 numbers).
                 return
             near = state.know(record, scheme)
             self._settle()
@@ -148,13 +148,13 @@ class Origin:
             self._runtime.emit(near)
 
     def forget_record(self) -> None:
-        """Lease nothing until the record has been read again."""
+        """Draw no lease until the record has been read again."""
         with self.lock.thread, self.lock.call():
             self._state.record = None
             self._settle()
 
     def learn(self, *, make: bool = True) -> Steps[Tag]:
-        """Read the tag's record, making the tag if that is allowed, here and in general. Raises UnknownTag."""
+        """Read the tag's record. Create the tag if `make` and the settings allow it. Raises UnknownTag."""
         if not self._runtime.identity.id:
             yield from self.identity()
         try:
@@ -162,13 +162,13 @@ class Origin:
             self.know(record)
         except UnknownTag:
             if self._runtime.redis:
-                with suppress(Unavailable):  # whose hash it is tells more
+                with suppress(Unavailable):  # a ForeignHash would be the more precise error
                     yield from self.look(probe=False)
             raise
         return record
 
     def try_to_learn(self, deadline: Deadline, within: float | None = None) -> Steps[bool]:
-        """Read the record if the store answers; return whether it did. `within`: the seconds that it has for that."""
+        """Read the record if the store answers, and return whether it did. `within`: time limit in seconds."""
         if deadline.left() <= 0:
             return False
         with suppress(Unavailable):
@@ -177,7 +177,7 @@ class Origin:
         return False
 
     def counted(self) -> Steps[Tag]:
-        """Return the record, read if need be, of a tag whose numbers come of its counter. Raises OtherStrategyError."""
+        """Return the record of a tag that has a counter, read if necessary. Raises OtherStrategyError."""
         tag, record = self._state.tag, self._state.record or (yield from self.learn())
         if strategy(record.scheme) != SEGMENT:
             raise OtherStrategyError(f"tag {tag!r} has no counter", tag=tag)
@@ -188,7 +188,7 @@ class Origin:
         return record
 
     def public(self, steps: Steps[T]) -> Steps[T]:
-        """Run the steps with errors as users see them. A tag, or hash, that is gone drops what is held of it."""
+        """Run the steps with public errors. If the tag is gone or the hash is another store's, empty the buffer."""
         state = self._state
         try:
             return (yield from public(steps, state.tag))
@@ -197,7 +197,7 @@ class Origin:
                 raise
             scheme, limit, value = state.record.scheme, error.limit, error.value
             if "stride" in scheme:
-                # The store has counted; the error has the numbers that users see, and have set a limit to.
+                # The store reports counters. Report the limit and the number as users see them.
                 limit, value = last_value(scheme, state.record.limit), state.value(value)
             advice = without_raising(scheme, limit)
             raise LimitReached(state.tag, limit=limit, value=value, advice=advice) from error.__cause__
@@ -206,7 +206,7 @@ class Origin:
             raise
 
     def _drop(self, why: UnknownTag | ForeignHash) -> None:
-        """Drop what is in hand of a tag or hash that is gone: it would be served to its end, unchecked."""
+        """Drop the buffered numbers of a tag or hash that is gone: they would be issued to the end without a check."""
         state = self._state
         with self.lock.thread, self.lock.call():
             if isinstance(why, ForeignHash):
@@ -220,7 +220,7 @@ class Origin:
     # ------------------------------------------------------------------ whose hash it is
 
     def identity(self) -> Steps[str]:
-        """Return the store's id, waiting for it if need be; "" of a store that is empty."""
+        """Return the store's id, waiting for it if necessary. "" if the store is empty."""
         store = self._runtime.identity
         if not store.id:
             store.id = yield from self.public(identity())
@@ -228,22 +228,22 @@ class Origin:
         return store.id
 
     def identity_soon(self) -> Steps[str]:
-        """Return the store's id, "" if it isn't known and the store doesn't say it soon."""
+        """Return the store's id. "" if it is unknown and the store does not answer soon."""
         store = self._runtime.identity
         if store.wanted:
             began, patience = monotonic(), PATIENCE if self._runtime.scheduled else PATIENCE_ALONE
             try:
                 yield from hurried(self.identity(), patience)
             except Unavailable:
-                if monotonic() - began > patience / 2:  # not a caller without time, or an answer that came at once
+                if monotonic() - began > patience / 2:  # not a caller without time, nor an error that came at once
                     store.in_vain()
         return store.id
 
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:
-        """Before a draw: raise ForeignHash if the tag's hash was armed for another store. `probe`: see Send.
+        """Before a draw: raise ForeignHash if the tag's hash belongs to another store. `probe`: see Send.
 
-        Once the hash was seen to be ours, this does nothing: from then on the sweep looks. The sweep looks as well if
-        the store has not said its id soon, as the numbers in Redis don't wait for a store that hangs.
+        If the hash is known to be ours, this does nothing, and the sweep checks again. The sweep also checks if the
+        store did not return its id soon: Redis may have numbers, and they need not wait for a store that hangs.
         """
         if self._state.owned:
             return
@@ -252,11 +252,11 @@ class Origin:
         self._runtime.attend()
 
     def look(self, *, probe: bool = True) -> Steps[gateway.Hash]:
-        """Return the tag's hash. Raises ForeignHash if it isn't ours, as far as the store is known."""
+        """Read and return the tag's hash. Raises ForeignHash if it belongs to another store and that is known."""
         state, store = self._state, self._runtime.identity
         hash = yield from send(gateway.read_hash(state.key), probe=probe)
         state.look(hash)
-        if store.empty:  # another process may have made it since, and then armed the hash
+        if store.empty:  # another process may have written to the store and created the hash since
             yield from self.identity()
         if store.id or store.empty:
             try:
@@ -267,7 +267,7 @@ class Origin:
         return hash
 
     def refuse_backwards(self, low: int, before: int) -> Steps[None]:
-        """Refuse a draw that went back: raise ForeignHash or CorruptState."""
+        """Reject a draw that went back: raise ForeignHash or CorruptState."""
         state = self._state
         state.owned = False
         yield from self.refuse_foreign(probe=True)
@@ -281,9 +281,9 @@ class Origin:
     # ------------------------------------------------------------------ direct and back
 
     def go_direct(self, deadline: Deadline) -> Steps[bool]:
-        """Redis is away: a trend tag goes on with segments of its own. False for a strict one.
+        """Redis is down: serve a trend tag from own segments. Returns False for a strict tag.
 
-        Raises OtherStrategyError, whatever the order, for a tag that has no use for Redis here.
+        Raises OtherStrategyError for tags that do not use Redis here.
         """
         if self._state.record is None and not (yield from self.try_to_learn(deadline)):
             return False
@@ -299,16 +299,16 @@ class Origin:
         return True
 
     def leave_direct(self) -> None:
-        """Draw from Redis again, once what is held is used up. The caller holds the lock."""
+        """Draw from Redis again, once the buffer is used up. The caller holds the lock."""
         self.mode = Mode.LEASED
         self._settle()
 
     # ------------------------------------------------------------------ giving back
 
     def retire(self, why: IssuerError) -> tuple[tuple[Lease | Reservation, ...], int]:
-        """Serve nothing any more: what is laid open is spent, what still comes is given back, callers get `why`.
+        """Issue nothing more: drop published numbers, return those that arrive later, raise `why` in callers.
 
-        Returns what was held, oldest first, and the last number used of the first of them.
+        Returns the ranges of the buffer, oldest first, and the last number used of the first one.
         """
         with self.lock.thread, self.lock.call():
             self._state.ended = why
@@ -320,12 +320,12 @@ class Origin:
         return held
 
     def give_back(self, held: Sequence[Lease | Reservation], used: int) -> Steps[None]:
-        """Give what is left above `used` back to where it came from: leases to Redis, segments to the store."""
+        """Return the numbers above `used`: leases to Redis, segments to the store."""
         if not held:
             return
         leases, reservations = lease.parted(held)
         try:
-            # The higher ones first: both go back from the end.
+            # Highest first, as both take back only the end.
             if reservations:
                 yield from self.public(direct.hand_back(reservations, used))
             if leases:

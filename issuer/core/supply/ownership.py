@@ -1,4 +1,4 @@
-"""Ownership of a hash: it carries the id of the store that armed it; only processes on that store may draw from it."""
+"""A hash has the id of the store that created it. Only processes that use this store may draw from it."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from issuer.core.floor import identity
 from issuer.core.steps import Steps, send
 from issuer.errors import ForeignHash, IssuerError
 
-#: How long a process's first draw waits for the store's id, in seconds: a first connection to a MongoDB takes 20 ms or
-#: more. Longer where no sweep looks later.
+#: How long the first draw of a process waits for the store's id, in seconds. A first connection to MongoDB takes 20 ms
+#: or more. Without a scheduler no sweep checks later, so the draw waits longer.
 PATIENCE = 0.1
 PATIENCE_ALONE = 1.0
 
-#: After this many seconds another caller waits for it; in the background a sweep asks every second.
+#: After this many seconds another caller waits for the id. In the background a sweep requests it every second.
 ASK_AGAIN = 5.0
 
 
 class Identity:
-    """The id of an issuer's store, once it is known: it never changes, and draws must not wait for the store."""
+    """The id of an issuer's store, once it is known. It never changes, and draws must not wait for the store."""
 
     __slots__ = ("_asked_at", "empty", "id")
 
     def __init__(self) -> None:
-        #: "" as long as the store has not said it.
+        #: "" until the store has returned it.
         self.id = ""
-        #: Whether it has none, as nothing was written to it yet: then every hash is another one's.
+        #: Whether the store is empty and so has no id. Then every hash belongs to another store.
         self.empty = False
         self._asked_at = -inf
 
     @property
     def wanted(self) -> bool:
-        """Whether a caller should ask for it now."""
+        """Whether a caller should request the id now."""
         return not self.id and monotonic() - self._asked_at > ASK_AGAIN
 
     def in_vain(self) -> None:
-        """Take note that a caller has waited for it in vain."""
+        """Record that a caller has waited for the id without success."""
         self._asked_at = monotonic()
         self.empty = False
 
 
 def check(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
-    """Say whether the hash is there and this store's. Raises ForeignHash if it is another one's.
+    """Return whether the hash exists. Raises ForeignHash if it belongs to another store.
 
-    Raises CorruptState if its `store` can't be the id of any store, so that only `recover` may write to it.
+    Raises CorruptState if its `store` field is no possible id: then only `recover` may write to the hash.
     """
     if hash.store is None:
         return False
@@ -59,9 +59,9 @@ def check(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
 
 
 def refuse_foreign(tags: Iterable[str], key_of: Callable[[str], str]) -> Steps[None]:
-    """Raise ForeignHash if the hash of one of the tags is another store's; change nothing. `key_of` names the hashes.
+    """Raise ForeignHash if a tag's hash belongs to another store. Changes nothing. `key_of` returns the key of a tag.
 
-    A Redis that is away, or can't be used, is left to the first draw, which looks again.
+    If Redis is unavailable, the check is left to the first draw.
     """
     store_id = yield from identity()
     for tag in tags:

@@ -1,4 +1,4 @@
-"""A look at the number that comes next, which consumes nothing."""
+"""Returns the next number without consuming it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from issuer_persistence.records import Tag
 
 
 def upcoming(record: Tag, key: str | None) -> Steps[int]:
-    """Return the counter that the next draw will bring, if no other call comes before. `key` None: no Redis.
+    """Return the counter of the next draw, if no other draw comes first. `key` None: no Redis.
 
-    With periods the first one of a new period, if that has begun by Redis's clock. Raises LimitHit.
+    With periods: the first counter of a new period, if one has begun by Redis's clock. Raises LimitHit.
     """
     standing = None
     if key is not None:
@@ -36,7 +36,7 @@ def upcoming(record: Tag, key: str | None) -> Steps[int]:
 
 
 def after(record: Tag, standing: int, key: str | None) -> Steps[int]:
-    """Return the counter that comes after `standing`: with periods, within the present one by Redis's clock."""
+    """Return the counter after `standing`; with periods, within the current period by Redis's clock."""
     periods = scheme_record.periods(record)
     if periods is not None:
         clock = yield from send(gateway.server_time(key or ""))

@@ -1,4 +1,4 @@
-"""The refill of a tag: what is fetched, a segment or a lease, and how this process gets it."""
+"""Refills a tag: fetches segments and leases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
 
-#: How many leases below the numbers already issued are thrown away before Redis counts as gone back in time.
+#: How many leases may lie below issued numbers and be dropped, before Redis counts as gone back in time.
 ATTEMPTS = 2
 
 
@@ -30,7 +30,7 @@ class Refill:
     """Fetches segments and leases of a tag, one of each at a time."""
 
     def __init__(self, state: TagState, runtime: Runtime, origin: Origin, shortage: Shortage) -> None:
-        #: How long an election that a draw wins shall stand; None: don't elect this process, it couldn't load.
+        #: Duration of an election in seconds. None: do not elect this process, as it has no scheduler to load with.
         self.window = runtime.settings.window if runtime.scheduled else None
         self.election = Election()
         self.segments = Fetcher(runtime, origin, shortage, self._segment)
@@ -41,22 +41,22 @@ class Refill:
         self._shortage = shortage
 
     def elected(self, wanted: int = 0) -> None:
-        """Take note that a draw has elected this process to load the next segment. `wanted`: of it, by the caller."""
+        """Prepare to load the next segment, as a draw has elected this process. `wanted`: numbers the caller wants."""
         self.election.won += 1
         self._runtime.emit(ElectionWon(self._state.tag))
         self.segments.prefetch(wanted)
 
     def lost(self) -> None:
-        """Take note that the reply to a draw was lost with its caller: counted as one that has elected this process.
+        """Act as if a draw had elected this process, because its caller was interrupted before the reply.
 
-        It may be that one: then no process would load the next segment until the election lapses (seen: 4 s). If it
-        wasn't, a look at Redis in the background is all that it costs.
+        It may be so, and then no other process would load until the election times out (seen: 4 s). If not, the cost is
+        one read of Redis in the background.
         """
         self.election.won += 1
         self.segments.prefetch()
 
     def heeded(self, steps: Steps[T]) -> Steps[T]:
-        """Run the steps of a draw. An exception that strikes their caller may cost a number, not an election."""
+        """Run the steps of a draw. If its caller is interrupted, a number may be lost, but not an election."""
         try:
             return (yield from steps)
         except (IssuerError, GeneratorExit):
@@ -67,7 +67,7 @@ class Refill:
 
     @property
     def of_buffer(self) -> Fetcher:
-        """The fetcher of what fills the local buffer."""
+        """The fetcher that fills the local buffer."""
         return self.segments if self._origin.mode is Mode.DIRECT else self.leases
 
     def due(self) -> Steps[bool]:
@@ -85,7 +85,7 @@ class Refill:
         return hash.next_max is None and hash.cur >= hash.mark
 
     def warn_if_near(self, cur: int) -> None:
-        """Say once that few numbers are left; see TagState.near_limit."""
+        """Send LimitNear once if few numbers are left, see TagState.near_limit."""
         if near := self._state.near_limit(cur):
             self._runtime.emit(near)
 
@@ -108,7 +108,7 @@ class Refill:
             emit=runtime.emit,
         )
         extension = yield from self._origin.public(steps)
-        state.owned = True  # `open` refuses every other store's
+        state.owned = True  # `open` rejects the hash of any other store
         if extension.tag is not None:
             self._origin.know(extension.tag)
         if extension.outcome == "loaded":
@@ -133,11 +133,11 @@ class Refill:
         try:
             origin.know(reserved.tag)
         except IssuerError:
-            # It can't make numbers of it here. Each call would reserve another one.
+            # The scheme is not available here. Without this return, each call would reserve another segment.
             yield from origin.give_back((reserved,), reserved.low)
             raise
         with origin.lock.thread, origin.lock.call():
-            # A flight that counted as lost, or finds a tag that was made again as strict, has come too late.
+            # Too late: the flight counted as lost, or the tag is strict by now.
             welcome = (
                 origin.mode is Mode.DIRECT
                 and state.ended is None
@@ -162,7 +162,7 @@ class Refill:
         hand, least = state.hand, origin.lease_size()
         if hand is None or origin.mode is Mode.DIRECT or not hand.due:
             return 0, True
-        if not least:  # the tag is leased no more
+        if not least:  # the tag's lease was set to 0
             origin.lay_open()
             return 0, True
         granted = 0
@@ -186,7 +186,8 @@ class Refill:
                 yield from origin.give_back((piece,), piece.low)
                 return 0, True
             granted = piece.low + 1
-            # Late, and direct segments were served meanwhile; or Redis went back in time. In doubt it is a gap.
+            # The lease came late, after direct segments were issued; or Redis went back in time. Either way it is a
+            # gap.
         raise CorruptState(
             f"Redis key {state.key} went back in time: it returned {granted}, which is below {hand.issued}, a number "
             "that this process has issued",
@@ -195,7 +196,7 @@ class Refill:
         )
 
     def _drawn_lease(self, least: int, wanted: int, deadline: Deadline) -> Steps[Lease]:
-        """Draw a lease of `least` numbers, more if a caller wants more."""
+        """Draw a lease of `least` numbers, or more if a caller wants more."""
         n, state, origin = max(least, wanted), self._state, self._origin
         while True:
             yield from origin.refuse_foreign(probe=False)
@@ -213,8 +214,8 @@ class Refill:
         if drawn.extend:
             self.elected(wanted - (drawn.high - drawn.low))
         if drawn.born != origin.born:
-            # The hash was armed again, perhaps as the tag was deleted and made again as a strict one. What can't be
-            # read is not leased.
+            # The hash was created anew, perhaps for a deleted tag that was created again as strict. If the record
+            # cannot be read, draw no leases.
             try:
                 yield from origin.learn()
             except Unavailable:

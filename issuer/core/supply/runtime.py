@@ -1,4 +1,4 @@
-"""Services and settings that the supplies of an issuer share."""
+"""Services and settings that all tags of an issuer share."""
 
 from __future__ import annotations
 
@@ -14,20 +14,28 @@ from issuer.core.supply.ownership import Identity
 from issuer.settings import Settings
 from issuer_persistence.records import Tag
 
-#: A job of the scheduler: steps to run, by the deadline that it is given.
+#: A job of the scheduler: returns the steps to run before the deadline.
 Job = Callable[[Deadline], Steps[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Services and settings that the supplies of an issuer share.
+    """Services and settings that all tags of an issuer share.
 
-    `redis`: whether there is one. `store`: the store's URL, for messages. `background` runs a job on the scheduler, and
-    returns False if no scheduler is alive; `scheduled`: whether there should be one. `flight` makes a flight for this
-    driver. `attend`: has the scheduler sweep from now on. `fast_path`: where open numbers are found. `scheme` returns
-    the scheme that makes a tag's numbers of its counter; None: they are the counter. It raises ConfigurationError where
-    that can't be done here. `identity`: the store's. `emit` delivers an event to the observers. `application`: the
-    service's label, for the ledger.
+    Attributes:
+        settings: Settings of the issuer.
+        redis: Whether there is a Redis.
+        store: URL of the store, for messages.
+        background: Runs a job on the scheduler. Returns False if no scheduler is alive.
+        scheduled: Whether there should be a scheduler.
+        flight: Makes a flight for this driver.
+        attend: Lets the scheduler sweep from now on.
+        fast_path: Where numbers for `next` are published.
+        scheme: Returns the scheme that converts a tag's counter, None if users see the counter. Raises
+            ConfigurationError.
+        identity: Id of the store.
+        emit: Delivers an event to the observers.
+        application: Name of the service, for the ledger.
     """
 
     settings: Settings

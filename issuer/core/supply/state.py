@@ -1,4 +1,4 @@
-"""A tag as this process knows it: its record, its scheme, what was seen of its numbers. It asks and tells nobody."""
+"""Knowledge of this process about a tag: its record, its scheme, the numbers it has seen. No I/O."""
 
 from __future__ import annotations
 
@@ -15,58 +15,57 @@ from issuer.errors import IssuerError
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag
 
-#: What a process holds of a tag in its own memory.
+#: A process's own numbers of a tag.
 Hand = LocalBuffer[Lease | Reservation]
 
 
 class TagState:
-    """A process's knowledge of a tag. `Origin` changes it, and combiners read it in each draw."""
+    """Knowledge of this process about a tag. `Origin` changes it, and combiners read it in each draw."""
 
     def __init__(self, tag: str, key: str) -> None:
-        """`key` is the tag's hash in Redis."""
+        """`key`: key of the tag's hash in Redis."""
         self.tag = tag
         self.key = key
-        #: The tag's record as this process saw it last, None if it never did; and when, on the monotonic clock.
+        #: The record as last read, or None. And when it was read, on the monotonic clock.
         self.record: Tag | None = None
         self.learnt_at = 0.0
-        #: The scheme that makes its numbers of its counter, and its id: None and "" if they are the counter.
+        #: The scheme that converts the counter, and its id. None and "" if users see the counter itself.
         self.scheme: Numbering | None = None
         self.scheme_id = ""
-        #: The highest number that this process has seen issued by Redis.
+        #: Highest number that this process has seen Redis issue.
         self.seen: int = 0
-        #: The highest number that it has reserved for a caller: past both buffers, so that Redis issues lower ones yet.
+        #: Highest number of `reserve`. Redis and the local buffers may still issue lower ones.
         self.reserved = 0
-        #: The buffer that this process serves itself from; None while each draw goes to Redis.
+        #: The local buffer. None while each draw goes to Redis.
         self.hand: Hand | None = None
-        #: Whether the tag's hash was seen to be this store's. Until then each draw goes the long way, and looks.
+        #: Whether the hash is known to belong to this store. Until then each draw takes the slow path, which checks it.
         self.owned = False
-        #: The error that callers get, once this process serves nothing of the tag any more.
+        #: The error that callers get once this process issues no more numbers of the tag.
         self.ended: IssuerError | None = None
-        #: The tag's hash as it was read last, None if it never was; and when, on the monotonic clock.
+        #: The hash as last read, or None. And when it was read, on the monotonic clock.
         self.hash: gateway.Hash | None = None
         self.looked_at = 0.0
-        #: Draws from Redis that brought numbers to callers of this process: those for a lone caller, which brought one
-        #: each; all others, and how many numbers came by them and from buffers that are dropped. Counted for metrics.
+        #: For metrics. `alone`: draws for a single caller, of one number each. `draws`: all other draws. `numbers`: how
+        #: many numbers came from those draws and from dropped buffers.
         self.alone = 0
         self.draws = 0
         self.numbers = 0
-        #: The limit, and the period, of which observers have heard that it is near.
+        #: The limit and period for which LimitNear was last sent.
         self._warned_of: tuple[int, int] | None = None
 
     def know(self, record: Tag, scheme: Numbering | None) -> LimitNear | None:
-        """Take the record as the present one; return the news that few numbers are left, once."""
+        """Store the record that was just read. Returns LimitNear if it must be sent."""
         before, self.record = self.record, record
         self.learnt_at = monotonic()
         self.scheme, self.scheme_id = scheme, record.scheme_id
         return self.near_limit(0, reserved_now=before is not None and record.max > before.max)
 
     def near_limit(self, cur: int, *, reserved_now: bool = False) -> LimitNear | None:
-        """Return the news that few numbers are left, once; `cur`: the last one that Redis has issued.
+        """Return LimitNear if at least 80 % are used and it was not sent yet. `cur`: last number that Redis has issued.
 
-        In the period if the tag has any, and then only as some are reserved: it may be over. Those that were issued
-        count, as far as that is known: a tag whose limit is no more than two segments has all of its numbers reserved
-        with the first. What lies in both buffers may be unused. If all are reserved, and this process has seen none
-        issued, none may be left: then the first draw tells, by its number or by LimitReached.
+        For a tag with periods, the check is made only when numbers are reserved, as the stored period may be over.
+        Issued numbers are counted as far as they are known, since the first segment of a small tag may reserve all its
+        numbers. If all are reserved and this process has seen none issued, the first draw decides.
         """
         record = self.record
         if record is None:
@@ -85,7 +84,7 @@ class TagState:
         return LimitNear(self.tag, used, last, last_value(record.scheme, last), restarts, record.scheme)
 
     def used(self, record: Tag, cur: int) -> tuple[int, int]:
-        """Return how many numbers are used, of how many up to the limit, in the present period if there are any.
+        """Return how many numbers are used, and how many there are up to the limit, within the period if there are any.
 
         `cur` as in `near_limit`.
         """
@@ -98,22 +97,22 @@ class TagState:
         return used, last
 
     def look(self, hash: gateway.Hash) -> None:
-        """Take note of the tag's hash as it is now."""
+        """Store the hash that was just read."""
         self.hash, self.looked_at = hash, monotonic()
 
     def drew(self, n: int) -> None:
-        """Take note that a draw from Redis has brought n numbers to callers, other than one to a lone caller."""
+        """Count a draw of n numbers from Redis. Draws for a single caller are counted in `alone`."""
         self.draws += 1
         self.numbers += n
 
     @property
     def issued(self) -> int:
-        """How many numbers this process has given to its callers: a gap where a caller had gone meanwhile."""
+        """How many numbers this process has given to callers. If a caller was gone, its number is a gap."""
         hand = self.hand
         return self.alone + self.numbers + (0 if hand is None else hand.count)
 
     def refuse_if_ended(self) -> None:
-        """Raise the error that callers get, if this process serves nothing of the tag any more."""
+        """Raise the error that callers get, if this process issues no more numbers of the tag."""
         if self.ended is not None:
             raise renewed(self.ended)
 
@@ -122,22 +121,22 @@ class TagState:
         return counter if self.scheme is None else self.scheme.value(counter)
 
     def taken(self) -> int:
-        """Return the highest number that this process has seen issued: no process lowers the store's `max` below it.
+        """Return the highest number that this process has seen issued. No process lowers the store's `max` below it.
 
-        Not what it holds: another thread may be handing that back.
+        Buffered numbers are not included: another thread may be returning them.
         """
         hand = self.hand
         return max(self.seen, self.reserved, 0 if hand is None else hand.issued)
 
     @property
     def strict(self) -> bool:
-        """Whether its numbers increase across all processes, as far as this one knows."""
+        """Whether the tag is strict, or not known yet."""
         return self.record is None or self.record.order == "strict"
 
     def went_back(self, low: int, before: int) -> bool:
-        """Whether a strict tag's draw began below `before`, the highest number seen when it was sent.
+        """Whether a strict tag's draw returned numbers below `before`, the highest number seen when it was sent.
 
-        Within a reign Redis counts upwards: another hash was put in the place of the tag's (RENAME, MOVE, COPY, SWAPDB,
-        RESTORE), an older one with the same fence, or another store's. What was drawn may be another caller's.
+        Within a term Redis only counts upwards. So the hash was replaced (RENAME, MOVE, COPY, SWAPDB, RESTORE) by an
+        older one with the same fence, or by another store's. Other callers may have the drawn numbers too.
         """
         return low < before and self.strict

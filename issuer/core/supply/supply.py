@@ -1,4 +1,4 @@
-"""A draw's cold half, for threads and tasks alike: all that isn't one round trip to Redis, or a number out of hand."""
+"""All of a draw that is more than one call to Redis, or a number from memory. For threads and tasks alike."""
 
 from __future__ import annotations
 
@@ -33,32 +33,31 @@ from issuer.errors import (
 )
 from issuer_persistence.ledger import Reservation
 
-#: When the last check of the leases against the hash is this many seconds old, the caller checks them before more of
-#: them is served, and waits for it. Where a scheduler sweeps every second, the caller checks only if that is a second
-#: late.
+#: In seconds. If the last check of the leases is older than CHECK_AFTER, the caller checks them first. With a
+#: scheduler, which checks every second, the caller does so only after CHECK_LATE.
 CHECK_AFTER = 1.0
 CHECK_LATE = 2.0
 
-#: How long the first caller of a tag that may be leased waits for its record, while Redis may have numbers.
+#: How long the first caller of a tag that may have leases waits for its record, in seconds. Redis may have numbers.
 HURRY = 0.05
 
-#: The record is read again after this many seconds, so that a change of `lease` reaches processes that reserve nothing.
+#: The record is read again after this many seconds, so that a new `lease` also reaches processes that reserve nothing.
 LEARN_AFTER = 60.0
 
 
 class Supply:
-    """Hands out a tag's numbers where one round trip won't do, and looks after what the process holds of it."""
+    """Issues a tag's numbers when one call to Redis is not enough, and maintains what this process holds of the tag."""
 
     def __init__(self, tag: str, key: str, runtime: Runtime) -> None:
-        """`key` is the tag's hash in Redis."""
+        """`key`: key of the tag's hash in Redis."""
         self.state = TagState(tag, key)
         self.origin = Origin(self.state, runtime)
         self.shortage = Shortage(self.state, runtime)
         self.refill = Refill(self.state, runtime, self.origin, self.shortage)
-        #: When it was last asked for numbers the long way, on the monotonic clock.
+        #: Last use of the slow path, on the monotonic clock.
         self.used_at = monotonic()
         self._noticed = 0
-        #: Extended by every sweep, used or not.
+        #: True for a tag that each sweep extends, even if it is unused.
         self.kept = False
         self._runtime = runtime
         self._checked_at = 0.0
@@ -69,9 +68,9 @@ class Supply:
     # ------------------------------------------------------------------ drawing
 
     def obtain(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None = None) -> Steps[range]:
-        """Draw up to n numbers, at least one, waiting until the deadline.
+        """Draw up to n numbers, at least one, and wait for them until the deadline.
 
-        `first`: what a draw of n from Redis has brought already.
+        `first`: result of a draw of n numbers from Redis that was already made.
         """
         state, shortage, numbers = self.state, self.shortage, None
         self.used_at = monotonic()
@@ -95,9 +94,9 @@ class Supply:
         return numbers
 
     def _acquaint(self, deadline: Deadline) -> Steps[None]:
-        """Read the record of a tag that may be leased, once a second at most.
+        """Read the record of a tag that may have leases, at most once a second.
 
-        In a hurry: Redis may hold numbers, and they don't wait for a store that hangs.
+        The time is short, as Redis may have numbers, and they need not wait for a store that hangs.
         """
         if monotonic() > self._unknown_until:
             known = yield from self.origin.identity_soon()
@@ -107,7 +106,7 @@ class Supply:
                 self._runtime.attend()  # a sweep has more time for it
 
     def _from_buffer(self, hand: Hand, n: int, deadline: Deadline) -> Steps[range | None]:
-        """Draw from the local buffer, waiting in its row for a piece; None: the process has another one by now."""
+        """Draw from the local buffer, and queue for a range. None: the process has replaced the buffer."""
         place, taken, state = None, None, self.state
         try:
             while taken is None and state.hand is hand:
@@ -120,7 +119,7 @@ class Supply:
                     place = Place(n)
                 elif taken is None and place is not None:
                     yield from self.refill.of_buffer.wait_for(deadline, n)
-                    # Also if the issuer was closed meanwhile, or Redis came back: what was put aside counts as issued.
+                    # Also after a close, or when Redis came back: numbers that were set aside count as issued.
                     taken = place.taken
         except IssuerError:
             taken = None if place is None else place.taken
@@ -143,8 +142,8 @@ class Supply:
             try:
                 if isinstance(first, Unavailable):
                     raise first
-                if first is None or first.status == "notmaster":  # perhaps another server is, meanwhile
-                    # Trend tags can serve direct, so their first try never acts as the breaker's probe.
+                if first is None or first.status == "notmaster":  # another server may be master now
+                    # Trend tags can be served in direct mode, so their first try never tests a failed Redis.
                     probe = attempt > 0 or (state.record is not None and state.record.order == "strict")
                     yield from origin.refuse_foreign(probe=probe)
                     drawn_as, before = state.scheme_id, state.seen
@@ -160,7 +159,7 @@ class Supply:
                 attempt = yield from self._outlast(error, attempt, deadline)
                 continue
             if drawn.status == "scheme":
-                # Changed, or not known here yet. Only if the store says what was said is it the hash that lags behind.
+                # Changed, or not known here yet. If the store still has the scheme that was sent, the hash is outdated.
                 yield from origin.learn()
                 if state.scheme_id != drawn_as:
                     first = None
@@ -169,7 +168,7 @@ class Supply:
         return None
 
     def _outlast(self, error: RedisUnavailable, attempt: int, deadline: Deadline) -> Steps[int]:
-        """Redis gave no answer: go direct, or wait a little; return how many attempts were in vain."""
+        """Redis did not answer: use direct mode, or wait a little. Returns the number of failed attempts."""
         self.shortage.redis_silent(error)
         if not (yield from self.origin.go_direct(deadline)):
             self.shortage.lack(error, monotonic())
@@ -181,17 +180,17 @@ class Supply:
         return attempt
 
     def _accept(self, drawn: gateway.Drawn, n: int) -> range | None:
-        """Take note of what a draw of n brought; None if a segment has to come first, or if the numbers are a gap.
+        """Process the reply to a draw of n. None: a segment must be loaded first, or the numbers become a gap.
 
-        A gap where there are numbers in hand by now: they may have been drawn before it, and the next caller would get
-        lower ones than this one. Raises FenceError, CorruptState.
+        They become a gap if a local buffer exists by now: they may be higher than the buffer's, so that the next caller
+        would get a lower number. Raises FenceError or CorruptState.
         """
         state, shortage = self.state, self.shortage
         if drawn.status == "ok":
             if shortage.loss:
                 shortage.loss_over(drawn.low)
             state.seen = max(state.seen, drawn.high)
-            if (drawn.extend or n > 1) and (near := state.near_limit(drawn.high)):  # a sweep looks as well
+            if (drawn.extend or n > 1) and (near := state.near_limit(drawn.high)):  # a sweep checks too
                 self._runtime.emit(near)
             if drawn.extend:
                 self.refill.elected(n - (drawn.high - drawn.low))
@@ -206,12 +205,10 @@ class Supply:
         return None
 
     def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool]]:
-        """Draw one number for a caller's key, the same whenever the key comes again within `ttl` seconds.
+        """Draw one number for a key of the caller. The same key gets the same number for `ttl` seconds.
 
-        Return it, and whether the key had it before.
-
-        `kept`: the Redis key of the caller's. Where numbers are drawn ahead, this one is drawn from Redis all the same:
-        only there every process can see what the key has had.
+        Returns the number, and whether the key had it before. `kept` is the Redis key for it. The number is always
+        drawn from Redis, even for a tag with leases: only there all processes can see which keys have numbers.
         """
         attempt, state = 0, self.state
         if not self._runtime.redis:
@@ -236,14 +233,14 @@ class Supply:
                         return drawn
                     if self.origin.mode is not Mode.DIRECT:
                         continue
-                # Redis is away, or back, but no segment comes to it before this process has rejoined it.
+                # Redis is down. Or it is back, but has no segment until this process has rejoined.
                 yield from sleep(min(pause(attempt), deadline.left()))
                 attempt += 1
         finally:
             self.shortage.waiting.discard(deadline)
 
     def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool] | None]:
-        """Draw for the key; None: now it makes sense to ask again."""
+        """Draw for the key. None: try again."""
         state = self.state
         yield from self.origin.refuse_foreign(probe=True)
         drawn_as, before = state.scheme_id, state.seen
@@ -251,7 +248,8 @@ class Supply:
         call = gateway.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
         drawn = yield from self.refill.heeded(send(call))
         if turn(drawn.scheme) > turn(state.scheme_id):
-            # Drawn by a process that knows a later scheme: with ours it would have the value of another number.
+            # Another process drew it with a later scheme. With our scheme the counter would have the value of another
+            # number.
             record = yield from self.origin.learn()
             if turn(drawn.scheme) > turn(state.scheme_id):
                 raise StoreBehind(state.tag, max=record.max, scheme=drawn.scheme)
@@ -275,7 +273,7 @@ class Supply:
         return None
 
     def upcoming(self) -> Steps[int]:
-        """Return the counter that the next draw will bring, if no other caller draws before. Consumes nothing."""
+        """Return the counter of the next draw, if no other caller draws first. Consumes nothing."""
         hand = self.state.hand
         held = None if hand is None else hand.upcoming
         if held is not None:
@@ -286,7 +284,7 @@ class Supply:
         return (yield from self.origin.public(upcoming(record, self.state.key if self._runtime.redis else None)))
 
     def reserve(self, n: int) -> Steps[range]:
-        """Reserve exactly n numbers of a trend tag in the store for the caller alone, past both buffers."""
+        """Reserve exactly n numbers of a trend tag in the store, for the caller alone."""
         state, label, emit = self.state, self._runtime.application, self._runtime.emit
         check_reserving(state.record or (yield from self.origin.learn()), n)
         seen = state.taken()
@@ -295,14 +293,14 @@ class Supply:
         try:
             check_reserving(reserved.tag, n)
         except InvalidArgument:
-            # Changed since the record was read: these counters are no numbers that users may see.
+            # The scheme was changed after the record was read, so users must not see these counters.
             yield from self.origin.give_back((reserved,), reserved.low)
             raise
         state.reserved = max(state.reserved, reserved.high)
         return range(reserved.low + 1, reserved.high + 1)
 
     def warm(self, deadline: Deadline) -> Steps[None]:
-        """Return when there are numbers to draw."""
+        """Return when numbers are available."""
         if self.state.record is None:
             yield from self.origin.learn()
         state = self.state
@@ -311,9 +309,9 @@ class Supply:
                 return
 
     def _check(self, hand: Hand, *, probe: bool = True) -> Steps[None]:
-        """Drop the leases if the hash has moved since they were drawn.
+        """Drop the leases if the hash has changed since they were drawn.
 
-        What can't be checked is served all the same: its numbers are this process's alone.
+        If the check is impossible, they are issued anyway: the numbers belong to this process alone.
         """
         self._checked_at = monotonic()
         leases, _ = lease.parted(hand.held)
@@ -334,7 +332,7 @@ class Supply:
             self._runtime.emit(LeaseDropped(self.state.tag))
 
     def overdue(self) -> IssuerError:
-        """Return the error for a caller whose time is over while others ask for it."""
+        """Return the error for a caller whose time is over while another caller draws for it."""
         if self.refill.segments.flights.flight is not None:
             return self.refill.segments.late()
         late = f"tag {self.state.tag!r}: {self.shortage.redis_trouble or 'Redis has not answered in time'}"
@@ -342,13 +340,13 @@ class Supply:
 
     @property
     def open(self) -> Iterable[int]:
-        """The numbers that are laid open, perhaps none."""
+        """The published numbers; may be empty."""
         return () if self.state.hand is None else self.state.hand.open
 
     # ------------------------------------------------------------------ what the scheduler does
 
     def notice_use(self) -> None:
-        """Take note of draws since the last time, which don't look at the clock themselves."""
+        """Update `used_at` if there were draws since the last call. The draws themselves do not read the clock."""
         if self.state.seen != self._noticed:
             self._noticed, self.used_at = self.state.seen, monotonic()
 
@@ -362,9 +360,9 @@ class Supply:
         return (yield from self.refill.segments.fly(flight, deadline)) if leads else 0
 
     def sweep(self) -> Steps[None]:
-        """Look after the tag: its leases, the way back to Redis, and what is due in the background.
+        """Check the tag: its leases, the return to Redis, and segments that are due.
 
-        Of the store it asks nothing that Redis alone could tell: the store may be away.
+        It makes no call to the store if Redis is enough, as the store may be down.
         """
         hand = self.state.hand
         if self.origin.mode is Mode.DIRECT:
@@ -372,7 +370,7 @@ class Supply:
         elif hand is not None:
             issued = hand.issued
             if issued == self._swept_at:
-                hand.shut()  # a quiet tag's leases are checked when it is used again
+                hand.shut()  # the leases of an unused tag are checked at its next use
             else:
                 self.used_at = monotonic()
                 yield from self._check(hand)
@@ -381,18 +379,18 @@ class Supply:
             self.refill.segments.prefetch()
 
     def refresh(self) -> Steps[None]:
-        """Read the tag's record, if that was long ago, and the store's id, if it isn't known."""
+        """Read the tag's record if it is old, and the store's id if it is unknown."""
         if self.stale:
             yield from self.origin.learn()
 
     @property
     def stale(self) -> bool:
-        """Whether the tag's record should be read, or the store asked for its id."""
+        """Whether the tag's record or the store's id should be read."""
         state = self.state
         return state.record is None or not self._runtime.identity.id or monotonic() - state.learnt_at > LEARN_AFTER
 
     def rejoin(self) -> Steps[None]:
-        """Redis is back: skip there what was issued here, draw from Redis again, and give back what is left."""
+        """Redis is back: make it skip the numbers issued here, draw from it again, and return unused numbers."""
         state, origin, flights = self.state, self.origin, self.refill.segments.flights
         hand = state.hand
         if origin.mode is not Mode.DIRECT or not self._runtime.redis or hand is None:
@@ -401,15 +399,15 @@ class Supply:
         mine = leads and flight.start()
         if not mine and hand.held:
             return
-        # If it isn't mine, another caller asks the store for a segment, and has nothing to serve meanwhile. Should it
-        # come after all, Redis being back, it is given back.
+        # If another caller has the flight, it is fetching a segment, and the buffer is empty meanwhile. If that segment
+        # arrives after the rejoin, it is returned.
         left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
         refusal: IssuerError | None = None
         rejoined = False
         try:
             store_id = yield from origin.identity()
-            # Redis must take a write before anything is given up for it: out of memory, or short of replicas, it still
-            # answers reads.
+            # First make sure that Redis accepts a write, before the buffer is emptied: if it is out of memory or has
+            # too few replicas, it still answers reads.
             yield from origin.public(floor(state.tag, state.key, hand.issued, "keep", store_id))
             left = hand.empty()
             issued = hand.issued
@@ -426,12 +424,12 @@ class Supply:
                 self._runtime.emit(Rejoined(state.tag, issued))
         except RedisUnavailable as error:
             self._runtime.emit(Failed(state.tag, "rejoin", error))
-        except IssuerError as error:  # its hash is corrupt or another store's by now, or the store is away
+        except IssuerError as error:  # the hash is corrupt or another store's by now, or the store is down
             refusal = error
         finally:
             if mine or origin.mode is not Mode.DIRECT:
                 flights.finish(flight, progress=True)
-        # Last: callers that draw from Redis by now don't wait for a store that may be away.
+        # Last, so that callers who draw from Redis by now do not wait for a store that may be down.
         yield from origin.give_back(*left)
         if refusal is not None:
             raise refusal
@@ -440,9 +438,9 @@ class Supply:
 
     @property
     def disposable(self) -> bool:
-        """Whether nothing is lost with it: the tag was never seen, no caller waits, no flight may bring it numbers.
+        """Whether it can be deleted: the tag was never seen, no caller waits, no flight may fetch numbers for it.
 
-        Of a tag that was seen a draw may be under way that takes the short way and is noted nowhere.
+        A tag that was seen may have a draw on the fast path, which is recorded nowhere.
         """
         state = self.state
         unseen = state.record is None and not state.owned
@@ -450,7 +448,7 @@ class Supply:
 
     @property
     def idle(self) -> bool:
-        """Whether this process holds nothing of the tag, and no caller waits for any: all its numbers are in Redis."""
+        """Whether this process holds no numbers of the tag and no caller waits: all its numbers are in Redis."""
         return not self._busy and not self.refill.election.mine and self.state.hand is None
 
     @property
@@ -459,33 +457,33 @@ class Supply:
         return bool(self.shortage.waiting or refill.segments.flights.flight or refill.leases.flights.flight)
 
     def end(self) -> None:
-        """Serve nothing from now on; `close` gives back what is held now.
+        """Issue no more numbers. `close` returns the unused ones.
 
-        At once, not when the flights have ended: meanwhile another thread may fork, and parent and child would both go
-        on with a stream of what lies open (seen).
+        This is done before the flights have ended: another thread may fork meanwhile, and parent and child would issue
+        the same published numbers (seen).
         """
         if self.state.ended is None:
             self._left = self.origin.retire(self.closed_error())
 
     def closed_error(self) -> IssuerError:
-        """Return the error for callers once the issuer is closed."""
+        """Return the error for callers after the issuer was closed."""
         return IssuerError(f"tag {self.state.tag!r}: this issuer is closed", tag=self.state.tag)
 
     def close(self, deadline: Deadline) -> Steps[None]:
-        """End the flights under way, which give back what they bring, then give back what this process held."""
+        """Wait for the flights, which return what they fetch, then return the unused numbers of this process."""
         self.end()
         for fetcher in (self.refill.segments, self.refill.leases):
             flight = fetcher.flights.flight
             if flight is None:
                 continue
             if flight.start():
-                # Its job has not begun, and finds nothing to do now.
+                # The job has not started, and will find nothing to do.
                 flight.finish(progress=False)
             else:
                 yield from wait(flight, deadline.left())
         if self.refill.election.mine and deadline.left() > 0:
-            # Won by a draw, and its flight was cancelled or never began. Left alone it would stand for the window, and
-            # the next caller that runs out of numbers would wait for it.
+            # A draw won the election, but its flight was cancelled or never started. Without this, the next caller that
+            # needs a segment would wait until the election times out.
             with suppress(IssuerError):
                 yield from self.fetch(deadline)
         yield from self.origin.give_back(*self._left)
