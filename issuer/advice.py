@@ -1,12 +1,12 @@
-"""Advice: what to do about an error or a finding, in the words of the edge that shows it.
+"""Advice for errors and findings, in the words of the interface that shows it.
 
-A Python program gets `ids.recover('orders')`, a shell `issuer recover orders`, a client of HTTP a request. One form for
-all would be wrong: `issuer recover orders` in a shell uses the store of the shell's settings, which may be another one
-than the program's.
+A Python program gets `ids.recover('orders')`, a shell gets `issuer recover orders`, an HTTP client gets a request. One
+form for all would be wrong: `issuer recover orders` in a shell uses the store of the shell's settings, which may differ
+from the program's.
 
-In a text, `{do:...}` stands for a call: a method of an Issuer, then its arguments after the tag, as in Python.
-Arguments of `connect` stand before the method. Arguments may also stand alone. A name in place of `do` stands for
-another tag, and `{name}` is that tag.
+In a text, `{do:...}` stands for a call: the name of a method, then its arguments after the tag, as in Python. Arguments
+of `connect` stand before the method. Arguments may also stand alone. Another name in place of `do` stands for another
+tag: `{name:...}` is a call for it, `{name}` is its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote as escaped
 
-#: By the code of an error. With a point: what single errors of that code advise instead.
+#: Advice by code of the error. Codes with a point are for special cases.
 ADVICE: Final[Mapping[str, str]] = {
     "configuration.strict_without_redis": "use {do:order='trend'}",
     "configuration.other_journals": (
@@ -64,11 +64,11 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-#: How an edge writes a call: its arguments, each as in Python or its name alone, the method, the tag, and arguments of
-#: `connect`. The verbs and the arguments are the same words at every edge.
+#: Formats a call for an interface. Parameters: the arguments (`name=value` in Python, or the name alone), the method,
+#: the tag, and the arguments of `connect`. All interfaces use the same names of methods and arguments.
 Words = Callable[..., str]
 
-#: By method, the request of HTTP.
+#: HTTP request for each method.
 _REQUESTS: Final = {
     "create": "POST /v1/tags",
     "configure": "PATCH /v1/tags/{}",
@@ -78,19 +78,19 @@ _REQUESTS: Final = {
 
 
 def python(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the call, or its arguments, as a Python program has it."""
+    """Return the call, or its arguments, in Python."""
     issuer = f"connect({', '.join(connected)})" if connected else "ids"
     return f"{issuer}.{method}({', '.join([repr(tag), *given])})" if method else ", ".join(given)
 
 
 def command_line(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the command, or its options, as a shell has it."""
+    """Return the command, or its options, for a shell."""
     line = " ".join([*map(_option, connected), *([method, quote(tag)] if method else []), *map(_option, given)])
     return f"`issuer {line}`" if method else line
 
 
 def http(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the request, or members of its body. If a file or `connect` is needed, return the server's command."""
+    """Return the HTTP request, or members of its body. If it needs a file or `connect`, return the command."""
     if connected or any(each.startswith("from_journal") for each in given):
         return command_line(given, method, tag, connected)
     if not method:
@@ -116,7 +116,7 @@ def _option(argument: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Do:
-    """A call, or arguments, in the words of an edge: `{do:recover at_least=N}`."""
+    """A call, or arguments, in the words of an interface: `{do:recover at_least=N}`."""
 
     words: Words
     tag: str
@@ -130,6 +130,6 @@ class _Do:
 
 
 def filled(text: str, words: Words, tag: str | None, others: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return an advice in the words of an edge. `tag`: the tag concerned; `others`: the other tags that it names."""
+    """Return an advice in the words of an interface. `tag`: the tag concerned. `others`: other tags by name."""
     named = {name: _Do(words, other) for name, other in others.items()}
     return text.format(do=_Do(words, tag or "TAG"), **named)

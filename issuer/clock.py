@@ -1,4 +1,4 @@
-"""Time: deadlines on the monotonic clock, and pauses between attempts. The wall clock decides nothing."""
+"""Time: deadlines on the monotonic clock, and pauses between attempts. The wall clock is not used."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ monotonic = time.monotonic
 
 
 def sleep(seconds: float) -> None:
-    """Let `seconds` seconds pass."""
-    time.sleep(seconds)  # looked up each time: gevent may have put its own there since this module was imported
+    """Wait for `seconds` seconds."""
+    time.sleep(seconds)  # not imported by name: gevent may replace it after this module was imported
 
 
 class Deadline:
-    """A moment on the monotonic clock by which a call must have ended."""
+    """The time on the monotonic clock at which a call must end."""
 
     __slots__ = ("at",)
 
@@ -23,25 +23,25 @@ class Deadline:
 
     @classmethod
     def until(cls, at: float) -> Deadline:
-        """Return the deadline at that moment of the monotonic clock."""
+        """Return the deadline at this time of the monotonic clock."""
         deadline = cls.__new__(cls)
         deadline.at = at
         return deadline
 
     def left(self) -> float:
-        """Seconds that remain, 0.0 when it has passed."""
+        """Return the remaining seconds, 0.0 if the deadline has passed."""
         return max(0.0, self.at - monotonic())
 
 
-#: The longest pause before trying again, in seconds.
+#: Longest pause before a retry, in seconds.
 LONGEST_PAUSE = 0.25
 
 
 def pause(attempt: int) -> float:
-    """Seconds to wait before trying again: growing from 5 ms to 250 ms, jittered so that processes fall out of step."""
+    """Return the seconds to wait before a retry: from 5 ms to 250 ms, random so that processes do not act in step."""
     return jittered(min(LONGEST_PAUSE, 0.005 * 2.0 ** min(attempt, 10)))
 
 
 def jittered(seconds: float) -> float:
-    """Return a half to the whole of it, at random."""
+    """Return between half of it and all of it, at random."""
     return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret

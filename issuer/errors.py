@@ -54,7 +54,7 @@ class IssuerError(Exception):
         return self.told(python)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle as it stands: most are made from other arguments than their message."""
+        """Support copy and pickle: most classes have other constructor arguments than the message."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
@@ -151,7 +151,7 @@ class UnknownTag(IssuerError, LookupError, code="unknown_tag"):
         super().__init__(tag, tag=tag)
         self.store = store
 
-    def _wrong(self, words: Words) -> str:  # noqa: ARG002 - as of its root
+    def _wrong(self, words: Words) -> str:  # noqa: ARG002 - signature of the base class
         return f"unknown tag {self.tag!r}" + ("" if self.store is None else f" in {self.store}")
 
 
@@ -396,8 +396,8 @@ class _Brief(reprlib.Repr):
         self.maxstring = self.maxother = 80
         self.maxlevel = 1
 
-    def repr_int(self, value: int, level: int) -> str:  # noqa: ARG002 - reprlib's
-        # Python refuses to write out more than 4300 digits.
+    def repr_int(self, value: int, level: int) -> str:  # noqa: ARG002 - signature of the base class
+        # Python raises an error for integers of more than 4300 digits.
         bits = value.bit_length()
         return repr(value) if bits <= _BITS_SHOWN else f"an integer of {bits} bits"
 
@@ -407,8 +407,8 @@ _BRIEF = _Brief()
 
 
 def brief(value: object) -> str:
-    """Return the `repr` of a value for a message, shortened to about 80 characters.
+    """Return the `repr` of a value, shortened to about 80 characters, for a message.
 
-    The error has the whole value as an attribute.
+    The error has the full value as an attribute.
     """
     return _BRIEF.repr(value)

@@ -1,4 +1,4 @@
-"""Forks: objects of a process that must be made fresh in a forked child."""
+"""Resets objects of this process in forked children."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger("issuer")
 
 M = TypeVar("M")
 
-#: In a forked child: connections and tasks of its parent's loop, kept, so that nothing of them is collected and closed.
-#: Closing takes a socket out of the epoll that parent and child share, and then the parent waits in vain for replies
-#: that are there (seen: 5 s and RedisUnavailable, until each of its connections had been dropped).
+#: In a forked child: connections and tasks of the parent's event loop. They are kept so that they are never closed.
+#: Closing removes a socket from the epoll that parent and child share, and the parent no longer receives replies (seen:
+#: 5 s and RedisUnavailable, until each of its connections had been dropped).
 PARENTS: list[object] = []
 
 
-#: Seconds that a fork waits for another thread's imports.
+#: How long a fork waits for another thread's imports, in seconds.
 IMPORTS = 15.0
 
 _importing = threading.RLock()
@@ -30,9 +30,10 @@ _waited: list[threading.RLock] = []
 
 
 def no_fork() -> threading.RLock:
-    """Return what to hold while modules are imported: a fork by another thread waits until it is released.
+    """Return the lock to hold during imports: a fork by another thread waits until it is released.
 
-    Else the child waits for the lock of that import for ever (seen): the thread that holds it isn't there.
+    Otherwise the child would wait for the import's lock for ever, as the thread that holds it does not exist there
+    (seen).
     """
     notice()
     return _importing
@@ -54,7 +55,7 @@ def _go_on() -> None:
 
 
 def _fresh_imports() -> None:
-    global _importing  # noqa: PLW0603 - the parent's is held by a thread that the child doesn't have
+    global _importing  # noqa: PLW0603 - the lock is held by a thread that the child does not have
     _importing = threading.RLock()
     _waited.clear()
 
@@ -68,9 +69,9 @@ def living(
     unseen: Callable[[M], None] | None = None,
     unseen_over: Callable[[M], None] | None = None,
 ) -> weakref.WeakSet[M]:
-    """Return a set: what is in it when the process forks is `reset` in the child, each even if others fail.
+    """Return a set. When the process forks, `reset` is called in the child with each member, even if others fail.
 
-    Sets are gone through in the order in which they were made. `unseen`, `unseen_over`: see `register`.
+    Sets are processed in the order in which they were made. `unseen`, `unseen_over`: see `register`.
     """
     members: weakref.WeakSet[M] = weakref.WeakSet()
 

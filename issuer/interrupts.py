@@ -1,4 +1,4 @@
-"""Exceptions of a program's signal handlers, which Python runs in the main thread between any two bytecodes."""
+"""Exceptions of a program's signal handlers. Python runs these in the main thread between any two bytecodes."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from types import FrameType
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise the exception that a signal's handler has raised, if that is `error`, or if `error` came in its place.
+    """Raise the exception of a signal handler, if `error` is one, or was raised because of one.
 
-    To be called where any Exception is handled, before that is done. A soft time limit, as Celery's, is an Exception
-    and may come out of any line: of an observer's, or of redis-py's, which makes a timeout of its own of a
-    TimeoutError.
+    Call this first wherever an Exception is handled. A soft time limit, such as Celery's, is an Exception and may come
+    out of any line. redis-py converts a TimeoutError to an error of its own.
     """
     if sys.platform == "linux" and get_native_id() != os.getpid():
-        return  # no handler runs but in the main thread, and the search takes 50 us and more
+        return  # handlers run only in the main thread, and the search takes at least 50 us
     while True:
-        # The frames of the newest raise come first. An exception that a plugin keeps and raises again has those of all
-        # its raises: without this bound a test of 2400 such calls took 251 s.
+        # The frames of the last raise come first. If a plugin raises one exception object again and again, it has the
+        # frames of all raises: without this limit a test of 2400 such calls took 251 s.
         frames = [frame for frame, _ in islice(walk_tb(error.__traceback__), sys.getrecursionlimit())]
         if any(_interrupts(frame, below) for below, frame in pairwise(frames)):
             raise error
         before = error.__context__
-        # What the caller is handling while it calls us is a context too, but was not raised in these frames.
+        # The context may also be an exception that our caller is handling. It was not raised in these frames.
         if before is None or before.__traceback__ is None or before.__traceback__.tb_frame not in frames:
             return
         error = before
 
 
 def _interrupts(frame: FrameType, below: FrameType) -> bool:
-    """Whether it is a signal handler's: one is called with the frame that it interrupts, which nothing else is."""
+    """Whether the frame is a signal handler's: only a handler has the interrupted frame as an argument."""
     code = frame.f_code
     positional = code.co_varnames[: code.co_argcount]
     given = [frame.f_locals.get(name) for name in positional]

@@ -1,6 +1,6 @@
-"""Calls within calls: a finalizer, a weakref's callback or a log handler may run in the middle of any call of ours.
+"""Calls inside calls: a finalizer, a weakref callback or a log handler may run in the middle of any call of the issuer.
 
-What such a call needs may be what the one that it interrupts holds: waiting for that would take for ever.
+If such a call needs a lock that the interrupted call holds, it would wait for ever.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from issuer.errors import CalledWithin
 
 
 class CallLock:
-    """A lock that rejects a call within a call: `with lock.thread, lock.call():`. A second thread waits.
+    """A lock that rejects a call inside a call: `with lock.thread, lock.call():`. Other threads wait.
 
-    Both parts are in C, so that an exception of a signal handler can strike before or after a part, not inside it.
+    Both parts are in C, so an exception of a signal handler can occur before or after a part, but not inside it.
     """
 
     __slots__ = ("_call", "thread")
 
     def __init__(self) -> None:
-        #: Lets one thread in. Re-entrant: a call within a call reaches `call`, which rejects it.
+        #: Admits one thread. Re-entrant: a call inside a call gets as far as `call`, which rejects it.
         self.thread = threading.RLock()
         self._call = threading.Lock()
 
     def call(self) -> threading.Lock:
-        """Return what the call holds, for `with`. Only for the thread that holds `thread`.
+        """Return the second lock, for `with`. Only for the thread that holds `thread`.
 
-        Raises CalledWithin if it is locked: then an outer call of this thread is changing what the lock protects.
+        Raises CalledWithin if it is locked: an outer call of this thread is changing the protected data.
         """
         if self._call.locked():
             raise CalledWithin
@@ -37,7 +37,7 @@ class CallLock:
 
 
 def callees(methods: Collection[CodeType], within: CodeType | None = None) -> Iterator[object]:
-    """Yield the object of each of these methods that this thread is in, the innermost first, as far as `within`."""
+    """Yield the objects whose methods this thread is executing, innermost first, up to the code `within`."""
     frame = currentframe()
     while frame is not None and frame.f_code is not within:
         if frame.f_code in methods:
@@ -46,7 +46,7 @@ def callees(methods: Collection[CodeType], within: CodeType | None = None) -> It
 
 
 def inside(package: str) -> bool:
-    """Whether this thread is in a function of the package."""
+    """Whether this thread is executing a function of the package."""
     frame = currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] != package:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Settings: an argument or flag wins over the environment, that over the file, that over the default."""
+"""Settings. Priority: arguments and flags, then environment, then file, then defaults."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
 
-#: Environment variables of other programs that name the store, in the order in which they are looked at.
+#: Environment variables of other programs that name the store, in order of priority.
 STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
-#: The same for Redis; looked at only when a store is named, since Redis alone is no configuration.
+#: The same for Redis. Used only if a store is configured too.
 REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"
 
-#: How many connections to Redis an issuer has at most. A thread or task that draws needs one; those that draw from one
-#: tag at the same time share it.
+#: Maximum number of connections to Redis. A thread or task that draws needs one. Concurrent draws of one tag share one.
 REDIS_CONNECTIONS = 32
 
-#: The most processes that serve together.
+#: Maximum number of worker processes.
 WORKERS_MOST = 256
 _PORTS = 65536
 
-#: If an elected loader is silent for this many seconds longer than the store's timeout, it is replaced.
+#: If an elected loader takes this many seconds longer than the store's timeout, it is replaced.
 GRACE = 1.0
 
-#: How alike an unknown variable and one of ours must be to be taken for a misspelt one: 1 is equal. One wrong letter of
-#: five makes 0.8; ISSUER_BASE_URL, of an OpenID Connect library, is 0.71 like ISSUER_STORE_URL.
+#: An unknown variable this similar to one of ours counts as misspelt; 1 means equal. One wrong letter of five gives
+#: 0.8. ISSUER_BASE_URL, of an OpenID Connect library, is 0.71 similar to ISSUER_STORE_URL.
 _ALIKE = 0.8
-#: Shorter names than this are like too many others: ISSUER_KEY is no misspelt ISSUER_KEYS.
+#: Names shorter than this are not compared: ISSUER_KEY may be another program's variable and not ISSUER_KEYS.
 _DISTINCT = 5
 
 
@@ -48,8 +47,9 @@ _DISTINCT = 5
 class SettingType(Generic[T]):
     """The type of a setting.
 
-    `read`: returns the checked value for an argument, a text of the environment, or a value of the file; raises
-    ConfigurationError or ValueError. `metavar`, `words`: the value in the help of the command line, all allowed words.
+    `read`: checks an argument, a text from the environment or a value of the file, and returns the value. It raises
+    ConfigurationError or ValueError. `metavar`: name of the value in the command line's help. `words`: all allowed
+    words.
     """
 
     read: Callable[[Any], T]
@@ -58,7 +58,7 @@ class SettingType(Generic[T]):
 
 
 def seconds(value: Any, name: str, *, zero: bool) -> float:
-    """Return a duration as a float; InvalidArgument if it is none, or negative, or 0 where that makes no sense."""
+    """Return a duration as a float. Raises InvalidArgument if it is negative, no number, or 0 without `zero`."""
     within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
     if not within or (value == 0 and not zero):
         least = "0 or more" if zero else "above 0"
@@ -78,7 +78,7 @@ def _seconds(*, zero: bool) -> SettingType[float]:
 
 
 def _whole(value: object) -> int:
-    """Return a whole number; ConfigurationError if it is none."""
+    """Return a whole number. Raises ConfigurationError."""
     number = int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else value
     if isinstance(number, bool) or not isinstance(number, int):
         raise ConfigurationError(f"must be a whole number, not {brief(value)}")
@@ -86,7 +86,7 @@ def _whole(value: object) -> int:
 
 
 def _url(url: Any) -> Any:
-    """Return a URL, or the client or store of the caller's as it is; ConfigurationError for a URL without a scheme."""
+    """Return a URL. Clients and stores are returned unchanged. Raises ConfigurationError if the scheme is missing."""
     if isinstance(url, str) and "://" not in url:
         raise ConfigurationError("a URL needs a scheme, as in redis://, mongodb:// or sqlite:///")
     return url
@@ -97,7 +97,7 @@ def _url_or_none(url: Any) -> Any:
 
 
 def _flag(value: object) -> bool:
-    """Return a truth value; ConfigurationError if it is none."""
+    """Return a boolean. Raises ConfigurationError."""
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     value = words.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(value, bool):
@@ -106,17 +106,17 @@ def _flag(value: object) -> bool:
 
 
 def _path(path: object) -> str:
-    """Return the path of a file; ConfigurationError if it is none."""
+    """Return the path of a file. Raises ConfigurationError."""
     if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes) or "\0" in named:
         raise ConfigurationError(f"must be the path of a file, not {brief(path)}")
     return named
 
 
 def _keys(keys: object) -> dict[str, bytes]:
-    """Return the secrets by name; ConfigurationError if that is no table of texts. What they hold is never shown."""
+    """Return secrets by name. Raises ConfigurationError; its message never contains a secret."""
     if isinstance(keys, str):
         pairs = [pair.partition("=") for pair in keys.split(",") if pair]
-        if not all(equals for _, equals, _ in pairs):  # what stands there may be a secret
+        if not all(equals for _, equals, _ in pairs):  # the text may be a secret, so it is not shown
             raise ConfigurationError('each needs a name and a secret, as in "k1=secret,k2=secret"')
         keys = {name: secret for name, _, secret in pairs}
     if not isinstance(keys, Mapping):
@@ -142,7 +142,7 @@ def _count(lowest: int, highest: int) -> SettingType[int]:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of HOST:PORT, an IPv6 address without its brackets; ConfigurationError if it isn't one."""
+    """Return the parts of HOST:PORT. An IPv6 address loses its brackets. Raises ConfigurationError."""
     host, colon, port = address.strip().rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not bare or (":" in bare) is (bare == host) or not re.fullmatch("[0-9]{1,5}", port):
@@ -153,7 +153,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _address(address: object) -> str:
-    """Return where to listen, "" for nowhere; ConfigurationError if it is no address."""
+    """Return the address to listen on, "" for none. Raises ConfigurationError."""
     if not isinstance(address, str):
         raise ConfigurationError(f"must be HOST:PORT, not {brief(address)}")
     if address.strip().lower() in ("", "none"):
@@ -172,7 +172,7 @@ def _one_of(*words: str) -> SettingType[str]:
 
 
 def _names(names: object) -> list[str]:
-    """Return the names of a list, or of a text with commas between them; ConfigurationError if that isn't one."""
+    """Return the names in a list or in a comma-separated text. Raises ConfigurationError."""
     each = names.split(",") if isinstance(names, str) else names
     if not isinstance(each, (list, tuple)) or not all(isinstance(name, str) and name.strip() for name in each):
         raise ConfigurationError('must be a list of names, as in ["ids.example.com"] or "ids.example.com,ids"')
@@ -180,7 +180,7 @@ def _names(names: object) -> list[str]:
 
 
 def _prefix(prefix: object) -> str:
-    """Return the prefix if it can stand before the braces of a Redis key; ConfigurationError otherwise."""
+    """Return the prefix if it can begin a Redis key. Raises ConfigurationError."""
     if (
         not isinstance(prefix, str)
         or not prefix
@@ -192,7 +192,7 @@ def _prefix(prefix: object) -> str:
 
 _OFF = (False, SettingType(_flag, ""))
 _PATH = SettingType(_path, "FILE")
-#: Nothing is checked here: whoever uses it does.
+#: Not checked here, but where it is used.
 _TEXT: SettingType[Any] = SettingType(lambda value: value, "TEXT")
 
 
@@ -200,9 +200,9 @@ _TEXT: SettingType[Any] = SettingType(lambda value: value, "TEXT")
 class SettingDefinition:
     """The definition of a setting.
 
-    `help`: in Markdown, without the period at its end. `unset`: what is shown in place of an empty default, in Markdown
-    too. `unit`: the things that a number counts. `connect`: whether `connect` and `aconnect` have a parameter for it.
-    `command`: the command that has an option for it, "issuer" or "serve"; "" if none has one.
+    `help`: in Markdown, without a period at the end. `unset`: shown in place of an empty default, in Markdown. `unit`:
+    unit of a number. `connect`: whether `connect` and `aconnect` have a parameter for it. `command`: the command that
+    has an option for it, "issuer" or "serve", or "".
     """
 
     name: str
@@ -233,16 +233,16 @@ class SettingDefinition:
 
 
 def _setting(default: T, kind: SettingType[T], help: str, **more: Any) -> T:
-    """Return the field of a setting, with its definition. Its value isn't in `repr`: a URL has a password in it."""
+    """Return the field of a setting. Its value is not in `repr`, as a URL may contain a password."""
     definition = {"default": default, "kind": kind, "help": help, **more}
     return field(default_factory=lambda: default, repr=False, metadata=definition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The value of each setting, in the order in which they are documented. Times are in seconds.
+    """The values of all settings, in the order of the documentation. Times are in seconds.
 
-    `sources`: where each value came from: "argument", a variable's name, a file's path, or "default".
+    `sources`: origin of each value: "argument", name of a variable, path of a file, or "default".
     """
 
     # fmt: off
@@ -337,19 +337,19 @@ class Settings:
 
     @property
     def embedded(self) -> bool:
-        """Whether neither Redis nor a store is named: then an SQLite file of this machine is the store.
+        """Whether neither Redis nor a store is configured. Then the store is an SQLite file of this machine.
 
-        Tags are made at their first use there.
+        Tags are created there at their first use.
         """
         return self.sources["redis_url"] == self.sources["store_url"] == DEFAULT
 
     @property
     def window(self) -> float:
-        """How long an elected loader has: one that is silent for longer is replaced."""
+        """Duration of an election: a loader that takes longer is replaced."""
         return self.store_timeout + GRACE
 
 
-#: The definition of each setting by its name.
+#: The definitions of all settings by name.
 DEFINITIONS: Mapping[str, SettingDefinition] = {
     each.name: SettingDefinition(each.name, **each.metadata) for each in fields(Settings) if each.metadata
 }
@@ -361,14 +361,15 @@ def load(
     config: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Put the settings together. `arguments` that are None count as not given.
+    """Return the settings from all sources. `arguments` that are None count as not given.
 
-    The file is `config`, or $ISSUER_CONFIG, or ./issuer.toml, or $XDG_CONFIG_HOME/issuer/issuer.toml: the first that
-    exists; one that was named has to exist. Relative paths in it are relative to it.
+    The file is the first that exists of `config`, $ISSUER_CONFIG, ./issuer.toml and
+    $XDG_CONFIG_HOME/issuer/issuer.toml. If `config` or the variable is given, the file must exist. Paths in the file
+    are relative to it.
 
     Raises:
         ConfigurationError: An unknown key, a missing file, an invalid value, an empty variable, or a default that
-            `require_servers` forbids.
+          `require_servers` forbids.
     """
     environment = os.environ if environ is None else environ
     given = {name: value for name, value in (arguments or {}).items() if value is not None}
@@ -409,7 +410,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 
 def _check_default(settings: Settings) -> None:
-    """Refuse the default store where it can't be meant: each machine would count from 1 in a file of its own."""
+    """Reject the default store if it is probably a mistake: each machine would count from 1 in its own file."""
     way_out = "Configure the store: --store, ISSUER_STORE_URL or store_url in a file"
     sources = settings.sources
     if settings.redis_url != "none":
@@ -430,9 +431,9 @@ def _check_default(settings: Settings) -> None:
 
 
 def _filled(variable: str, value: str) -> str:
-    """Return the value; ConfigurationError if it is empty, as compose's `${VAR:-}` makes it.
+    """Return the value. Raises ConfigurationError if it is empty, as with `${VAR:-}` in a compose file.
 
-    Taken for a variable that isn't there, it would have two containers count 1, 2, ... each.
+    If an empty variable counted as missing, two containers could each count from 1.
     """
     if not value.strip():
         raise ConfigurationError(f"{variable} is empty: set a value, or remove the variable")
@@ -440,7 +441,7 @@ def _filled(variable: str, value: str) -> str:
 
 
 def _beside(path: Path, name: str, value: object) -> object:
-    """Return a value of the settings file: a relative one is relative to the file, not to the current directory."""
+    """Return a value of the settings file. Relative paths are relative to the file."""
     if not isinstance(value, str) or not value:
         return value
     if DEFINITIONS[name].kind is _PATH:
@@ -451,14 +452,14 @@ def _beside(path: Path, name: str, value: object) -> object:
 
 
 def _check_misspelt(environment: Mapping[str, str], given: Collection[str]) -> None:
-    """Refuse a variable that looks like a misspelt one of ours: with it each machine would count from 1 for itself.
+    """Reject variables that look misspelt: each machine would count from 1 with its own store.
 
-    Only those are looked at that would be read: the setting is none of `given`, and has no variable that is right.
-    Other programs have ISSUER_ variables as well: what looks like none of ours is theirs.
+    Only settings that are not `given` and have no correct variable are checked. Variables that resemble none of ours
+    belong to other programs.
     """
     ours = {"ISSUER_CONFIG": "config", **{each.variable: name for name, each in DEFINITIONS.items()}}
     wanted = [name for variable, name in ours.items() if name not in given and variable not in environment]
-    # Besides the variables, the names under which `connect` and the command line take the two addresses.
+    # Also compare with the short names of the two addresses in `connect` and on the command line.
     likely = {each: name for name in wanted for each in (name, name.removesuffix("_url")) if len(each) >= _DISTINCT}
     unknown = [each for each in sorted(environment.keys() - ours.keys()) if each.startswith("ISSUER_")]
     for variable in unknown:
@@ -483,7 +484,7 @@ def _file(config: str | os.PathLike[str] | None, environment: Mapping[str, str])
             continue
         except OSError as error:
             raise ConfigurationError(f"settings file {candidate}: {error}") from error
-        except UnicodeDecodeError as error:  # not chained: it holds the whole file
+        except UnicodeDecodeError as error:  # not chained, as the error contains the whole file
             raise ConfigurationError(f"settings file {candidate}: {error}") from None
         try:
             content = tomllib.loads(text)

@@ -1,4 +1,4 @@
-"""Tally of a server: what it counts of itself, in plain numbers that a request raises, and that metrics read."""
+"""Counters of a server. Requests increment them, metrics read them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
-#: Seconds within which requests are answered, as metrics show it.
+#: Upper bounds of the histogram's buckets, in seconds.
 WITHIN: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Times:
-    """Times that requests took. `counts`: by WITHIN, and at the end those that took longer. `seconds`: in all."""
+    """A histogram of durations. `counts`: one for each bound of WITHIN, and one above. `seconds`: sum."""
 
     __slots__ = ("counts", "seconds")
 
@@ -21,17 +21,21 @@ class Times:
         self.seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        """Take a request in."""
+        """Count a request."""
         self.counts[bisect_left(WITHIN, seconds)] += 1
         self.seconds += seconds
 
 
 class Tally:
-    """Counts of one process since it was started. Labels are names of ours, and of tokens: no client's text.
+    """Counters of one process since its start. No label comes from a client, except for names of tokens.
 
-    `draws`: times of the requests of the shortest way, route next and status 200, by the name of the token; they are in
-    no other count. `requests`: by route, status and token; `times`: by route. `commands`: by name, of Redis's protocol;
-    `failures`: of authentication, by protocol. `connections`: by protocol, what returns how many there are.
+    Attributes:
+        draws: Durations by token, for requests of the fastest path: route next, status 200. No other counter has them.
+        requests: Count by route, status and token.
+        times: Durations by route.
+        commands: Count of commands of the Redis protocol, by name.
+        failures: Failed authentications by protocol.
+        connections: Functions that return the number of connections, by protocol.
     """
 
     def __init__(self) -> None:
@@ -43,6 +47,6 @@ class Tally:
         self.connections: dict[str, Callable[[], int]] = {}
 
     def answered(self, route: str, status: int, token: str, seconds: float) -> None:
-        """Count a request of HTTP."""
+        """Count an HTTP request."""
         self.requests[route, status, token] += 1
         self.times[route].add(seconds)

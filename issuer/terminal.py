@@ -1,4 +1,4 @@
-"""Text for the terminal: widths, tables, times, JSON. No I/O but `say` and `show`."""
+"""Text for the terminal: widths, tables, times, JSON. Only functions `say` and `show...` do I/O."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ import click
 
 from issuer.times import in_utc, lasting, utc
 
-#: Narrowest that a flexible column becomes, in cells.
+#: Minimum width of a flexible column, in cells.
 NARROWEST = 10
 #: Blanks between two columns.
 GAP = 2
 
 
 def color() -> bool | None:
-    """Whether to write colours: False under NO_COLOR or on a dumb terminal, else None: where the stream is a tty."""
+    """Return False if NO_COLOR is set or the terminal is dumb. Otherwise None: colours are used on a tty."""
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
 def say(message: str = "") -> None:
-    """Write talk: to stderr, so that stdout holds nothing but data."""
+    """Write a message to stderr. stdout is for data only."""
     click.echo(message, err=True, color=color())
 
 
 def show(data: str) -> None:
-    """Write data: to stdout."""
+    """Write data to stdout."""
     click.echo(data, color=color())
 
 
 def show_json(data: Any) -> None:
-    """Write data as JSON to stdout. Letters beyond ASCII stay readable where stdout can take them."""
+    """Write data as JSON to stdout. Non-ASCII letters are not escaped if stdout accepts UTF-8."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     click.echo(json.dumps(data, indent=2, ensure_ascii=not utf8))
 
@@ -47,7 +47,7 @@ def show_json(data: Any) -> None:
 
 
 def width(text: str) -> int:
-    """Return how many terminal cells the text takes: 2 for a wide letter, 0 for a combining one."""
+    """Return how many terminal cells the text takes: a wide letter takes 2, a combining one 0."""
     return sum(_cells(letter) for letter in text)
 
 
@@ -58,7 +58,7 @@ def _cells(letter: str) -> int:
 
 
 def plain(text: str) -> str:
-    """Return the text with all that could move the cursor or hide something made visible."""
+    """Return the text with all letters escaped that are invisible or could move the cursor."""
     return "".join(
         letter if letter.isprintable() or (_cells(letter) == 0 and unicodedata.category(letter) != "Cf") else
         letter.encode("unicode_escape").decode()
@@ -67,7 +67,7 @@ def plain(text: str) -> str:
 
 
 def shortened(text: str, cells: int) -> str:
-    """Return the text, cut and ended with `…` if it takes more cells than that."""
+    """Return the text. If it needs more cells, it is cut and ends with `…`."""
     return text if width(text) <= cells else _fitting(text, cells - 1) + "…"
 
 
@@ -77,7 +77,7 @@ def numbered(count: int, name: str) -> str:
 
 
 def wrapped(text: str, cells: int | None) -> list[str]:
-    """Return the text in lines of at most `cells` cells, broken between words; a longer word has a line for itself."""
+    """Return lines of at most `cells` cells, broken between words. A longer word gets its own line."""
     if cells is None:
         return [text]
     lines = [""]
@@ -91,7 +91,7 @@ def wrapped(text: str, cells: int | None) -> list[str]:
 
 
 def folded(text: str, cells: int | None) -> list[str]:
-    """Return the text in lines of at most `cells` cells; broken within a word only if that alone is longer."""
+    """Return lines of at most `cells` cells. A word is broken only if it is longer than a line."""
     if cells is None or width(text) <= cells:
         return [text]
     lines = []
@@ -106,7 +106,7 @@ def folded(text: str, cells: int | None) -> list[str]:
 
 
 def _fitting(text: str, cells: int) -> str:
-    """Return as much of the text's beginning as fits."""
+    """Return the beginning of the text that fits."""
     room = cells
     for at, letter in enumerate(text):
         room -= _cells(letter)
@@ -116,7 +116,7 @@ def _fitting(text: str, cells: int) -> str:
 
 
 def screen_width() -> int | None:
-    """Return the columns of the terminal; None if stdout is none: then nothing is shortened or wrapped."""
+    """Return the columns of the terminal. None if stdout is no terminal: then nothing is shortened or wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -125,7 +125,7 @@ def screen_width() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. A long cell of a flexible one continues on the next line, so that the table fits."""
+    """A column of a table. In a flexible column, long cells continue on the next line to make the table fit."""
 
     heading: str
     align: Literal["left", "right"] = "left"
@@ -133,9 +133,9 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int | None) -> str:
-    """Return the rows under their headings, aligned, in lines of at most `room` cells.
+    """Return headings and rows, aligned, in lines of at most `room` cells.
 
-    Flexible columns become narrower to fit. If that isn't enough, each row is a block with a line for each cell.
+    Flexible columns become narrower to fit. If that is not enough, each row becomes a block with one line per cell.
     """
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     widths = [
@@ -149,7 +149,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> Iterator[tuple[str, ...]]:
-    """Yield the lines that a row takes: several if a cell wraps."""
+    """Yield the lines of a row: several if a cell wraps."""
     split = [
         folded(cell, size) if column.flexible else [cell]
         for cell, size, column in zip(row, widths, columns, strict=True)
@@ -158,7 +158,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column])
 
 
 def _block(columns: Sequence[Column], row: Sequence[str], room: int) -> Iterator[str]:
-    """Yield the lines of a row where the columns don't fit side by side: the first cell, then the others by heading."""
+    """Yield the lines of a row as a block: the first cell, then each other cell after its heading."""
     yield from (click.style(line, bold=True) for line in folded(row[0], room))
     lead = max(width(column.heading) for column in columns[1:]) + 2 * GAP
     for column, cell in zip(columns[1:], row[1:], strict=True):
@@ -177,9 +177,9 @@ def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column]
 
 
 def _squeezed(columns: Sequence[Column], widths: list[int], room: int) -> bool:
-    """Take cells from the widest flexible column, one by one, until the row fits; return False if it never does.
+    """Make flexible columns narrower, widest first, until the row fits. Returns False if it cannot fit.
 
-    The first column, the subject of the row, gives only what the others can't.
+    The first column, which names the row, shrinks last.
     """
     while sum(widths) + GAP * (len(widths) - 1) > room:
         loose = [at for at, column in enumerate(columns) if column.flexible and widths[at] > NARROWEST]
@@ -193,7 +193,7 @@ def _squeezed(columns: Sequence[Column], widths: list[int], room: int) -> bool:
 
 
 def moment(milliseconds: int, now: int) -> str:
-    """Return a time (ms since 1970) as ISO time in UTC, and how long ago that is."""
+    """Return a time (ms since 1970) as ISO time in UTC, and how long ago it was."""
     return f"{utc(milliseconds)}, {ago(milliseconds, now)}"
 
 
@@ -205,13 +205,13 @@ def stamp_utc(milliseconds: int) -> str:
 
 
 def stamp_ms(milliseconds: int) -> str:
-    """Return a time (ms since 1970) as ISO time in UTC, to the ms."""
+    """Return a time (ms since 1970) as ISO time in UTC with milliseconds."""
     moment = in_utc(milliseconds)
     return str(milliseconds) if moment is None else f"{utc(milliseconds)[:-1]}.{milliseconds % 1000:03}Z"
 
 
 def ago(milliseconds: int, now: int) -> str:
-    """Return how long ago that was, or how long it is off, by clocks that may differ."""
+    """Return how long ago the time was, or how long until it comes. The clocks of two hosts may differ."""
     seconds = (now - milliseconds) / 1000
     if abs(seconds) < 1:
         return "just now"

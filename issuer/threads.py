@@ -1,7 +1,7 @@
-"""Threads of our own: they begin when they are needed, do the jobs that are handed over, and end with the process.
+"""The issuer's own threads. They start when needed, execute jobs, and end with the process.
 
-Not those of concurrent.futures, which asyncio's executor are, too: they take no job any more once the main thread has
-returned, though the program's other threads may go on, and draw, for days (seen: every border waited 0.25 s).
+Threads of concurrent.futures, which asyncio also uses, accept no jobs after the main thread has returned. But other
+threads of the program may continue to draw for days (seen: each load of a segment waited 0.25 s).
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from issuer_persistence.forks import leave_signals
 
 T = TypeVar("T")
 
-#: Returns what is to be called once its thread counts as free again, or None. Must raise nothing.
+#: Returns a function to call after its thread counts as free again, or None. Must not raise.
 Job = Callable[[], Callable[[], object] | None]
 
 
 class Crew:
-    """Threads of one process, and what passes to them.
+    """A pool of threads of one process.
 
-    What passes between caller and thread is in C: an exception of a signal's handler may strike the caller between any
-    two bytecodes, and in the middle of a lock that is Python it leaves it locked for ever (seen).
+    Everything between caller and thread uses locks written in C. An exception of a signal handler can interrupt the
+    caller between any two bytecodes, and would leave a lock written in Python locked for ever (seen).
     """
 
     def __init__(self, name: str, most: int) -> None:
-        """`name`: of each of the threads; `most`: how many there may be."""
+        """`name`: name of each thread. `most`: maximum number of threads."""
         self._name = name
         self._most = most
         self.threads: list[threading.Thread] = []
-        # Looked up only now: gevent may have put its own there since this module was imported, as `gunicorn --preload`
-        # has it, and what waits for Python's own would hold all greenlets up.
+        # Not imported by name: with `gunicorn --preload`, gevent replaces it after this module was imported, and
+        # waiting on Python's own queue would block all greenlets.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        #: A token of each thread that will take another job: the next one may count on it. And one of each job that
-        #: could count on no thread: the next that is free takes it.
+        #: `idle` has one entry for each thread that is free for a job. `_owed` has one for each job that was queued
+        #: without a free thread; the next free thread takes it.
         self.idle: deque[None] = deque()
         self._owed: deque[None] = deque()
         self._closed = False
 
     def put(self, job: Job) -> bool:
-        """Have the job done in a thread. False if none is there, nor begins: then it waits for `in_person`."""
+        """Queue the job. False if no thread exists or can start: then the caller must call `in_person`."""
         grown = True
         try:
             self.idle.pop()
@@ -58,22 +58,22 @@ class Crew:
         return not self._closed and (grown or bool(self.threads))
 
     def _grow(self) -> bool:
-        """Begin a thread for the next job, which doesn't wait for one that may be in a call of a mute store.
+        """Start a thread for the next job, as all others may be blocked in a call to the store.
 
-        Before the job is put there: a caller that is interrupted in between leaves a thread without a job, where the
-        other order would leave a job without a thread.
+        It starts before the job is queued: if the caller is interrupted in between, there is a thread without a job,
+        which is better than a job without a thread.
         """
         if self._closed or len(self.threads) >= self._most:
             return False
         return begun(self._begin, self._name)
 
     def _begin(self) -> None:
-        # In the thread: an interrupt of its starter would leave one that is entered and never begins, or the reverse.
+        # Done in the thread itself: if its starter is interrupted, the list stays correct.
         self.threads.append(threading.current_thread())
-        if len(self.threads) > self._most:  # several began at once
+        if len(self.threads) > self._most:  # several started at the same time
             self.threads.remove(threading.current_thread())
             self._owed.append(None)
-        elif self._closed:  # it comes too late to be told to end
+        elif self._closed:  # started after `close`, which did not count it
             self.in_person()
         else:
             self._work()
@@ -81,7 +81,7 @@ class Crew:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             then = job()
-            # First: a caller that asks again as soon as it has its answer shall find this thread.
+            # First mark this thread as free: a caller may queue the next job as soon as it has its result.
             try:
                 self._owed.pop()
             except IndexError:
@@ -91,7 +91,7 @@ class Crew:
             del job, then
 
     def in_person(self) -> None:
-        """Do what waits there, as no thread will. Once it is closed, each in a thread of its own, if one may begin."""
+        """Execute queued jobs, as no thread will. After `close`, each in a new thread if one can start."""
         ends = 0
         with suppress(queue.Empty):
             while True:
@@ -107,7 +107,7 @@ class Crew:
             self._jobs.put(None)
 
     def close(self) -> None:
-        """Let the threads end, each after the job that it is in."""
+        """End the threads, each after its current job."""
         self._closed = True
         for _ in range(len(self.threads)):
             self._jobs.put(None)
@@ -120,7 +120,7 @@ def _do(job: Job) -> None:
 
 
 def begun(target: Callable[[], object], name: str) -> bool:
-    """Begin a thread that calls the target; False if none can begin."""
+    """Start a thread that calls the target. False if none can start."""
 
     def run() -> None:
         leave_signals()
@@ -129,26 +129,26 @@ def begun(target: Callable[[], object], name: str) -> bool:
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:
-        # The interpreter ends: from 3.12 on no thread begins in its exit handlers, which give numbers back. Or there
-        # are too many threads. Those that there are go on.
+        # Either the interpreter is exiting: since Python 3.12 no thread starts in its exit handlers, where unused
+        # numbers are returned. Or there are too many threads.
         return False
     return True
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call it in a thread of its own and return what it returns, as `asyncio.to_thread` does as long as it can."""
+    """Call the function in a new thread and return its result, like `asyncio.to_thread`, but also at exit."""
     loop = asyncio.get_running_loop()
     called: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
     def tell(settle: Callable[[Any], object], outcome: object) -> None:
-        if not called.done():  # else the caller was cancelled
+        if not called.done():  # otherwise the caller was cancelled
             settle(outcome)
 
     def run() -> None:
         try:
             outcome: tuple[Callable[[Any], object], object] = called.set_result, context.run(function, *arguments)
-        except BaseException as error:  # noqa: BLE001 - the caller's to judge
+        except BaseException as error:  # noqa: BLE001 - raised in the caller
             outcome = called.set_exception, error
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(tell, *outcome)

@@ -1,4 +1,4 @@
-"""Lengths of time and moments in words, for messages."""
+"""Durations and times as text, for messages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 _UNITS = ((365 * 86_400, "year"), (86_400, "day"), (3600, "h"), (60, "min"), (1, "s"))
 
-#: From this many seconds on, tenths of one say nothing.
+#: Durations of at least this many seconds are shown without decimals.
 ROUGH = 10
 
 
 def lasting(seconds: float, parts: int = 2) -> str:
-    """Return a length of time in its largest units: "0.2 s", "12 s", "2 min 5 s", "1 h", "3 days 4 h".
+    """Return a duration in its largest units: "0.2 s", "12 s", "2 min 5 s", "1 h", "3 days 4 h".
 
-    parts: how many units at most.
+    parts: maximum number of units.
     """
     if not math.isfinite(seconds):
         return "for ever"
@@ -29,13 +29,13 @@ def lasting(seconds: float, parts: int = 2) -> str:
 
 
 def utc(milliseconds: int) -> str:
-    """Return a time (ms since 1970) as ISO time in UTC, to be compared with what other hosts have noted."""
+    """Return a time (ms since 1970) as ISO time in UTC."""
     moment = in_utc(milliseconds)
     return str(milliseconds) if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def in_utc(milliseconds: int) -> datetime | None:
-    """Return a time (ms since 1970) by the calendar; None if no calendar has it."""
+    """Return a time (ms since 1970) as a datetime. None if it is outside of the calendar."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Views: public records, and errors, as the objects that JSON shows, for the command line and every other edge."""
+"""Converts public records and errors to dicts for JSON, for the command line and the servers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from issuer.times import utc
 from issuer_persistence.ledger import LedgerEntry, LedgerPage
 from issuer_persistence.records import Tag
 
-#: Numbers of an error from here on are shown as in its message.
+#: Larger numbers are shortened to text, as in messages.
 _WIDE: Final = 2**64
 
 
 @singledispatch
 def view(record: Any) -> dict[str, Any]:
-    """Return the record as `json.dumps` takes it: its fields by name, unless a record's own view says otherwise."""
+    """Return the record's fields by name, unless its class has a view of its own."""
     return asdict(record)
 
 
@@ -39,7 +39,7 @@ def _(record: Tag) -> dict[str, Any]:
 @view.register
 def _(record: Inspection) -> dict[str, Any]:
     content = asdict(record)
-    del content["waiting"]  # callers wait in processes of their own
+    del content["waiting"]  # each process has its own waiting callers
     content = _without_empty(content, "redis_error", "scheme", "parts", "period")
     content = _counted(content, record.scheme) | {"store": _counted(content["store"], record.scheme)}
     layout = snowflake(record.scheme)
@@ -48,7 +48,7 @@ def _(record: Inspection) -> dict[str, Any]:
 
 @view.register
 def _(record: Decoded) -> dict[str, Any]:
-    """Return the parts that it has; those of its strategy stand beside them."""
+    """Return the parts that are present, with those of its strategy beside them."""
     content = {name: part for name, part in asdict(record).items() if part is not None}
     packed, holder = content.pop("fields", {}), content.pop("holder", None)
     content |= packed if holder is None else {**packed, "holder": holder}
@@ -57,7 +57,7 @@ def _(record: Decoded) -> dict[str, Any]:
 
 @view.register
 def _(record: LedgerEntry) -> dict[str, Any]:
-    """Return the segment as (low, high], `low` being the number before its first."""
+    """Return the segment as (low, high]: `low` is the number before the first one."""
     content = asdict(record)
     del content["tag"]
     return content | {"utc": utc(record.time)}
@@ -65,13 +65,13 @@ def _(record: LedgerEntry) -> dict[str, Any]:
 
 @view.register
 def _(record: LedgerPage) -> dict[str, Any]:
-    """Return the page without where it ends, which each edge tells in its own way."""
+    """Return the page without its end, which each interface shows in its own way."""
     return {"segments": list(map(view, record.entries)), "damaged": [error.problem for error in record.damaged]}
 
 
 @view.register
 def _(record: Readiness) -> dict[str, Any]:
-    """Return the errors by their codes: what they say may name servers, which isn't for every caller."""
+    """Return the codes of the errors, as their messages may contain addresses of servers."""
     codes = {name: error and error.code for name, error in (("store", record.store), ("redis", record.redis))}
     return {"ready": bool(record), **codes, "halted": list(record.halted)}
 
@@ -98,7 +98,7 @@ def _(record: Discrepancy) -> dict[str, Any]:
 
 @view.register
 def _(record: Finding) -> dict[str, Any]:
-    """Return the finding with what to do in Python's words."""
+    """Return the finding. Its remedy is in terms of Python."""
     names = ("check", "level", "subject", "what", "why", "remedy", "tag")
     error = None if record.error is None else type(record.error).__name__
     return {name: getattr(record, name) for name in names} | {"error": error}
@@ -107,20 +107,20 @@ def _(record: Finding) -> dict[str, Any]:
 @view.register
 def _(record: Recovery) -> dict[str, Any]:
     content = asdict(record)
-    del content["sound"]  # judged before it: what is wrong with a tag `verify` and `doctor` report
+    del content["sound"]  # `verify` and `doctor` report the problems of a tag
     names = ("redis_error", "asked", "unasked", "unvouched", "old_in_period", "new_in_period")
     return _without_empty(content, *names)
 
 
 @view.register
 def _(error: IssuerError) -> dict[str, Any]:
-    """Return the error with what it carries; `retry_after` is in seconds. Its message has Python's words."""
+    """Return the error and its values. `retry_after` is in seconds. The message is in terms of Python."""
     content = {"error": type(error).__name__, "message": str(error), "tag": error.tag, "code": error.code}
     return content | {name: _plain(value) for name, value in error.values.items()}
 
 
 def _plain(value: object) -> object:
-    """Return a value of an error as JSON has it; what JSON doesn't know, as a message shows it."""
+    """Return a value of an error for JSON. Other types become text, as in messages."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple | range):
@@ -131,7 +131,7 @@ def _plain(value: object) -> object:
 
 
 def _counted(content: dict[str, Any], scheme: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what means nothing where numbers come of no counter."""
+    """Remove the settings that have no meaning if the tag has no counter."""
     of_counters = () if counts(scheme) else ("max", "step", "step_mode", "limit", "lease", "ahead")
     return {name: value for name, value in content.items() if name not in of_counters}
 
@@ -144,17 +144,17 @@ def _without_empty(content: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def counts(scheme: Mapping[str, Any]) -> bool:
-    """Whether numbers come of counters, the tag's own or those of its parts: else step, limit and max mean nothing."""
+    """Whether the numbers come from counters. If not, step, limit and max have no meaning."""
     return strategy(scheme) == SEGMENT
 
 
 def snowflake(scheme: Mapping[str, Any]) -> Layout | None:
-    """Return the layout of a tag whose strategy is snowflake."""
+    """Return the layout of a snowflake tag, else None."""
     return Layout.of(scheme.get("options", {})) if strategy(scheme) == SNOWFLAKE else None
 
 
 def state(found: Provenance) -> str:
-    """Return what can be said of the number."""
+    """Return the state of a number as text."""
     if found.entries:
         if found.in_redis:
             return "in Redis, not issued yet"

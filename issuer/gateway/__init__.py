@@ -1,7 +1,7 @@
 """Commands for Redis as packed bytes, and their replies as values.
 
-One typed function for each script and command; no other module sees KEYS, ARGV, bytes or status words. Nothing here
-sends or waits; the drivers do.
+Each script and command has one typed function. No other module handles KEYS, ARGV, bytes or status words. This package
+does no I/O: the drivers send the commands.
 """
 
 from issuer.gateway.commands import RedisCall, pack, rights

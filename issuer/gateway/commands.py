@@ -1,7 +1,4 @@
-"""A command for Redis: packed bytes out, and a decoder for what comes back.
-
-Nothing here sends or waits; the drivers do.
-"""
+"""A command for Redis: packed bytes, and the decoder of the reply. No I/O: the drivers send it."""
 
 from __future__ import annotations
 
@@ -15,10 +12,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class RedisCall(Generic[T_co]):
-    """A command: its bytes, the script's text for a server that doesn't have it, and the decoder of the reply.
+    """A command for Redis.
 
-    `repeatable`: sending it a second time costs a gap at most. Everything else goes out once, whatever the reply.
-    `key`: the key that it is about, for messages.
+    Attributes:
+        packed: The command as bytes.
+        text: Text of the script, for a server that does not have it yet. "" for other commands.
+        decode: Converts the reply.
+        repeatable: Whether a second send costs at most a gap. All other commands are sent only once.
+        key: The key concerned, for messages.
     """
 
     packed: bytes
@@ -28,15 +29,15 @@ class RedisCall(Generic[T_co]):
     key: str = ""
 
 
-#: A command that a script calls.
+#: A command inside a script.
 _CALLED = re.compile(r"redis\.p?call\('(\w+)'")
 
-#: Commands whose rights are given by their second word, too.
+#: Commands that need a permission for each subcommand.
 _CONTAINERS = ("CONFIG", "CLUSTER", "SENTINEL")
 
 
 def rights(call: RedisCall[Any]) -> set[str]:
-    """Return what the server must let a user do for this call, as its ACL names it: "hget", "script|load"."""
+    """Return the permissions that a user needs for this call, as an ACL names them: "hget", "script|load"."""
     if call.text:
         return {"evalsha", "script|load", *(name.lower() for name in _CALLED.findall(call.text))}
     name, *words = [word.decode() for word in call.packed.split(b"\r\n")[2::2]]
@@ -44,7 +45,7 @@ def rights(call: RedisCall[Any]) -> set[str]:
 
 
 def pack(*words: str | int) -> bytes:
-    """Encode a command as Redis reads it: an array of bulk strings."""
+    """Encode a command in the protocol of Redis: an array of bulk strings."""
     packed = b"*%d\r\n" % len(words)
     for word in words:
         encoded = str(word).encode()

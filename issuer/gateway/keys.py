@@ -1,4 +1,4 @@
-"""Names: which tags and descriptions are allowed, and the Redis key of a tag."""
+"""Checks the names of tags, descriptions and keys, and builds Redis keys."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 
 from issuer.errors import InvalidArgument, brief
 
-#: Longest tag, in bytes of UTF-8.
+#: Maximum length of a tag, in bytes of UTF-8.
 TAG_BYTES = 200
-#: Longest description, the same.
+#: Maximum length of a description, in bytes of UTF-8.
 DESCRIPTION_BYTES = 1000
 
-#: Control characters, and Unicode's ends of lines and paragraphs.
+#: Control characters, and Unicode's line and paragraph separators.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-#: The sign between a tag and the name of its part.
+#: Separates a tag from the name of its part.
 PART = "#"
 
-#: Redis keys are `{prefix}:{<tag>}`: the braces make the tag the Cluster hash tag, so its own braces are encoded.
+#: Redis keys are `{prefix}:{<tag>}`. The braces mark the tag as the Cluster hash tag, so braces in a tag are encoded.
 _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
@@ -28,21 +28,21 @@ def check_tag(tag: object) -> str:
     """
     name = _text(tag, "a tag", 1, TAG_BYTES)
     if name != name.strip():
-        # People don't see the difference, and both would count from 1.
+        # The difference is invisible to people, and both tags would count from 1.
         raise InvalidArgument(f"a tag name must not begin or end with blanks, as {brief(name)} does", value=name)
     return name
 
 
 def check_found(tag: object) -> str:
-    """Return the name of a tag that may be there, to be looked at, halted, recovered or deleted.
+    """Return the name of an existing tag, for inspect, halt, recover and delete. Raises InvalidArgument.
 
-    It may have blanks around it, as tags could once be made with them. Raises InvalidArgument as `check_tag` does.
+    Unlike `check_tag` it allows blanks around the name, as older versions allowed them.
     """
     return _text(tag, "a tag", 1, TAG_BYTES)
 
 
 def has_blanks(tag: str) -> bool:
-    """Whether there are blanks around the name, as no new tag has."""
+    """Whether the name begins or ends with blanks. New tags may not."""
     return tag != tag.strip()
 
 
@@ -77,7 +77,7 @@ def check_key(key: object) -> str:
 
 
 def part_tag(tag: str, part: str) -> str:
-    """Return the tag that a part of a tag has: a shard, or the series of one restart key."""
+    """Return the name of a part's tag: the part is a shard, or the series of one restart key."""
     name = f"{tag}{PART}{part}"
     size = len(name.encode(errors="surrogatepass"))
     if size > TAG_BYTES:
@@ -93,14 +93,14 @@ def part_tag(tag: str, part: str) -> str:
 
 
 def kept_key(hash_key: str, key: str, owner: str = "") -> str:
-    """Return where the number of a caller's key is kept, beside the tag's hash and in its slot.
+    """Return the Redis key for the number of a caller's key. It is in the same slot as the tag's hash.
 
-    `owner`: the name of the token that the caller has, without a colon; "": none. So two owners never share a key, and
-    no owner shares one with a caller that has none, whatever the keys are.
+    `owner`: name of the caller's token, without a colon, or "". Callers with different owners never share a key,
+    whatever keys they use.
     """
     return f"{hash_key}:once-of:{owner}:{key}" if owner else f"{hash_key}:once:{key}"
 
 
 def redis_key(prefix: str, tag: str) -> str:
-    """Return the key of the tag's hash; different tags never share one."""
+    """Return the key of the tag's hash. It is different for each tag."""
     return f"{prefix}:{{{tag.translate(_ENCODED)}}}"

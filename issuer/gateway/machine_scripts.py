@@ -1,4 +1,4 @@
-"""The scripts of machine numbers, one typed function each, as `gateway` has them for the tags."""
+"""One typed function for each script of machine numbers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from issuer.gateway.scripts import script
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer of `machine_claim`. With "yours": issue no timestamp up to `floor`, ms since 1970.
+    """The reply of `machine_claim`. If the status is "yours", issue only timestamps above `floor` (ms since 1970).
 
-    `wait`: seconds that it is held or unsettled for; with "ahead", seconds that the ceiling is too high. `store`: with
-    "otherstore", the id of the one that the hash belongs to.
+    `wait`: seconds until the number is free ("held") or Redis knows which are in use ("settling"). For "ahead", by how
+    many seconds the ceiling is too high. `store`: id of the hash's store ("otherstore").
     """
 
     status: Literal["yours", "held", "settling", "ahead", "otherstore", "notmaster", "corrupt"]
@@ -27,7 +27,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The answer of `machine_renew`. `floor`, `wait`: as in Claimed."""
+    """The reply of `machine_renew`. `floor`, `wait`: as in Claimed."""
 
     status: Literal["yours", "lost", "ahead", "notmaster", "corrupt"]
     floor: int = 0
@@ -36,7 +36,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The answer of `machine_release`."""
+    """The reply of `machine_release`."""
 
     status: Literal["free", "lost", "notmaster", "corrupt"]
 
@@ -44,10 +44,10 @@ class Released:
 def machine_claim(
     key: str, number: int, holder: str, token: str, ceiling: int, *, lease: float, margin: float, first: int, store: str
 ) -> RedisCall[Claimed]:
-    """`machine_claim`: lease that number for `lease` seconds.
+    """`machine_claim`: lease the machine number for `lease` seconds.
 
-    `ceiling`: ms since 1970. `first`: 1 if the tag was made just now, by this process, and its namespace is its own.
-    `store`: the id of the store.
+    `ceiling`: in ms since 1970. `first`: 1 if this process has just created the tag, and the tag shares no namespace.
+    `store`: id of the store.
     """
     words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
     return _call("machine_claim", key, words, _claimed)
@@ -56,21 +56,21 @@ def machine_claim(
 def machine_renew(
     key: str, number: int, token: str, ceiling: int, *, lease: float, margin: float
 ) -> RedisCall[Renewed]:
-    """`machine_renew`: hold it for `lease` seconds more, with that ceiling."""
+    """`machine_renew`: extend the lease to `lease` seconds from now, with a new ceiling."""
     return _call("machine_renew", key, (number, token, ceiling, _ms(lease), _ms(margin)), _renewed, repeatable=True)
 
 
 def machine_release(key: str, number: int, token: str, used: int) -> RedisCall[Released]:
-    """`machine_release`: give it back; `used`: the last timestamp used, ms since 1970."""
+    """`machine_release`: return the number. `used`: the last timestamp used, in ms since 1970."""
     return _call("machine_release", key, (number, token, used), _released, repeatable=True)
 
 
 def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
-    """Take a machine number from its holder: its lease and its name go, the record of what was used of it stays.
+    """Take a machine number from its holder: delete its lease and name, and keep its timestamps.
 
-    The process that holds it finds it lost at the next renewal. The process that claims it next begins above the
-    ceiling that was granted last, up to which the one before may go on: so it needs no script. The name goes first: if
-    this is cut off in between, it can be done again.
+    The holder loses the number at its next renewal. The next holder starts above the last ceiling, up to which the old
+    one may continue, so this needs no script. The name is deleted first, so that the call can be repeated if it is
+    interrupted.
     """
     words = (pack("HSET", key, f"{number}:holder", ""), pack("HDEL", key, f"{number}:token", f"{number}:lapses"))
     return tuple(RedisCall(each, "", int, repeatable=True, key=key) for each in words)
@@ -78,7 +78,7 @@ def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine number as it lies in Redis. `held`: it has a token. `lapses`, `last`: ms since 1970, 0 if unknown."""
+    """A machine number in Redis. `held`: it has a token. `lapses`, `last`: ms since 1970, 0 if unknown."""
 
     holder: str
     held: bool
@@ -87,14 +87,14 @@ class Machine:
 
 
 def machines(key: str) -> RedisCall[Mapping[int, Machine]]:
-    """Read all machine numbers that were ever leased, to choose one or to look at."""
+    """Read all machine numbers that were ever leased."""
     return RedisCall(pack("HGETALL", key), "", _machines, repeatable=True, key=key)
 
 
 def machines_key(prefix: str, tag: str, namespace: str | None) -> str:
-    """Return the key of a hash of machine numbers: the tag's own, or those of a namespace that tags share.
+    """Return the key of a hash of machine numbers: that of a tag, or of a namespace that several tags share.
 
-    A tag and a namespace of one name are two: what is new for the one may be in use in the other.
+    A tag and a namespace with the same name have different keys, as their numbers are in use independently.
     """
     return redis_key(f"{prefix}:machines", tag) if namespace is None else redis_key(f"{prefix}:namespace", namespace)
 
@@ -131,7 +131,7 @@ def _released(reply: Any) -> Released:
 
 
 def _machines(reply: Any) -> dict[int, Machine]:
-    # A list by RESP2, a dictionary by RESP3.
+    # A list in RESP2, a dictionary in RESP3.
     words = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
     texts = [word.decode(errors="replace") for word in words]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""The Lua scripts: found in the package or the checkout, put together, and named by their SHA-1."""
+"""Finds and assembles the Lua scripts, and computes their SHA-1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """An assembled script: its name, its text as it is sent to Redis, and the SHA-1 that EVALSHA knows it by."""
+    """An assembled script: its name, its text as sent to Redis, and its SHA-1 for EVALSHA."""
 
     name: str
     text: str
@@ -36,7 +36,7 @@ class Script:
 
 
 def folder() -> Path:
-    """Return where the scripts are: inside the installed package, else beside it in a checkout."""
+    """Return the directory of the scripts: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     for place in (package / "_lua", package.parent / "lua"):
         if (place / "next.lua").is_file():
@@ -48,7 +48,7 @@ def folder() -> Path:
 
 @cache
 def script(name: str) -> Script:
-    """Return the script of that name, with its includes put in; ConfigurationError if there is none."""
+    """Return a script with its includes. Raises ConfigurationError if there is none of this name."""
     if name not in NAMES:
         raise ConfigurationError(f"no script {name!r}; there are {', '.join(NAMES)}")
     place = folder()

@@ -1,4 +1,4 @@
-"""Commands that ask servers about themselves, one typed function each, with the reply decoded."""
+"""Commands that read the state of servers: one typed function each, with a decoder for the reply."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import Any
 
 from issuer.gateway.commands import RedisCall, pack
 
-#: The oldest Redis that runs the scripts as they are meant.
+#: The oldest supported version of Redis.
 OLDEST = (6, 2)
 
 
 def server_info() -> RedisCall[dict[str, str]]:
-    """`INFO server`: what kind of server this is, and its version."""
+    """`INFO server`: the kind of server, and its version."""
     return RedisCall(pack("INFO", "server"), "", _info, repeatable=True)
 
 
 def info() -> RedisCall[dict[str, str]]:
-    """`INFO`: what a server says of itself, all the usual sections."""
+    """`INFO`: the default sections."""
     return RedisCall(pack("INFO"), "", _info, repeatable=True)
 
 
 def setting(name: str) -> RedisCall[str | None]:
-    """`CONFIG GET`: one setting of the server, None if it has none of that name."""
+    """`CONFIG GET`: a setting of the server, None if it has no such setting."""
     return RedisCall(pack("CONFIG", "GET", name), "", _setting, repeatable=True)
 
 
 def _setting(reply: Any) -> str | None:
-    # A list by RESP2, a dictionary by RESP3.
+    # A list in RESP2, a dictionary in RESP3.
     words = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
     return words[1].decode(errors="replace") if words else None
 
 
 def trials(key: str) -> list[tuple[RedisCall[object], str]]:
-    """Return the commands of the scripts, put so that they change nothing, and the error each brings if it is allowed.
+    """Return the scripts' commands with invalid arguments, each with the error that proves that it is allowed.
 
-    A server looks at rights, memory, disk and replicas before it looks at a command's arguments: if it complains of
-    these, it would have run the command. "": the answer is no error. `key` must not exist.
+    A server checks permissions, memory, disk and replicas before the arguments of a command. So an error about the
+    arguments shows that it would have run the command. "": a success is expected. `key` must not exist.
     """
     commands = (
         (("HMGET", key, "cur"), ""),
@@ -53,7 +53,7 @@ def trials(key: str) -> list[tuple[RedisCall[object], str]]:
 
 
 def server_time(key: str = "") -> RedisCall[int]:
-    """`TIME`: the clock of the server, of the one that holds the key, in ms since 1970."""
+    """`TIME`: the clock of the server that has the key, in ms since 1970."""
     return RedisCall(pack("TIME"), "", _milliseconds, repeatable=True, key=key)
 
 
@@ -62,7 +62,7 @@ def _milliseconds(reply: Any) -> int:
 
 
 def replication_info(key: str) -> RedisCall[dict[str, str]]:
-    """`INFO replication` of the server that holds the key: its role, and the reign as `master_replid`."""
+    """`INFO replication` of the server that has the key: its role, and the term's id as `master_replid`."""
     return RedisCall(pack("INFO", "replication"), "", _info, repeatable=True, key=key)
 
 
@@ -77,12 +77,12 @@ _PAIR = re.compile(r"([^=,]+)=([^,]*)")
 
 
 def replicas(info: dict[str, str]) -> list[dict[str, str]]:
-    """Return what a master's `INFO replication` says of each of its replicas: ip, port, state, offset, lag."""
+    """Return the replicas in a master's `INFO replication`: ip, port, state, offset, lag."""
     return [dict(_PAIR.findall(line)) for name, line in info.items() if _REPLICA.fullmatch(name)]
 
 
 def master_of(name: str, key: str) -> RedisCall[tuple[str, int] | None]:
-    """Ask a Sentinel for the master of that name: its host and port, None if it knows none. `key`: for messages."""
+    """Request the address of the named master from a Sentinel. None if unknown. `key`: for messages."""
     return RedisCall(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
 
 
@@ -91,19 +91,19 @@ def _address(reply: Any) -> tuple[str, int] | None:
 
 
 def replicas_of(name: str, key: str) -> RedisCall[list[tuple[str, int]]]:
-    """Ask a Sentinel for the replicas of the master of that name, dead or alive. `key`: for messages."""
+    """Request the addresses of the named master's replicas from a Sentinel, also failed ones. `key`: for messages."""
     return RedisCall(pack("SENTINEL", "REPLICAS", name), "", _addresses, repeatable=True, key=key)
 
 
 def _addresses(reply: Any) -> list[tuple[str, int]]:
-    # Each is a list by RESP2, a dictionary by RESP3.
+    # Each is a list in RESP2, a dictionary in RESP3.
     nodes = [node if isinstance(node, dict) else dict(zip(node[::2], node[1::2], strict=True)) for node in reply]
     return [(node[b"ip"].decode(), int(node[b"port"])) for node in nodes]
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Slots first..last of a Cluster, and their nodes: the master, then its replicas. Host "": the one asked."""
+    """Slots first..last of a Cluster, and their nodes, the master first. Host "": the node that replied."""
 
     first: int
     last: int
@@ -111,7 +111,7 @@ class Shard:
 
 
 def cluster_slots(key: str) -> RedisCall[list[Shard]]:
-    """`CLUSTER SLOTS`: which node holds which slots. `key`: for messages."""
+    """`CLUSTER SLOTS`: the nodes of all slots. `key`: for messages."""
     return RedisCall(pack("CLUSTER", "SLOTS"), "", _shards, repeatable=True, key=key)
 
 
@@ -123,10 +123,10 @@ def _shards(reply: Any) -> list[Shard]:
 
 
 def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:
-    """`CLUSTER NODES`: the replicas of the master that is asked, and the masters that own no slot, dead or alive.
+    """`CLUSTER NODES`: the replicas of the master that replies, and masters without slots, also failed ones.
 
-    CLUSTER SLOTS leaves out a replica that is cut off from its master, and a master whose slots have been taken over.
-    `host`: what it calls the one asked; if that is a hostname, the others are named by theirs. `key`: for messages.
+    CLUSTER SLOTS omits replicas that have lost their master, and masters whose slots were taken over. `host`: the
+    replying node's name. If it is a hostname, hostnames are returned. `key`: for messages.
     """
     return RedisCall(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
 

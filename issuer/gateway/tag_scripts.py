@@ -1,6 +1,6 @@
-"""The scripts of a tag, one typed function each: Python values in, a packed call out, the reply decoded.
+"""One typed function for each script of a tag: it packs the call, and decodes the reply.
 
-No other module sees KEYS, ARGV, bytes or status words.
+No other module handles KEYS, ARGV, bytes or status words.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The answer of `next`. Numbers low+1 .. high are the caller's if status is "ok".
+    """The reply of `next`. If the status is "ok", numbers low+1 .. high belong to the caller.
 
-    `extend`: this caller is elected to load the next segment; `max` then is the end of the present one.
+    `extend`: the caller is elected to load the next segment. Then `max` is the end of the current one.
     """
 
     status: Literal["ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -32,11 +32,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The answer of `lease`. Numbers low+1 .. high are the caller's if status is "ok", to serve from its own memory.
+    """The reply of `lease`. If the status is "ok", numbers low+1 .. high are the caller's, to issue from its memory.
 
-    `fence`, `born`, `backs`: the reign and the arming that they were drawn under, and how often numbers had come back
-    by then; `give_back` carries them as reign, born and backs.
-    `extend`, `max`: as in Drawn.
+    `fence`, `born`: id of the term and of the hash at the draw. `backs`: how often numbers had been returned before.
+    `give_back` needs these three, as reign, born and backs. `extend`, `max`: as in Drawn.
     """
 
     status: Literal["ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -51,10 +50,10 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class DrawnOnce:
-    """The answer of `once`: the number of the caller's key if status is "ok", or "again": it had that one before.
+    """The reply of `once`. "ok": `number` was drawn for the caller's key. "again": the key had it before.
 
-    "older": the number after `number` would have been drawn, which the caller has seen. `extend`, `max`: as in Drawn.
-    `scheme`: the id of the one that it was drawn under then, with "again".
+    "older": the hash would issue the number after `number`, which is not above `seen`. `extend`, `max`: as in Drawn.
+    `scheme`: id of the scheme under which the number was drawn ("again").
     """
 
     status: Literal["again", "ok", "older", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -66,7 +65,7 @@ class DrawnOnce:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The answer of `giveback`: "back", or "spent" and `why`; then the tail is a gap."""
+    """The reply of `giveback`: "back", or "spent" with the reason `why`. Spent numbers are a gap."""
 
     status: Literal["back", "spent", "notmaster", "corrupt"]
     why: str = ""
@@ -74,10 +73,10 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The answer of `open`: where the hash stands. A load carries `reign` and `born`, and begins at or above `top`.
+    """The reply of `open`: state of the hash. `load` needs `reign` and `born`, and a segment at or above `top`.
 
-    `due`: a segment should be loaded. `elected`: by this caller. `over`: the server's clock in ms if the tag's period
-    has ended. `store`, `scheme`: the other's id, with "otherstore" and "otherscheme".
+    `due`: a segment should be loaded. `elected`: by this caller. `over`: the server's clock in ms, if the tag's period
+    has ended. `store`, `scheme`: id of the hash's store or scheme, with "otherstore" and "otherscheme".
     """
 
     status: Literal["open", "otherstore", "otherscheme", "notmaster", "corrupt"]
@@ -94,7 +93,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The answer of `load`: "current" or "next" is the buffer it went to. `why`: what made it stale."""
+    """The reply of `load`. "current" or "next": the buffer that has the segment now. `why`: reason for "stale"."""
 
     status: Literal["current", "next", "full", "stale", "notmaster", "corrupt"]
     why: str = ""
@@ -102,7 +101,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """The answer of `floor`: where the hash stands now, and stood before (None: it was missing or corrupt)."""
+    """The reply of `floor`: state of the hash after and before. Before is None if it was missing or corrupt."""
 
     status: Literal["floored", "otherstore", "notmaster", "corrupt"]
     cur: int = 0
@@ -120,22 +119,22 @@ def _call(
 
 
 def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
-    """Return the last arguments of a call: none for a tag without a scheme, as most are."""
+    """Return the last arguments of a call. Most tags have no scheme, and then there are none."""
     return (scheme, *until) if scheme else ()
 
 
 def draw(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Drawn]:
-    """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds. None: never elect me.
+    """`next`: draw up to n numbers, 1..2^63-1.
 
-    `scheme`: the id of the tag's scheme, "" for none.
+    `window`: duration of an election in seconds; None: never elect this caller. `scheme`: id of the tag's scheme or "".
     """
     return _call("next", key, (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
 
 
 def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int) -> RedisCall[DrawnOnce]:
-    """`once`: draw one number for the caller's key, kept under `kept` for `ttl` seconds; the same if it comes again.
+    """`once`: draw one number for the caller's key and keep it under `kept` for `ttl` seconds.
 
-    `seen`: draw none up to this one; 0: any.
+    `seen`: draw no number up to this one; 0: any.
     """
     source = script("once")
     words = ("EVALSHA", source.sha, 2, key, kept, _election(window), scheme, max(1, round(ttl * 1000)), seen)
@@ -143,13 +142,13 @@ def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, 
 
 
 class Draws:
-    """The draws of one tag, packed but for n: a draw of the hot path costs 0.3 us of packing, where `draw` takes 6."""
+    """The draws of one tag, packed in advance except for n. Packing one takes 0.3 us; `draw` takes 6 us."""
 
     __slots__ = ("_head", "_tail", "one")
 
     def __init__(self, key: str, window: float | None, scheme: str = "") -> None:
-        """`key`, `window` and `scheme` as in `draw`."""
-        # The one place where a packed command is taken apart: before and after the n; what follows it is known.
+        """`key`, `window`, `scheme`: as in `draw`."""
+        # The packed command is split before and after n. The part after n is known.
         tail = pack(_election(window), *_scheme(scheme)).partition(b"\r\n")[2]
         self.one = draw(key, 1, window, scheme).packed
         self._head = self.one[: -len(tail) - len(b"$1\r\n1\r\n")]
@@ -162,14 +161,14 @@ class Draws:
 
 
 def lease(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Leased]:
-    """`lease`: draw up to n numbers, as `draw` does, to be served from the caller's memory."""
+    """`lease`: draw up to n numbers, as `draw` does, to issue them from the caller's memory."""
     return _call("lease", key, (n, _election(window), *_scheme(scheme)), _leased, repeatable=True)
 
 
 def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> RedisCall[GivenBack]:
-    """`giveback`: the tail of a lease, used+1 .. high, comes back. `used`: the lease's low if no number was used.
+    """`giveback`: return used+1 .. high, the rest of a lease. `used`: the lease's low if no number was issued.
 
-    Forget the tail before this is sent: from then on any process may draw it.
+    Drop the numbers before this is sent: afterwards any process can draw them.
     """
     return _call("giveback", key, (used, high, reign, born, backs), _given_back)
 
@@ -178,23 +177,23 @@ def _election(window: float | None) -> int:
     return -1 if window is None else round(window * 1000)
 
 
-#: The part that a caller of `open` takes in the election of a loader.
+#: How a caller of `open` takes part in the election of a loader.
 Role = Literal["claim", "mine", "look", "resign"]
 
 
 def open(
     key: str, born: str, store: str, window: float, role: Role, *, scheme: str = "", until: int = HIGHEST
 ) -> RedisCall[Opened]:
-    """`open`: arm the hash for this reign, tell where it stands, elect a loader.
+    """`open`: prepare the hash for the current term, read its state, and elect a loader.
 
-    `scheme`: the id of the tag's scheme, "" for none; `until`: the end of its period if the hash is armed now, in ms of
-    the server's clock: 0 if it has yet to be found out, 2^63-1 without periods.
+    `scheme`: id of the tag's scheme, "" for none. `until`: end of its period in ms of the server's clock, used if the
+    hash is prepared now. 0: not known yet. 2^63-1: no periods.
     """
     return _call("open", key, (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> RedisCall[Loaded]:
-    """`load`: put (low, high] into the hash."""
+    """`load`: put the segment (low, high] into the hash."""
     return _call("load", key, (low, high, mark, reign, born), _loaded)
 
 
@@ -208,10 +207,9 @@ def floor(
     scheme: str | None = None,
     until: int = HIGHEST,
 ) -> RedisCall[Floored]:
-    """`floor`: never again a number up to `at`.
+    """`floor`: skip all numbers up to `at`, for ever.
 
-    `scheme`: the id of the tag's scheme from now on, "" for none, None to leave it; `until`: the end of its period, as
-    in `open`.
+    `scheme`: id of the tag's scheme from now on, "" for none, None for no change. `until`: as in `open`.
     """
     words = () if scheme is None else (scheme or "-", until)
     return _call("floor", key, (at, born, store, manner, *words), _floored)
@@ -281,14 +279,14 @@ def _floored(reply: Any) -> Floored:
     return Floored(status)
 
 
-#: The fields of the hash that hold numbers, and those that `peek` reads after them.
+#: The fields of the hash that are numbers, and all fields that `read_hash` reads.
 NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark", "backs", "backs_before", "backs_low")
 FIELDS = (*NUMBERS, "fence", "born", "store", "scheme")
 
 
 @dataclass(frozen=True, slots=True)
 class Hash:
-    """A tag's hash as it lies in Redis; None for what isn't there. `corrupt` names a field that is no whole number."""
+    """A tag's hash in Redis. Missing fields are None. `corrupt`: name of a field that is not a whole number."""
 
     cur: int | None
     max: int | None
@@ -304,17 +302,17 @@ class Hash:
 
     @property
     def top(self) -> int:
-        """The highest number that it holds, as far as its fields can be read; 0 if it holds none."""
+        """The highest number in the hash, as far as its fields are valid; 0 if there is none."""
         return max(filter(None, (self.cur, self.max, self.mark, self.next_cur, self.next_max)), default=0)
 
     @property
     def names_store(self) -> bool:
-        """Whether `store` has the form of a store's id; what has another form names none, and is garbage."""
+        """Whether `store` has the form of a store's id."""
         return self.store is not None and is_id(self.store)
 
 
 def read_hash(key: str) -> RedisCall[Hash]:
-    """Read the hash for people to look at: no script, nothing changed."""
+    """Read the hash. Changes nothing."""
     return RedisCall(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True, key=key)
 
 
@@ -332,7 +330,7 @@ def _hash(reply: Any) -> Hash:
 
 
 def _whole(word: str) -> bool:
-    """Say whether the scripts would take it for a number: plain digits without a leading zero, up to 2^63-1."""
+    """Return whether the scripts accept it as a number: digits without a leading zero, up to 2^63-1."""
     if not (word.isascii() and word.isdigit() and len(word) <= len(str(HIGHEST))):
         return False
     return str(int(word)) == word and int(word) <= HIGHEST
