@@ -24,7 +24,7 @@ Returns one of
 ]]
 local key, n, window, scheme = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] or ''
 --@include whole
--- Draws of one are the most frequent: asking for '1' first saves them 0.2 us of 6.7.
+-- Most draws are for one number: comparing with '1' first saves 0.2 us of 6.7.
 if n ~= '1' and (not whole(n) or n == '0') or not window then
   return redis.error_reply('BADARG n must be 1..2^63-1, the window milliseconds')
 end

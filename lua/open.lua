@@ -36,7 +36,8 @@ end
 --@include owner
 if not top then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
--- Of an older reign too: armed for an earlier scheme, it could no longer tell that the caller's store went back in time.
+-- Also in an older term: if the hash were prepared for an earlier scheme, it would no longer show that the caller's store has
+-- gone back in time.
 if not missing and scheme ~= own then return {'otherscheme', scheme} end
 --@include fresh
 --@include arm

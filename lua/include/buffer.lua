@@ -1,7 +1,7 @@
--- Buffer 1, for a draw: out if there is none, if it is of another reign (never master_replid2, which holds the id of the
--- reign before) or of another scheme, if a field is corrupt, or if the tag's period is over by the server's clock. Of what
--- a draw costs beyond its counter, INFO is 1.8 us and each field 0.2 us: so no more is read here than nearly every draw
--- needs.
+-- Reads buffer 1 for a draw. Returns an error status if it is missing or corrupt, if it is from another term or scheme,
+-- or if the tag's period is over by the server's clock. Never compare with master_replid2: it is the id of the term
+-- before. Apart from its counter, a draw spends 1.8 us on INFO and 0.2 us on each field, so only fields that nearly
+-- every draw needs are read here.
 local hash = redis.call('HMGET', key, 'cur', 'max', 'mark', 'fence', 'next_max', 'scheme')
 local cur, max, mark, fence, next_max, found = hash[1], hash[2], hash[3], hash[4], hash[5], hash[6] or ''
 if not cur and not max then return {'empty'} end

@@ -1,4 +1,4 @@
--- Take up to n numbers: cur+1 .. high are the caller's. At the end of buffer 1 buffer 2 takes its place.
+-- Takes up to n numbers: cur+1 .. high belong to the caller. If buffer 1 is used up, buffer 2 replaces it.
 if not less(cur, max) then
   if less(max, cur) then return {'corrupt'} end
   if not next_max then return {'exhausted'} end
@@ -10,11 +10,12 @@ if not less(cur, max) then
   redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked')
   cur, max, mark, next_max = next_cur, next_max, next_mark, false
 end
--- HINCRBY counts in 64-bit C integers and refuses to overflow; its reply would be a Lua number, so cur is read back.
+-- HINCRBY counts in 64-bit C integers and rejects an overflow. Its reply would be a Lua number (a double), so cur is
+-- read again as a string.
 local moved = redis.pcall('HINCRBY', key, 'cur', n)
 local overflow = type(moved) == 'table'
--- Refused for another reason, by ACL or for want of memory: taken for an overflow, it would grant the whole segment.
--- tostring, as fakeredis hands over a string that Lua's own functions don't take.
+-- Other errors, such as a missing permission or no memory, must not count as an overflow: it grants the whole segment.
+-- tostring: fakeredis returns a string that Lua's own functions do not accept.
 if overflow and not string.find(tostring(moved.err), 'overflow', 1, true) then return moved end
 local high = overflow and max or redis.call('HGET', key, 'cur')
 if overflow or less(max, high) then

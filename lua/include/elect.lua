@@ -1,4 +1,4 @@
--- elected: this caller, unless another one was within the window.
+-- Sets `elected`: this caller is elected, unless another one was elected within the window.
 local now = now_ms()
 local since = tonumber(redis.call('HGET', key, 'asked') or '')
 local elected = not (since and now >= since and now - since <= window)

@@ -1,4 +1,4 @@
--- fresh: the born of this arming. The caller's word is random; with the time it is another one each time that a copy of the
--- same message comes, so that nothing that was sent under the first is let in again.
+-- Sets `fresh`, a new born for the hash: the caller's random word and the time. If the network repeats a call, the copy
+-- gets a different born. So all calls that carry the first born are rejected.
 local moment = redis.call('TIME')
 fresh = fresh .. '.' .. moment[1] .. '.' .. moment[2]

@@ -1,6 +1,6 @@
--- The tag's hash, and whether it was armed in this reign. reign: the master_replid of now, and out if the server shows
--- none, as there is no fence then; never master_replid2, which holds the id of the reign before. top: the highest number
--- that the hash knows of; false if a field is corrupt. backs, backs_before, backs_low: see giveback.
+-- Reads the tag's hash. reign: the current master_replid. If the server shows none, there is no fence, and this returns
+-- an error status. Never use master_replid2: it is the id of the term before. current: the hash was prepared in this
+-- term. top: the highest number in the hash; false if a field is corrupt. backs, backs_before, backs_low: see giveback.
 local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
 if #reign ~= 40 then return {'notmaster'} end

@@ -1,5 +1,6 @@
--- A machine number as the hash shows it, and since when this reign is known here. reign: the master_replid of now, and out
--- if the server shows none; never master_replid2. Times are ms since 1970, which a double holds exactly.
+-- Reads a machine number, and when this hash first saw the current term. reign: the current master_replid. If the
+-- server shows none, this returns an error status. Never use master_replid2. Times are ms since 1970: exact in a
+-- double.
 local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
 if #reign ~= 40 then return {'notmaster'} end

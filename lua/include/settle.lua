@@ -1,5 +1,5 @@
--- hold: no claim is granted for this many ms after a new reign began, or where the hash is missing, as what was held may
--- have been forgotten; by then every lease of the reign before is over. A clock that went back counts as a new reign.
+-- hold: no claim is granted for this many ms after a new term began, or if the hash is missing, as Redis may have lost
+-- leases. After that time all leases of the earlier term are over. A clock that went back counts as a new term.
 longest = math.max(longest, lease)
 local hold = longest + margin
 if state[1] ~= reign or now < since then

@@ -1,1 +1,1 @@
-"""Stores: the durable authority over ranges. Users import `issuer`; this package never does."""
+"""Stores, which reserve ranges of numbers durably. `issuer` imports this package, never the other way round."""
