@@ -135,9 +135,9 @@ class Follower:
         #: Bytes of each file that `fresh` has read.
         self._read: dict[Path, int] = {}
 
-    def served(self, tag: int, since: int, *, whole: bool = False) -> bool:
-        """Return whether a call returned numbers of that tag since a time in ns. `whole`: it must have begun since."""
-        return any(self._served(path, since, since if whole else 0) for path in self._newest(tag))
+    def served(self, tag: int, since: int) -> bool:
+        """Return whether a call returned numbers of that tag since a time in ns."""
+        return any(self._served(path, since) for path in self._newest(tag))
 
     def fresh(self, tag: int) -> list[CallEntry]:
         """Return the calls for that tag that were written since the last call of this method, in order per file."""
@@ -161,7 +161,7 @@ class Follower:
             newest[caller] = max(newest.get(caller, (-1, path)), (int(part), path))
         return [path for _, path in newest.values()]
 
-    def _served(self, path: Path, since: int, began: int) -> bool:
+    def _served(self, path: Path, since: int) -> bool:
         if not path.stat().st_size:  # just made
             return False
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
@@ -171,6 +171,6 @@ class Follower:
                 call = CallEntry(*_CALL.unpack_from(memory, at))
                 if call.ended < since:
                     return False
-                if call.first > 0 and call.began >= began:
+                if call.first > 0:
                     return True
         return False

@@ -57,15 +57,6 @@ class Verdict:
         return self.sound and not self.stuck and self.gap <= self.allowed_gap
 
     @property
-    def costly(self) -> list[str]:
-        """The names of the strikes of which one cost a tag more numbers than the design allows.
-
-        No part of `kept`: on a machine that stands still now and then a call that timed out has cost numbers too, and
-        falls to the strike that it lies in.
-        """
-        return sorted(name for name, cost in self.costs.items() if cost.over)
-
-    @property
     def struck(self) -> int:
         """How many faults there were."""
         return self.faults.total()
@@ -228,9 +219,9 @@ def _service(
         moments.sort()
         for strike in strikes:
             at = bisect_left(moments, strike.back)
-            # Not yet there, had no part in it, or gone before it could get another number.
+            # The worker had not started yet, or it ended before it could get another number.
             begun = moments and moments[0] < strike.back
-            if worker in strike.spared or not begun or (at == len(moments) and worker not in lasting):
+            if not begun or (at == len(moments) and worker not in lasting):
                 continue
             took = (max(moments[at] if at < len(moments) else last, strike.back) - strike.back) / NS
             if took > verdict.without_service:

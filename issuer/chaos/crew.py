@@ -54,14 +54,11 @@ class Worker:
         """Whether the process exists, perhaps stopped by a signal."""
         return self.process.poll() is None
 
-    def served(self, since: int, only: Iterable[int] | None = None, *, whole: bool = False) -> bool:
-        """Return whether it got numbers of each of its tags (or of `only` these) since a time in ns.
-
-        `whole`: see Follower.
-        """
+    def served(self, since: int, only: Iterable[int] | None = None) -> bool:
+        """Return whether it got numbers of each of its tags (or of `only` these) since a time in ns."""
         wanted = {job.at for job in self.setup.jobs}
         chosen = wanted if only is None else wanted & set(only)
-        return all(self._follower.served(at, since, whole=whole) for at in chosen)
+        return all(self._follower.served(at, since) for at in chosen)
 
     def dismiss(self) -> None:
         """Request its stop. It hands back the numbers that it holds."""
@@ -83,12 +80,6 @@ class Worker:
     def signal(self, number: int) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
-
-    def set_clock(self, off: float) -> None:
-        """Shift the wall clock of the running process by `off` seconds. 0 resets it."""
-        if self.process.stdin is not None:
-            self.process.stdin.write(b"%r\n" % off)
-            self.process.stdin.flush()
 
     def trap(self, point: str, number: int) -> None:
         """Send it a signal at this point of its next extension; see worker.POINTS."""
@@ -205,12 +196,6 @@ class Workers:
         for worker in ending:
             worker.end()
             self.workers.remove(worker)
-
-    def relieve(self) -> list[Setup]:
-        """Stop all workers. Return the settings of their successors."""
-        setups = [self.renamed(worker.setup) for worker in self.workers]
-        self.dismiss()
-        return setups
 
     def renamed(self, setup: Setup, **changes: object) -> Setup:
         """Return the settings of a successor: a new name, and these changes."""

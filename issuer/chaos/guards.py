@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer import gateway
-from issuer.core.steps import Steps, ask
-from issuer.core.supply import direct, extend, state, supply
+from issuer.core.steps import Steps
+from issuer.core.supply import extend, state, supply
 from issuer.engine.blocking import Engine
 from issuer.errors import ConfigurationError
 from issuer.gateway import machine_scripts, tag_scripts
 from issuer.gateway.scripts import NAMES, Script, script
-from issuer_persistence.ledger import Reservation
 
 Change = tuple[str, str]
 
@@ -26,7 +25,6 @@ _AS_RUN_ID = """info = string.gsub(info, '\\nmaster_replid:%x+',
   '\\nmaster_replid:' .. string.match(redis.call('INFO', 'server'), 'run_id:(%x+)'))
 """
 _RUN_ID = (_INFO, _INFO + _AS_RUN_ID)
-_ROLE = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
 _FENCED = (
     "if not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)"
     " then return {'fenced'} end\n"
@@ -43,29 +41,15 @@ _EXHAUSTED = (
     "if not next_max then return {'exhausted'} end",
     "if not next_max then redis.call('HINCRBY', key, 'max', 1000) return {'exhausted'} end",
 )
-_SET_BACK = ("not (since and now >= since and now - since <= window)", "not (since and now - since <= window)")
-_KEPT = ("local kept = redis.call('GET', KEYS[2])\n", "local kept = false\n")
-_SKIPS = ("if less(cur, at) then cur = at end\n", "cur = at\n")
-_BACKS = (
-    "if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end\n",
-    "",
-)
-_UNMOVED = ("if cur ~= high then return {'spent', 'cur'} end\n", "")
-_HELD = ("if owner and now <= lapses + margin then", "if false then")
-_CEILING = ("local floor = math.max(last, since + hold)\n", "local floor = 0\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A guard. `what`: what it ensures. Its removal changes `scripts`, and then calls `patch`.
-
-    `shown`: whether a fault of `issuer chaos` can show the harm. If not, only faults of `make chaos` can.
-    """
+    """A guard. `what`: what it ensures. Its removal changes `scripts`, and then calls `patch`."""
 
     what: str
     scripts: Mapping[str, Sequence[Change]] | None = None
     patch: Callable[[], None] | None = None
-    shown: bool = True
 
 
 def _load_again() -> None:
@@ -98,42 +82,8 @@ def _ignore_what_is_taken() -> None:
     vars(extend)["reserve_and_load"] = reserve_and_load
 
 
-def hand_back_whatever_the_version(held: Sequence[Reservation], used: int) -> Steps[int]:
-    """Do the same as `direct.hand_back`, as if the store compared `max` only."""
-    last = held[-1]
-    there = yield from ask(lambda store, timeout: store.get(last.tag.tag, timeout=timeout))
-    return (yield from _hand_back([*held[:-1], replace(last, tag=there or last.tag)], used))
-
-
-_hand_back = direct.hand_back
-
-
-def _ignore_version() -> None:
-    vars(direct)["hand_back"] = hand_back_whatever_the_version
-
-
-def _serve_in_doubt() -> None:
-    """Let a process issue numbers that it handed back, if the store's reply was lost, instead of its next segment."""
-    reserve = direct.reserve
-    doubtful: dict[str, Reservation] = {}
-
-    def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
-        try:
-            return (yield from _hand_back(held, used))
-        except Exception:
-            last = held[-1]
-            doubtful[last.tag.tag] = replace(last, low=max(used, last.low))
-            raise
-
-    def reserve_or_serve(tag: str, **options: Any) -> Steps[Reservation]:
-        return doubtful.pop(tag, None) or (yield from reserve(tag, **options))
-
-    vars(direct).update(hand_back=hand_back, reserve=reserve_or_serve)
-
-
-GUARDS: Mapping[str, Guard] = {
+GUARDS: dict[str, Guard] = {
     "fence": Guard("a draw in another term of the Redis master is rejected", {"next": [_FENCE], "lease": [_FENCE]}),
-    "role": Guard("a server that isn't a master is rejected", {name: [_ROLE] for name in NAMES}, shown=False),
     "prefix": Guard(
         "the term is identified by master_replid, not by master_replid2", {"next": [_PREFIX], "lease": [_PREFIX]}
     ),
@@ -145,25 +95,6 @@ GUARDS: Mapping[str, Guard] = {
     "below": Guard("a load of numbers below those issued is rejected", {"load": [_BELOW]}, _ignore_what_is_taken),
     "reserved": Guard("only the store reserves numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
     "load-once": Guard("a load is sent only once", None, _load_again),
-    "version": Guard("a segment is returned only once, checked by its version", None, _ignore_version, shown=False),
-    "forgotten": Guard(
-        "a process issues no number that it has returned, whatever the reply", None, _serve_in_doubt, shown=False
-    ),
-    "unmoved": Guard("a lease is returned only if no number was drawn after it", {"giveback": [_UNMOVED]}, shown=False),
-    "backs": Guard("a lease is returned only once", {"giveback": [_BACKS]}, shown=False),
-    "skips": Guard("skipping numbers never lowers the counter of a hash", {"floor": [_SKIPS]}, shown=False),
-    "set-back": Guard(
-        "an election with a time in the future is ignored",
-        {name: [_SET_BACK] for name in ("next", "lease", "once", "open")},
-        shown=False,
-    ),
-    "kept": Guard("an idempotency key keeps its number", {"once": [_KEPT]}, shown=False),
-    "held": Guard("a machine number in use is not leased to another process", {"machine_claim": [_HELD]}, shown=False),
-    "ceiling": Guard(
-        "the next holder of a machine number starts above the last time used",
-        {"machine_claim": [_CEILING]},
-        shown=False,
-    ),
     "rejoin": Guard("Redis skips the numbers that processes issued without it", None, _forget_rejoin),
     "fork": Guard("a forked child drops the numbers that its parent holds", None, _forget_fork),
 }

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 class Strike:
     """A fault that struck a run. Times are in ns of the monotonic clock.
 
-    `began`, `back`: when it began, and when all servers answered again. `spared`: workers that it did not affect.
-    `segments`: segments in Redis whose numbers may be lost. `hits`: processes whose held numbers may be lost. `split`:
-    two masters served at once, so order is not promised from `began` to `back`. `settled`: end of the fault before;
-    numbers may be lost from then on, as its preparation may cost some. -1: from `began` on.
+    `began`, `back`: when it began, and when all servers answered again. `segments`: segments in Redis whose numbers may
+    be lost. `hits`: processes whose held numbers may be lost. `split`: two masters served at once, so order is not
+    promised from `began` to `back`. `settled`: end of the fault before; numbers may be lost from then on, as its
+    preparation may cost some. -1: from `began` on.
     """
 
     name: str
     began: int
     back: int
-    spared: frozenset[str] = frozenset()
     segments: int = 2
     hits: int = 0
     split: bool = False

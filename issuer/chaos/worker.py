@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from issuer import gateway
 from issuer.api.aio import AsyncIssuer
@@ -67,7 +67,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Settings of a worker. Times are in seconds. `pace`: pause between two calls. `clock`: error of its wall clock.
+    """Settings of a worker. Times are in seconds. `pace`: pause between two calls.
 
     `loads`: whether it records the segments that it loads; see `Loads`.
     """
@@ -80,7 +80,6 @@ class Setup:
     jobs: list[Job]
     colour: Colour = "threads"
     pace: float = 0.005
-    clock: float = 0.0
     timeout: float = 4.0
     redis_timeout: float = 0.5
     store_timeout: float = 0.6
@@ -361,46 +360,30 @@ async def tasks(setup: Setup, stop: threading.Event) -> None:
         await asyncio.gather(*map(draw, callers))
 
 
-_right, _right_ns = time.time, time.time_ns
-
-
-def _off(seconds: float) -> None:
-    """Shift the wall clock of this process by `seconds` seconds from now on."""
-    time.time = lambda: _right() + seconds
-    time.time_ns = lambda: _right_ns() + int(seconds * 1e9)
-
-
-def told_to_stop() -> threading.Event:
-    """Return an event that is set when stdin ends. Each line of stdin sets the error of the clock in seconds."""
+def told_to_stop(take: Callable[[bytes], object] = len) -> threading.Event:
+    """Return an event that is set when stdin ends. `take`: called with what is read from stdin."""
     stop = threading.Event()
-    threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
+
+    def until_stdin_ends() -> None:
+        # The descriptor itself: a buffered read would hold a lock that the interpreter needs at its end.
+        while read := os.read(0, 100):
+            take(read)
+        stop.set()
+
+    threading.Thread(target=until_stdin_ends, daemon=True).start()
     return stop
 
 
-def _until_stdin_ends(stop: threading.Event) -> None:
-    told = b""
-    # The descriptor itself: a buffered read would hold a lock that the interpreter needs at its end.
-    while more := os.read(0, 100):
-        *lines, told = (told + more).split(b"\n")
-        for line in lines:
-            _off(float(line))
-    stop.set()
-
-
-def main(text: str) -> NoReturn:
-    """Draw according to the setup until stdin ends."""
-    setup = Setup.parsed(text)
-    take_out(setup.without)
+def work(setup: Setup, stop: threading.Event) -> None:
+    """Draw according to the setup until the stop request."""
     lay_traps(setup)
-    if setup.clock:
-        _off(setup.clock)
-    stop = told_to_stop()
     if setup.colour == "threads":
         threads(setup, stop)
     else:
         asyncio.run(tasks(setup, stop))
-    sys.exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    own = Setup.parsed(sys.argv[1])
+    take_out(own.without)
+    work(own, told_to_stop())

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from issuer.api.blocking import Issuer
 from issuer.chaos.call_files import all_calls
@@ -84,6 +84,9 @@ class World:
     harness itself asks, is hit by nothing.
     """
 
+    #: The settings of a worker, which name the program that it runs.
+    setup_kind: ClassVar[type[Setup]] = Setup
+
     def __init__(self, folder: Path, binary: Path, terms: Terms, store: str | None = None) -> None:
         """`store`: the workers' URL of it, if it isn't an SQLite file in the folder."""
         self.folder = folder
@@ -119,7 +122,7 @@ class World:
         (self.folder / "journal").mkdir()
         config = str(self.folder / "issuer.toml")
         self.ids = self.connected()
-        self._ends.callback(self._close)
+        self._ends.callback(self.ids.close)
         self.create("strict", "strict", above=NEAR_2_53)
         self.create("trend", "trend", lease=self.terms.lease)
         self.create("plain", "trend", lease=0)
@@ -165,18 +168,6 @@ class World:
         if ended.returncode:
             raise IssuerError(f"{times} issuer {' '.join(words)}: {ended.stderr.strip()}")
 
-    def _close(self) -> None:
-        # Not a bound method of the first: `closed` makes another one.
-        self.ids.close()
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Let nothing of this process hold the store while the block lasts; the workers must have ended."""
-        with self._sampling:
-            self.ids.close()
-            yield
-            self.ids = self.connected()
-
     def redis_began(self, binary: Path) -> None:
         """Start what the workers draw from; sets `fronts` and `desk`."""
         self.master = self._ends.enter_context(self.server(binary))
@@ -219,7 +210,7 @@ class World:
             ("w3", 1, "threads", [few, run, plain]),
         )
         return [
-            Setup(
+            self.setup_kind(
                 name=name,
                 folder=str(self.folder),
                 redis=self.front_url(front),
@@ -251,15 +242,12 @@ class World:
     # ------------------------------------------------------------------ faults
 
     @contextmanager
-    def fault(
-        self, name: str, *, spared: Sequence[Worker] = (), segments: int = 2, hits: int = 0, split: bool = False
-    ) -> Iterator[None]:
+    def fault(self, name: str, *, segments: int = 2, hits: int = 0, split: bool = False) -> Iterator[None]:
         """Note a fault: what it breaks is whole again when the block ends. See `Strike`."""
         settled, began = self._settled, now()
         yield
-        names = frozenset(worker.name for worker in spared)
         self._settled = now()
-        self.strikes.append(Strike(name, began, self._settled, names, segments, hits, split, settled))
+        self.strikes.append(Strike(name, began, self._settled, segments, hits, split, settled))
 
     def more(self) -> None:
         """Return when every worker has got numbers of each of its tags once more."""
@@ -270,19 +258,6 @@ class World:
     def counted(self) -> list[str]:
         """The names of the tags whose numbers come of a counter: those that can be recovered."""
         return [tag.name for tag in self.tags if tag.counted]
-
-    def guest(self, front: str, colour: Colour, *jobs: Job) -> Setup:
-        """Return the settings of one more worker; `front`: where it finds Redis."""
-        return self.crew.renamed(self.crew.workers[0].setup, redis=front, colour=colour, jobs=[*jobs])
-
-    @contextmanager
-    def guests(self, *setups: Setup) -> Iterator[list[Worker]]:
-        """Let these workers draw too while the block lasts. They are not waited for."""
-        workers = self.crew.start(*setups)
-        try:
-            yield workers
-        finally:
-            self.crew.dismiss(workers)
 
     def halves(self) -> tuple[list[Worker], list[Worker]]:
         """Return the workers that reach Redis through the first of the fronts, and the others."""

@@ -86,11 +86,6 @@ class Scheme:
         self._app = int(self._shards["app"]) if self._shards is not None else 0
         self._keyed = bool(scheme.get("keyed"))
 
-    @classmethod
-    def of(cls, tag: Tag, keys: Mapping[str, bytes]) -> Scheme:
-        """Return the scheme of a tag; see __init__."""
-        return cls(tag, keys)
-
     # ------------------------------------------------------------------ numbers
 
     def value(self, counter: int) -> int:

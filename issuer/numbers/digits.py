@@ -125,9 +125,3 @@ CHECKS: Final[dict[str, Callable[[str], str]]] = {"luhn": luhn, "damm": damm, "m
 
 #: How many digits each has.
 CHECK_WIDTHS: Final = {"luhn": 1, "damm": 1, "mod97": 2}
-
-
-def verify(check: str, text: str) -> bool:
-    """Whether the text ends with the check digits of what stands before them. `check`: "luhn", "damm" or "mod97"."""
-    width = CHECK_WIDTHS[check]
-    return len(text) > width and CHECKS[check](text[:-width]) == text[-width:]

@@ -65,7 +65,7 @@ class IssuerConfig:
         if scheme is None:
             if len(self._schemes) >= SCHEMES_MOST:
                 self._schemes.clear()
-            scheme = self._schemes[known] = Scheme.of(tag, self.settings.keys)
+            scheme = self._schemes[known] = Scheme(tag, self.settings.keys)
         return scheme
 
     def reader(self, tag: Tag) -> Scheme:

@@ -44,10 +44,6 @@ class _Plugins:
         """Names of strategies in the plugins' `strategies`."""
         return frozenset(name for plugin in self.plugins for name in plugin.strategies or ())
 
-    def surrounds(self, strategy: str) -> bool:
-        """Return True if at least one plugin runs around draws of that strategy."""
-        return bool(self._of(strategy))
-
     def changes(self, strategy: str) -> bool:
         """Return True if a plugin may change the numbers of that strategy."""
         return self._of(strategy).changes

@@ -49,9 +49,6 @@ class Surroundings:
         self._sparing = sparing
         self._tasks = tasks
 
-    def __bool__(self) -> bool:
-        return bool(self._befores or self._afters)
-
     @property
     def changes(self) -> bool:
         """Whether numbers may come out as others than were drawn."""

@@ -40,9 +40,6 @@ from issuer.strategies.options import Scalar
 
 T = TypeVar("T")
 
-#: Draws n numbers of the tag's counter.
-Draw = Callable[[int, Deadline], Steps[Sequence[int]]]
-
 
 @dataclass(frozen=True, slots=True)
 class Instance:
@@ -143,7 +140,6 @@ class Context:
         window: Longest duration of a background job, in seconds.
         alarm: Function to call with an error that an operator must handle.
         background: Function that runs a job on the scheduler. It returns False if no scheduler is running.
-        draw: Function that draws from the tag's counter. None if the tag has no counter.
         instance: Identity of this process.
     """
 
@@ -157,7 +153,6 @@ class Context:
     window: float = 5.0
     alarm: Callable[[IssuerError], None] = _no_alarm
     background: Callable[[Job], bool] = _no_background
-    draw: Draw | None = None
     instance: Instance = field(default_factory=Instance)
 
 

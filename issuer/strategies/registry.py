@@ -19,26 +19,25 @@ from issuer.errors import (
 from issuer.interrupts import raise_interrupt
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
-from issuer.strategies.segment import Segment
 from issuer.strategies.snowflake.strategy import Snowflake
 
 #: The group of entry points: name = "package.module:factory".
 GROUP = "issuer.strategies"
 
-#: Makes a strategy for one tag of one issuer; a subclass of Strategy will do.
+#: Returns a strategy for one tag of one issuer. It can be a subclass of Strategy.
 Factory = Callable[[Context], Strategy]
 
-#: "segment" is the counter; the issuer serves it itself.
+#: The tag's counter. The issuer serves it without a Strategy.
 SEGMENT = "segment"
 SNOWFLAKE = "snowflake"
 
-_BUILT_IN: dict[str, Factory] = {SEGMENT: Segment, SNOWFLAKE: Snowflake}
+_BUILT_IN: dict[str, Factory] = {SEGMENT: Strategy, SNOWFLAKE: Snowflake}
 _registered: dict[str, Factory] = {}
 
 
 @contextmanager
 def _wrapped(name: str, tag: str | None = None) -> Iterator[None]:
-    """Run code of the user's: what it raises comes out typed."""
+    """Raise StrategyFailed if the strategy's own code raises another error than the issuer's."""
     try:
         yield
     except IssuerError:
@@ -97,31 +96,32 @@ def factory(name: object) -> Factory:
     return loaded
 
 
+def _kind(name: str) -> type[Strategy]:
+    """Return the class of a strategy. If its factory is a function, return the base class. Raises SchemeError."""
+    found = factory(name)
+    return found if isinstance(found, type) and issubclass(found, Strategy) else Strategy
+
+
 def check(name: str, options: Mapping[str, Scalar], tag: str | None = None) -> None:
     """Raise SchemeError if the strategy is unknown or cannot have these options. Raises StrategyFailed."""
-    kind = factory(name)
+    kind = _kind(name)
     try:
-        if isinstance(kind, type) and issubclass(kind, Strategy):
-            with _wrapped(name, tag):
-                kind.check(options)
+        with _wrapped(name, tag):
+            kind.check(options)
     except ConfigurationError as error:
         raise SchemeError(str(error), setting="options", value=dict(options), tag=tag) from error
 
 
 def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
     """Return the options to store with a new tag of that strategy. Raises SchemeError, StrategyFailed."""
-    kind = factory(name)
-    if isinstance(kind, type) and issubclass(kind, Strategy):
-        with _wrapped(name):
-            return kind.settled(options, instance, redis=redis)
-    return options
+    kind = _kind(name)
+    with _wrapped(name):
+        return kind.settled(options, instance, redis=redis)
 
 
 def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
     """Return the parts that a strategy packed into a number. Raises SchemeError, NotDecodable, StrategyFailed."""
-    kind = factory(name)
-    if not isinstance(kind, type) or not issubclass(kind, Strategy):
-        return {}
+    kind = _kind(name)
     try:
         with _wrapped(name):
             return kind.decode(options, value)
@@ -131,11 +131,9 @@ def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str,
 
 def holder(name: str, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
     """Return the process that made a number. None if the process is unknown. Raises IssuerError."""
-    kind = factory(name)
-    if isinstance(kind, type) and issubclass(kind, Strategy):
-        with _wrapped(name, tag):
-            return (yield from kind.holder(options, value, tag, prefix))
-    return None
+    kind = _kind(name)
+    with _wrapped(name, tag):
+        return (yield from kind.holder(options, value, tag, prefix))
 
 
 def make(name: str, context: Context) -> Strategy:

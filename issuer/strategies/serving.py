@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -125,7 +125,18 @@ class StrategyRunner:
             ) from error
 
     def _in_turn(self, deadline: Deadline, step: Ask) -> Ask:
-        return Ask(_InTurn(step.question, self._turn, deadline, self._name, self._context.tag))
+        """Return the same request, for one thread at a time."""
+        turn = self._turn
+
+        def asked(store: Store, seconds: float) -> object:
+            if not turn.acquire(timeout=deadline.left()):
+                raise Unavailable(f"strategy {self._name!r} is busy with other calls", tag=self._context.tag)
+            try:
+                return step.question(store, seconds)
+            finally:
+                turn.release()
+
+        return Ask(asked)
 
     def _checked(self, numbers: Sequence[int], n: int, highest: int) -> list[int]:
         """Refuse what breaks the contract. `highest`: the highest number that had come before this call began."""
@@ -165,23 +176,6 @@ class StrategyRunner:
         except BaseException:
             self._closed = True  # rather no numbers than the parent's
             raise
-
-
-class _InTurn:
-    """A question that one thread at a time may ask."""
-
-    def __init__(
-        self, question: Callable[[Store, float], object], turn: threading.Lock, deadline: Deadline, name: str, tag: str
-    ) -> None:
-        self._question, self._turn, self._deadline, self._name, self._tag = question, turn, deadline, name, tag
-
-    def __call__(self, store: Store, seconds: float) -> object:
-        if not self._turn.acquire(timeout=self._deadline.left()):
-            raise Unavailable(f"strategy {self._name!r} is busy with other calls", tag=self._tag)
-        try:
-            return self._question(store, seconds)
-        finally:
-            self._turn.release()
 
 
 _living: weakref.WeakSet[StrategyRunner] = living(lambda each: each.after_fork())

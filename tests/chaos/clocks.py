@@ -10,6 +10,7 @@ from issuer.chaos.world import now
 from tests.chaos.groups import only
 from tests.chaos.more import HOUR, Pair
 from tests.chaos.wire import COLOURS, jobs, machine_tag, more_wanted
+from tests.chaos.worker import guest, guests
 from tests.servers.clocked import ClockedServer
 from tests.servers.proxy import FaultProxy
 
@@ -46,20 +47,20 @@ def machine_numbers_lapse(world: ClockWorld) -> None:
     """Redis, an hour ahead, gives a machine number away that another process, which is cut off, still uses."""
     at = machine_tag(world, bits=1)
     with FaultProxy(world.master.address) as front:
-        holders = [world.guest(front.url, colour, *jobs(world, at)) for colour in COLOURS]
-        with world.guests(*holders) as holding:
+        holders = [guest(world, front.url, colour, *jobs(world, at)) for colour in COLOURS]
+        with guests(world, *holders) as holding:
             world.crew.wait_served(0, holding)
-            with more_wanted(world, at, random.choice(COLOURS)) as guests:
+            with more_wanted(world, at, random.choice(COLOURS)) as wanting:
                 # The clock is set three times, and each time may cost what it does in F7b.
                 with world.fault("F7c clock of Redis set, machine numbers held", segments=3 * 4):
                     front.refuse()
                     world.master.set_clock(HOUR)
-                    world.crew.wait_served(now(), guests)
+                    world.crew.wait_served(now(), wanting)
                     front.pass_through()
                     world.master.set_clock(-HOUR)
                     rest(UNRENEWED)
                     world.master.set_clock(0)
-                world.crew.wait_served(now(), guests)
+                world.crew.wait_served(now(), wanting)
     world.ids.delete(world.tags[at].name)
 
 

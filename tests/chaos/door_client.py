@@ -18,15 +18,16 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.chaos.ports import LOOPBACK
-from issuer.chaos.worker import NumberSource, Setup, draw, told_to_stop
+from issuer.chaos.worker import NumberSource, draw, told_to_stop
 from issuer.errors import IssuerError, Unavailable
+from tests.chaos.worker import MoreSetup
 
 #: A server answers by its own deadline; its client waits for so many seconds longer.
 LONGER = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class DoorSetup(Setup):
+class DoorSetup(MoreSetup):
     """Settings of a client: through which door of a server, and where that is. `redis`: what the server draws from."""
 
     door: Literal["http", "resp"] = "http"

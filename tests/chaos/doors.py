@@ -16,6 +16,7 @@ from issuer.chaos.world import PREFIX, Terms, World, now
 from issuer.errors import IssuerError
 from tests.chaos.door_client import DoorSetup
 from tests.chaos.more import MORE, Pair
+from tests.chaos.worker import guests
 from tests.programs import children
 from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
@@ -25,7 +26,7 @@ from tests.waiting import until
 #: `issuer` without some guards.
 _SERVER = """
 import sys
-from issuer.chaos.guards import take_out
+from tests.chaos.guards import take_out
 take_out(sys.argv[1].split())
 from issuer.cli import main
 main(sys.argv[2:])
@@ -197,8 +198,8 @@ def answers_lost(world: World) -> None:
     job = Job(at, KEYED, "once", callers=2, key=random.getrandbits(48) << 14)
     like = world.crew.workers[0].setup
     setups = [world.client(world.crew.renamed(like), server, "http", [job]) for server in range(len(world.servers))]
-    with world.guests(*setups) as guests:
-        world.crew.wait_served(0, guests)
+    with guests(world, *setups) as drawing:
+        world.crew.wait_served(0, drawing)
         for manner, hit in WIRE.items():
             for door, match in {"http": b"Idempotency-Key", "resp": b"INCR"}.items():
                 fronts = [server.fronts[door] for server in world.servers]
@@ -210,4 +211,4 @@ def answers_lost(world: World) -> None:
                     for front in fronts:
                         front.pass_through()
                 world.more()
-                world.crew.wait_served(now(), guests)
+                world.crew.wait_served(now(), drawing)

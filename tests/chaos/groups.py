@@ -15,6 +15,7 @@ from issuer.chaos.world import STRICT, TREND, Terms, World
 from issuer_persistence.records import fresh_version
 from tests.chaos.more import LASTS, Pair, store_restored, store_restored_under_direct_segments
 from tests.chaos.wire import go_direct
+from tests.chaos.worker import MoreSetup
 from tests.servers.cluster import ClusterServers
 from tests.servers.mongo import MongoServer, needed_command
 from tests.servers.proxy import FaultProxy
@@ -34,6 +35,8 @@ HAND_BACK = {
 
 class _Group(World):
     """No proxies: Sentinels and Clusters tell their clients where to go."""
+
+    setup_kind = MoreSetup
 
     @property
     def desk_url(self) -> str:

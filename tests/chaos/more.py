@@ -11,7 +11,6 @@ from typing import Any
 
 from issuer.chaos.call_files import CallFile
 from issuer.chaos.faults import Fault, entering, some, trapped
-from issuer.chaos.guards import hand_back_whatever_the_version
 from issuer.chaos.waiting import rest
 from issuer.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
@@ -21,6 +20,8 @@ from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.opening import open_store
 from tests.chaos.copies import copied
+from tests.chaos.guards import hand_back_whatever_the_version
+from tests.chaos.worker import MoreSetup, closed, relieve, set_clock
 from tests.servers.disks import filled, is_small
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
@@ -38,6 +39,7 @@ LASTS = {"both alive": 1.0, "stopped": 2.0, "else": 0.5}
 class Pair(World):
     """The world of `issuer chaos` on servers and before proxies that the faults of these tests ask more of."""
 
+    setup_kind = MoreSetup
     master: RedisServer
     fronts: list[FaultProxy]  # type: ignore[assignment]
 
@@ -86,7 +88,7 @@ def clock_of_a_process(world: World) -> None:
         world.crew.retire(some(world), clock=random.choice([HOUR, -HOUR]))
         running = some(world)
         for off in (HOUR, -HOUR, 0.0):
-            running.set_clock(off)
+            set_clock(running, off)
             rest(LASTS["else"] / 2)
             world.crew.wait_served(now(), [running])
 
@@ -202,7 +204,7 @@ def store_restored(world: World) -> None:
         before = world.ids.inspect("strict").store.max
         until(lambda: world.ids.inspect("strict").store.max > before, world.crew.patience, "max rises")
         with world.fault("F6 store restored", segments=4, hits=len(world.crew.workers)):
-            setups = world.crew.relieve()
+            setups = relieve(world)
             put_back()
             # A trend tag may have been served direct since the copy: of that only the journal knows.
             for tag in world.counted[TREND:]:
@@ -248,9 +250,9 @@ def store_restored_under_direct_segments(world: World) -> None:
         world.crew.wait_served(now(), cut, only=[TREND, PLAIN])
         with world.fault("F6 restored, with the journal", segments=8, hits=2 * len(world.crew.workers)):
             world.fronts[0].pass_through()
-            setups = world.crew.relieve()
+            setups = relieve(world)
             world.master.wipe()
-            with world.closed():
+            with closed(world):
                 put_back()
             world.ids.recover(from_journal=journals(world))
             fresh = world.crew.start(*setups)

@@ -13,6 +13,7 @@ from issuer.chaos.world import PLAIN, TREND, World, now
 from issuer.errors import RedisUnavailable
 from issuer.gateway.scripts import script
 from tests.chaos.more import end_with_a_lease
+from tests.chaos.worker import guest, guests
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
@@ -77,12 +78,12 @@ def draws_for_keys_hit(world: World) -> None:
     at = names.index(KEYED) if KEYED in names else world.create(KEYED, "strict", keyed=True)
     # Keys that no run before has used: Redis may have forgotten those, and then gives other numbers.
     job = Job(at, KEYED, "once", callers=2, key=random.getrandbits(48) << 14)
-    setups = world.guest(world.front_url(0), "threads", job), world.guest(world.front_url(1), "tasks", job)
-    with world.guests(*setups) as guests:
-        world.crew.wait_served(0, guests)
+    setups = guest(world, world.front_url(0), "threads", job), guest(world, world.front_url(1), "tasks", job)
+    with guests(world, *setups) as drawing:
+        world.crew.wait_served(0, drawing)
         for manner in WIRE:
             on_the_wire(world, "F9i", manner, ["once"])
-            world.crew.wait_served(now(), guests)
+            world.crew.wait_served(now(), drawing)
 
 
 @contextmanager
@@ -116,11 +117,11 @@ def jobs(world: World, at: int) -> list[Job]:
 @contextmanager
 def more_wanted(world: World, at: int, *colours: Colour) -> Iterator[list[Worker]]:
     """Processes that want machine numbers too while the block lasts, and have asked for them."""
-    setups = [world.guest(world.front_url(1), colour, *jobs(world, at)) for colour in colours]
-    with world.guests(*setups) as guests:
+    setups = [guest(world, world.front_url(1), colour, *jobs(world, at)) for colour in colours]
+    with guests(world, *setups) as drawing:
         for setup in setups:
             until(lambda: [*world.folder.glob(f"{at}.{setup.name}.*")], world.crew.patience, "it asks")  # noqa: B023
-        yield guests
+        yield drawing
 
 
 @fault("F9j", "a machine number claimed, renewed, released: each dropped, its reply dropped, and late")
@@ -132,20 +133,20 @@ def machine_calls_hit(world: World) -> None:
 
         def setups() -> list[Setup]:
             return [
-                world.guest(front.url, colour, *jobs(world, at))
+                guest(world, front.url, colour, *jobs(world, at))
                 for front, colour in zip(fronts.values(), cycle(COLOURS), strict=False)
             ]
 
         with each_hit(world, fronts, "machine_claim"):
-            guests = ends.enter_context(world.guests(*setups()))
-            world.crew.wait_served(0, guests)
+            drawing = ends.enter_context(guests(world, *setups()))
+            world.crew.wait_served(0, drawing)
         with more_wanted(world, at, *COLOURS):
             with each_hit(world, fronts, "machine_renew"):
                 pass
-            world.crew.wait_served(now(), guests)
+            world.crew.wait_served(now(), drawing)
         with each_hit(world, fronts, "machine_release"):
-            world.crew.dismiss(guests)
+            world.crew.dismiss(drawing)
         # What they had goes to others at once.
-        with world.guests(*setups()) as successors:
+        with guests(world, *setups()) as successors:
             world.crew.wait_served(0, successors)
     world.ids.delete(world.tags[at].name)

@@ -66,6 +66,20 @@ class Counted(Strategy):
 register("counted", Counted)
 
 
+class Counter(Strategy):
+    """The tag's counter, behind the interface of the other strategies."""
+
+    def __init__(self, draw: Callable[[int, Deadline], Steps[Sequence[int]]], context: Context) -> None:
+        super().__init__(context)
+        self._draw = draw
+
+    def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:
+        numbers: list[int] = []
+        while len(numbers) < n:
+            numbers += yield from self._draw(n - len(numbers), deadline)
+        return numbers
+
+
 def open_kind(kind: str, place: Path, redis: str, index: int, opening: Opening = Desk) -> Desk:
     """Open it for process `index` of those that share the place and the server."""
     opening = partial(opening, timeout=_LONGEST)  # on a machine busy with other things
@@ -97,7 +111,8 @@ def _segment(place: Path, opening: Opening) -> Desk:
     def draw(n: int, deadline: Deadline) -> Steps[Sequence[int]]:
         return (yield from ask(lambda _store, _seconds: ids.take(TAG, min(n, 1000), timeout=deadline.left())))
 
-    return opening("segment", draw=draw)
+    register("counter", partial(Counter, draw))
+    return opening("counter")
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.live] if kind in LEASED else []) for kind in KINDS])

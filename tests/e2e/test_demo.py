@@ -210,22 +210,19 @@ def test_chaos_strikes_counts_and_finds_nothing(chaos: Cli) -> None:
 
 @pytest.mark.live
 @pytest.mark.covers("N.8")
-def test_chaos_without_a_guard_finds_the_harm_and_tells_which_guards_its_faults_can_not_show(chaos: Cli) -> None:
-    ended = chaos("--seconds", "8", "--faults", "F4", "--without", "fence", "--without", "kept", "--json")
+def test_chaos_without_a_guard_finds_the_harm(chaos: Cli) -> None:
+    ended = chaos("--seconds", "8", "--faults", "F4", "--without", "fence", "--json")
     found = ended.json()
     assert (ended.code, found["kept"], set(found["faults"])) == (4, False, {"F4 A -> B -> A"})
     assert found["repeats"] > 0
-    assert re.search(r"No fault of this command .*: kept\.", ended.err)
 
 
 def test_chaos_lists_what_it_can_do_and_refuses_what_it_does_not_know(cli: Cli) -> None:
     listed = cli("chaos", "--list", "--json").json()
     assert set(listed["guards"]) == set(GUARDS)
-    assert listed["guards_not_shown"] == [name for name, guard in GUARDS.items() if not guard.shown]
     assert {"F2a", "F3a", "F4", "F12a"} <= set(listed["faults"])
     text = cli("chaos", "--list", env={"COLUMNS": "80"}).out
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert re.search(r"No fault of this command [^:]*: role, .*kept", text, re.DOTALL)
     for arguments, named in (("--faults F99", "F99"), ("--without belt", "belt"), ("--seconds 0", "--seconds")):
         ended = cli("chaos", *arguments.split())
         assert (ended.code, ended.out, named in ended.err) == (2, "", True)

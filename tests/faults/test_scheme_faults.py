@@ -78,7 +78,7 @@ def test_a_change_holds_from_above_what_is_reserved_meanwhile(connect: Connect) 
         ids.configure("a", stride=1, offset=1)
         before = [2 * counter - 1 for counter in range(store.got.low + 1, store.got.high + 1)]
         assert repeats([*before, *ids.take("a", 50)]) == []
-    scheme = Scheme.of(store.snapshot().tags["a"], {})
+    scheme = Scheme(store.snapshot().tags["a"], {})
     assert [scheme.value(counter) for counter in range(1, len(before) + 1)] == before
 
 

@@ -41,8 +41,6 @@ def test_what_cannot_be_registered_is_refused() -> None:
     refused(ConfigurationError, "a strategy must have a name", register, "", Strategy)
     refused(ConfigurationError, "must be a function of a Context, not None", register, "evens", None)
     refused(SchemeError, r"^strategy: unknown strategy 'leaf'; the strategies are .*segment, snowflake", Desk, "leaf")
-    refused(ConfigurationError, "needs the counter of the tag", Desk, "segment")
-    refused(ConfigurationError, "no option 'step'; its options are none", Desk, "segment", {"step": 5})
 
 
 @pytest.mark.covers("3.35", "3.37")

@@ -119,7 +119,7 @@ class TestRefusals:
     def test_another_key_by_the_same_name_is_refused(self) -> None:
         scheme = record(make(scramble="k1"), max=5)
         refused(SchemeError, "key 'k1' differs", changed, scheme, SCRAMBLED, limit=None, keys={"k1": KEYS["k2"]})
-        refused(SchemeError, "key 'k1' differs", Scheme.of, scheme, {"k1": KEYS["k2"]})
+        refused(SchemeError, "key 'k1' differs", Scheme, scheme, {"k1": KEYS["k2"]})
 
 
 class TestId:

@@ -31,7 +31,7 @@ def make(limit: int = HIGHEST, above: int = 0, order: Order = "trend", **said: A
 
 
 def ready(scheme: dict[str, Any]) -> Scheme:
-    return Scheme.of(record(scheme), KEYS)
+    return Scheme(record(scheme), KEYS)
 
 
 class Issued:
@@ -43,7 +43,7 @@ class Issued:
         self.given: dict[int, int] = {}
 
     def issue(self, n: int) -> list[int]:
-        scheme = Scheme.of(self.record, KEYS)
+        scheme = Scheme(self.record, KEYS)
         last = min(self.record.max + n, self.record.limit)
         fresh = {counter: scheme.value(counter) for counter in range(self.record.max + 1, last + 1)}
         self.given |= fresh
@@ -56,7 +56,7 @@ class Issued:
 
     def check(self) -> None:
         """Nothing came twice, all of it decodes, and the scheme of now says the same of it."""
-        scheme = Scheme.of(self.record, KEYS)
+        scheme = Scheme(self.record, KEYS)
         assert len(set(self.given.values())) == len(self.given)
         for counter, value in self.given.items():
             assert scheme.value(counter) == value
