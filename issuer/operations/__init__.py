@@ -1,1 +1,1 @@
-"""Calls of the public face, as steps for a driver of either colour to run."""
+"""The public calls as steps, for both drivers."""

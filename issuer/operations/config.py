@@ -1,4 +1,4 @@
-"""Configuration of an issuer of either colour."""
+"""Configuration of an issuer, for both drivers."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ from issuer.strategies.contract import Context, Instance
 from issuer_persistence.contract import Store
 from issuer_persistence.records import Tag
 
-#: How long a `close` or an exit may take to give numbers back, in seconds.
+#: How long a `close` or an exit may take to return unused numbers, in seconds.
 CLOSING = 3.0
 
-#: How many numbers a stream of a trend tag draws ahead if neither the tag nor `connect` says it.
+#: How many numbers a stream of a trend tag draws ahead, if neither the tag nor `connect` sets it.
 STREAM_LEASE = 1000
 
-#: How many tags' schemes are kept ready.
+#: Maximum number of cached schemes.
 SCHEMES_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class IssuerConfig:
-    """Configuration of an issuer: the settings, and what `connect` made of them and of its other arguments.
+    """Configuration of an issuer: the settings, and the other arguments of `connect`.
 
-    `redis`: its name in messages; None: no Redis. `own_store`: to be closed with the issuer. `plugins`: as they were
-    given. `rejections`: the handler that is called when no number can be issued. `instance`: the identity of this
-    process. `alarm`: called with errors that an operator must handle. `events`: the issuer's observers; the first one
-    is the log.
+    `redis`: name in messages; None: no Redis. `own_store`: a store to close with the issuer. `plugins`: as given.
+    `rejections`: handler that is called if no number can be issued. `instance`: identity of this process. `alarm`:
+    called with errors that an operator must handle. `events`: the observers; the first one is the log.
     """
 
     settings: Settings
@@ -55,11 +54,11 @@ class IssuerConfig:
     _identity: Identity = field(default_factory=Identity)
 
     def scheme(self, tag: Tag) -> Scheme | None:
-        """Return how the tag's numbers are made of its counter; None: they are the counter."""
+        """Return the scheme that converts the tag's counter. None if users see the counter."""
         return self.texts(tag) if tag.scheme_id else None
 
     def texts(self, tag: Tag) -> Scheme:
-        """Return the same for any tag, with how its texts are made. Raises ConfigurationError."""
+        """Return a scheme that also makes texts, for any tag. Raises ConfigurationError."""
         known = tag.tag, tag.version
         scheme = self._schemes.get(known)
         if scheme is None:
@@ -69,14 +68,14 @@ class IssuerConfig:
         return scheme
 
     def reader(self, tag: Tag) -> Scheme:
-        """Return what decodes the tag's values, with such keys as this process has. Raises ConfigurationError."""
+        """Return the scheme that decodes values, with the keys that this process has. Raises ConfigurationError."""
         try:
             return self.texts(tag)
         except SchemeError:
             return Scheme(tag, self.settings.keys, reading=True)
 
     def context(self, tag: Tag, runtime: Runtime, run: Callable[[Steps[Any], Deadline], Any]) -> Context:
-        """Return what the tag's strategy is given; `run`: see Context."""
+        """Return the context of the tag's strategy. `run`: see Context."""
         return Context(
             tag=tag.tag,
             options=tag.scheme.get("options", {}),
@@ -92,15 +91,15 @@ class IssuerConfig:
         )
 
     def key(self, tag: str) -> str:
-        """Return the name of the tag's hash in Redis."""
+        """Return the key of the tag's hash."""
         return redis_key(self.settings.prefix, tag)
 
     def hash_key(self, tag: str) -> str | None:
-        """Return the same, None if there is no Redis."""
+        """Return the key of the tag's hash. None if there is no Redis."""
         return None if self.redis is None else redis_key(self.settings.prefix, tag)
 
     def described(self, kind: str) -> str:
-        """Return how an issuer of that kind shows itself."""
+        """Return the `repr` of an issuer of that kind."""
         return f"<{kind} redis={self.redis!r} store={self.store.url!r} prefix={self.settings.prefix!r}>"
 
     def runtime(
@@ -111,9 +110,9 @@ class IssuerConfig:
         *,
         scheduler: object,
     ) -> Runtime:
-        """Return what the tags' supplies share; see Runtime. `background` takes the seconds of a job, and the job.
+        """Return what all tags share, see Runtime. `background` receives the duration in seconds, and the job.
 
-        `scheduler`: the one that there should be, None for none.
+        `scheduler`: the scheduler, or None.
         """
         return Runtime(
             settings=self.settings,

@@ -1,7 +1,7 @@
-"""Work of a call for a number beyond a plain draw, as steps that both drivers run.
+"""Issues numbers that need more than a plain draw, as steps for both drivers.
 
-Shards and restart keys have a tag each, named `orders#17`; a caller's key has one number; a strategy has no counter at
-all; and a format makes a text of the number.
+Each shard and each restart key has its own tag, such as `orders#17`. A caller's key has one number. A strategy has no
+counter. A format turns the number into a text.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from issuer_persistence.records import Tag, now_ms
 
 log = logging.getLogger("issuer")
 
-#: For how many seconds a count of a tag's series holds.
+#: How long a count of a tag's series is cached, in seconds.
 SERIES_COUNTED_FOR = 1.0
 
 
 @contextmanager
 def _named(tag: str) -> Iterator[None]:
-    """Name the tag in errors of what works on numbers and texts alone."""
+    """Add the tag to errors of functions that do not know it."""
     try:
         yield
     except IssuerError as error:
@@ -66,7 +66,7 @@ def _named(tag: str) -> Iterator[None]:
 
 
 def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
-    """Return the call as plugins see it. ConfigurationError if one changes numbers that are to be `as_drawn`."""
+    """Return the call for plugins. ConfigurationError if a plugin changes numbers, but they must stay `as_drawn`."""
     tag, strategy = record.tag, scheme_record.strategy(record.scheme)
     if as_drawn and chain.changes(strategy):
         problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
@@ -79,10 +79,10 @@ L = TypeVar("L", bound=AnyCombiner)
 
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
-    """A caller's options for the number that it wants; see Issuer.next.
+    """A caller's options for its number, see Issuer.next.
 
-    `owner`: the name of the token whose key it is; "": it is a key of programs without one. `again`: called if the key
-    had its number before. `series_most`: a tag that has as many series gets no new one; None: it gets any.
+    `owner`: name of the token that the key belongs to, "" for none. `again`: called if the key had its number before.
+    `series_most`: maximum number of series of the tag; None: no limit.
     """
 
     key: str | None = None
@@ -99,7 +99,7 @@ PLAIN = DrawOptions()
 
 @dataclass(frozen=True, slots=True)
 class _Part(Generic[L]):
-    """The origin of a number: the combiner of the tag itself, or of one of its parts; and the tag's record."""
+    """The source of a number: the combiner of the tag or of its part, and the tag's record."""
 
     combiner: L
     record: Tag
@@ -108,7 +108,7 @@ class _Part(Generic[L]):
 
 
 class Issuing(Generic[L]):
-    """Issues numbers of all tags of an issuer, of either colour."""
+    """Issues numbers of all tags of an issuer, for both drivers."""
 
     def __init__(
         self,
@@ -121,13 +121,13 @@ class Issuing(Generic[L]):
         self._runtime = runtime
         self._combiner = registry.combiner
         self._lock = CallLock()
-        #: When a tag's series were counted, and how many there were, with those made since.
+        #: For each tag, when its series were counted, and their number, including new ones since.
         self._series: dict[str, tuple[float, int]] = {}
 
     def failed(self, tag: str, error: IssuerError) -> None:
-        """Where no number can be given: drop the combiner of a tag that isn't there, and call the rejected handler.
+        """Report that no number can be issued: drop the combiner of an unknown tag, and call the rejected handler.
 
-        Not if it is only that this issuer was closed.
+        The handler is not called if this issuer was closed.
         """
         self._registry.forget_if_unknown(tag)
         if not self._registry.closed:
@@ -136,16 +136,16 @@ class Issuing(Generic[L]):
     # ------------------------------------------------------------------ steps
 
     def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
-        """Issue one number. `text`: whether the caller wants its text; a number may be too long for the format."""
+        """Issue one number. `text`: the caller needs its text, so the number must fit the format."""
         while True:
-            part = yield from self._part(tag, how)  # again each time: a deleted tag's combiner gives nothing any more
+            part = yield from self._part(tag, how)  # again for each attempt: a deleted tag's combiner issues nothing
             try:
                 counter = yield from self._counter(part, how, deadline)
                 scheme = self._config.texts(part.combiner.supply.state.record or part.record)
                 try:
                     return self._issued(part, scheme, counter, text=text)
                 except FormatOverflow:
-                    # It may have a wider format by now, and each try would take another number.
+                    # Read the format again, as each retry would consume another number.
                     record = yield from self._combiner(tag).supply.origin.learn()
                     return self._issued(replace(part, record=record), scheme, counter, text=text)
             except UnknownTag:
@@ -159,7 +159,7 @@ class Issuing(Generic[L]):
                     return Issued(tag, value, whole.text_of(value, today=today) if text else "")
 
     def peek(self, tag: str, how: DrawOptions) -> Steps[Issued]:
-        """Tell which number comes next, if no caller draws before; see Issuer.peek."""
+        """Return the next number, if no other caller draws first; see Issuer.peek."""
         part = yield from self._part(tag, how, make=False)
         supply = part.combiner.supply
         try:
@@ -179,10 +179,10 @@ class Issuing(Generic[L]):
         return self._issued(part, self._config.texts(supply.state.record or part.record), counter, text=True)
 
     def last(self, tag: str) -> Steps[int | None]:
-        """Return the highest number issued as far as Redis knows, None if there is none.
+        """Return the highest number issued, as far as Redis knows. None if there is none.
 
-        Numbers that a process holds count as issued. Without Redis: the highest that this process has issued, or else
-        the highest that any process has reserved. Raises UnknownTag; InvalidArgument for a tag without a counter.
+        Numbers in the memory of a process count as issued. Without Redis: the highest number that this process has
+        issued, or else the highest reserved number. Raises UnknownTag; InvalidArgument for a tag without a counter.
         """
         record = yield from self.record(check_found(tag), make=False)
         if not scheme_record.countable(record.scheme):
@@ -204,7 +204,7 @@ class Issuing(Generic[L]):
         return state.value(counter) if counter else None
 
     def exists(self, tag: str) -> Steps[bool]:
-        """Whether the tag is there. A deletion by another process may be a minute old before this one knows."""
+        """Whether the tag exists. A deletion by another process may be noticed a minute later."""
         combiner = self._registry.combiners.get(check_found(tag))
         if combiner is not None and combiner.supply.state.record and combiner.supply.state.ended is None:
             return True
@@ -215,12 +215,12 @@ class Issuing(Generic[L]):
         return True
 
     def decode(self, tag: str, shown: int | str, *, who: bool = False) -> Steps[Decoded]:
-        """Tell what a value or a text of the tag is made of; see Issuer.decode."""
+        """Return the parts of a value or text of the tag, see Issuer.decode."""
         if not isinstance(shown, (int, str)):
             raise NotDecodable(f"{brief(shown)} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
         try:
             record = yield from self.record(tag, make=False)
-        except SchemeError:  # without one of its keys nothing can be drawn; what the others have made can be read
+        except SchemeError:  # a key is missing: nothing can be drawn, but values of the other keys can be decoded
             record = yield from read_record(tag)
         with _named(tag):
             scheme = self._config.reader(record)
@@ -243,16 +243,16 @@ class Issuing(Generic[L]):
         return told
 
     def founded(self, record: Tag, deadline: Deadline) -> Steps[None]:
-        """Tell the tag's strategy that the tag is new, and never was there before."""
+        """Inform the tag's strategy that the tag is new and never existed before."""
         try:
             yield from self._serving(self._combiner(record.tag), record).found(deadline)
-        except ConfigurationError as error:  # others may be set up for it
+        except ConfigurationError as error:  # other processes may have the settings for it
             log.warning("tag %r was created, but this process cannot issue its numbers: %s", record.tag, error)
         except IssuerError as error:
             log.debug("tag %r: the strategy could not prepare the new tag: %s", record.tag, error)
 
     def delete(self, tag: str, deadline: Deadline) -> Steps[None]:
-        """Retire a tag and its parts; see Issuer.delete."""
+        """Delete a tag and its parts, see Issuer.delete."""
         for name in (yield from tags.delete(tag, self._config)):
             combiner = self._registry.drop(name)
             if combiner is not None and combiner.serving is not None:
@@ -262,15 +262,15 @@ class Issuing(Generic[L]):
                     log.warning("tag %r was deleted, but its strategy could not be closed: %s", name, error)
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
-        """Tell which machine numbers of the tag were ever used; see Issuer.machines."""
+        """Return the machine numbers of the tag that were ever used, see Issuer.machines."""
         return (yield from aside.look((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
-        """Set aside those that were used in the future; see Issuer.set_aside."""
+        """Set aside machine numbers that were used with future timestamps, see Issuer.set_aside."""
         return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
-        """Get n numbers of a strategy that has no counter."""
+        """Return n numbers of a strategy that has no counter."""
         record = combiner.supply.state.record or (yield from combiner.supply.origin.learn())
         return (yield from self._serving(combiner, record).take(n, deadline))
 
@@ -286,7 +286,7 @@ class Issuing(Generic[L]):
             raise
 
     def _part(self, tag: str, how: DrawOptions, *, make: bool = True) -> Steps[_Part[L]]:
-        """Find the combiner that the number comes from. Raises InvalidArgument if a key is missing or one too many."""
+        """Return the combiner for the number. Raises InvalidArgument if a key is missing or not allowed."""
         record = yield from self.record(tag, make=make)
         shards = record.scheme.get("shards")
         for setting, name in scheme_record.PARTS.items():
@@ -311,7 +311,7 @@ class Issuing(Generic[L]):
                 value=how.key,
             )
         if part.restart_key is not None or part.shard is not None:
-            # Not made at its first use as other tags are: like the tag whose part it is.
+            # A part is not created at its first use like other tags, as it must belong to the parent tag.
             record = supply.state.record or (yield from supply.origin.learn(make=False))
             if not parts.is_part(record, part.record.tag):
                 raise parts.stranger(record, part.record.tag)
@@ -324,7 +324,7 @@ class Issuing(Generic[L]):
         return (yield from supply.obtain(1, deadline))[0]
 
     def _make(self, part: _Part[L], series_most: int | None) -> Steps[None]:
-        """Make the part: of a restart key that comes for the first time, or one that was deleted, above its numbers."""
+        """Create the part of a new restart key. If it was deleted before, it starts above its old numbers."""
         record = yield from read_record(part.record.tag)
         if series_most is not None and part.restart_key is not None:
             yield from self._check_series(record, series_most)
@@ -336,11 +336,11 @@ class Issuing(Generic[L]):
         )
         try:
             yield from ask(lambda store, timeout: store.create(part.combiner.tag, settings, timeout=timeout))
-        except TagPresent:  # another process was quicker
+        except TagPresent:  # another process was faster
             return
 
     def _check_series(self, record: Tag, most: int) -> Steps[None]:
-        """InvalidArgument if the tag has as many series. To count them lists the store's tags: once a second."""
+        """Raise InvalidArgument if the tag has the maximum number of series. Counting lists all tags: once a second."""
         counted = self._series.get(record.tag)
         if counted is None or monotonic() - counted[0] >= SERIES_COUNTED_FOR:
             counted = monotonic(), len((yield from parts.of(record)))
@@ -357,7 +357,7 @@ class Issuing(Generic[L]):
                     context = self._config.context(record, self._runtime, combiner.run_in_thread)
                     combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)
         if combiner.supply.state.ended is not None:
-            # Looked at last: `close` and `delete` run beside this, and see off only what is there.
+            # Checked last: `close` and `delete` may run at the same time, and end only combiners that exist.
             combiner.serving.end()
             raise renewed(combiner.supply.state.ended)
         return combiner.serving

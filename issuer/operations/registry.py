@@ -1,4 +1,4 @@
-"""The tags that an issuer has drawn from, and what is laid open of them."""
+"""The tags that an issuer has used, and their published numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from issuer_persistence.records import Tag
 
 
 class AnyCombiner(Protocol):
-    """The interface of both drivers' combiners: what a call returns is the answer, or has to be awaited for it."""
+    """Interface of both drivers' combiners. Calls return the result, or an awaitable for it."""
 
     tag: str
     supply: Supply
@@ -37,38 +37,39 @@ class AnyCombiner(Protocol):
         """Run the protocol's steps to their end."""
 
     def run_in_thread(self, steps: Steps[Any], deadline: Deadline) -> Any:
-        """Do the same for a caller in a thread, which is kept waiting in either colour."""
+        """Run steps for a caller in a thread, which is blocked in both drivers."""
 
 
 L = TypeVar("L", bound=AnyCombiner)
 
 log = logging.getLogger("issuer")
 
-#: A tag that wasn't drawn from for this many seconds is left out of the sweep.
+#: A tag that was not used for this many seconds is not swept.
 IDLE_AFTER = 900.0
 
-#: A fork waits this many seconds for a thread that takes a number: it may be the one that forks, in a signal's handler.
+#: How long a fork waits for a thread that takes a number, in seconds. It may be the thread that forks, in a signal
+#: handler.
 SHUT_WITHIN = 0.1
 
 
 class TagRegistry(Generic[L]):
-    """One combiner per tag, made at its first use."""
+    """One combiner per tag, created at its first use."""
 
     def __init__(self, make: Callable[[str], L], fast_path: FastPath) -> None:
-        """`fast_path`: what is laid open of a tag goes with its combiner."""
+        """`fast_path`: where the numbers of the tags are published."""
         self._make = make
         self._fast_path = fast_path
         self._lock = CallLock()
         self._sparing = Sparing()
-        #: The error that keeps this process from looking after a tag, as it was logged last: it won't pass by itself.
+        #: The error that prevents this process from sweeping a tag, as last logged. It needs a change of settings.
         self._unable: dict[str, str] = {}
-        #: Dropped with a strategy at work, which has something to give back yet.
+        #: Dropped combiners with a strategy that must still release its resources.
         self._leaving: list[L] = []
         self.combiners: dict[str, L] = {}
         self.closed = False
 
     def combiner(self, tag: str) -> L:
-        """Return the tag's combiner. Raises InvalidArgument, and IssuerError if this issuer is closed."""
+        """Return the tag's combiner. Raises InvalidArgument, or IssuerError if this issuer is closed."""
         try:
             return self.combiners[tag]
         except (KeyError, TypeError):
@@ -82,26 +83,26 @@ class TagRegistry(Generic[L]):
             return combiner
 
     def forget_if_unknown(self, tag: object) -> None:
-        """Drop the combiner of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
+        """Drop the combiner of a tag that does not exist or was never seen, as clients may invent names.
 
-        Not while others draw by it: after an outage they would get numbers beside the next callers, who have another
-        combiner, and in no order with theirs (seen: 682, then 651). A strategy at work gives no numbers any more, and
-        the next sweep has it give back what it took.
+        It is kept while other callers use it. After an outage they would get numbers at the same time as callers with a
+        new combiner, and not in order (seen: 682, then 651). A strategy issues nothing more, and the next sweep
+        releases it.
         """
         combiner = self.combiners.get(tag) if isinstance(tag, str) else None
         if combiner is not None and combiner.supply.disposable:
             self._remove(combiner)
 
     def drop(self, tag: str) -> L | None:
-        """Forget a tag that was deleted; return its combiner, which gives no numbers any more."""
+        """Drop the combiner of a deleted tag and return it. It issues no more numbers."""
         combiner = self.combiners.get(tag)
         if combiner is not None:
             self._end(combiner, UnknownTag(tag))
         return combiner
 
     def _end(self, combiner: L, why: IssuerError) -> None:
-        """Forget a combiner: it gives no numbers any more, and callers that wait at it get the error."""
-        combiner.supply.origin.retire(why)  # first, as it lays its draws open until then
+        """Drop a combiner. It issues no more numbers, and its waiting callers get the error."""
+        combiner.supply.origin.retire(why)  # first, as it can publish draws until then
         self._remove(combiner)
 
     def _remove(self, combiner: L) -> None:
@@ -114,15 +115,15 @@ class TagRegistry(Generic[L]):
                     self._leaving.append(combiner)
 
     def lay_open(self, combiner: L, numbers: Iterator[int]) -> None:
-        """Let `next` find these, unless the combiner was dropped meanwhile."""
+        """Publish these numbers for `next`, unless the combiner was dropped meanwhile."""
         with self._lock.thread, self._lock.call():
             if self.combiners.get(combiner.tag) is combiner and not under_way():
                 self._fast_path.lay(combiner.tag, numbers)
 
     def shut(self) -> None:
-        """Lay nothing open any more, until a caller asks again.
+        """Unpublish all numbers until a caller draws again.
 
-        Before a fork that Python doesn't see: its child finds nothing that it could use without asking.
+        Called before a fork that Python does not see, so that the child finds no published numbers.
         """
         self._fast_path.withdraw_all()
         for combiner in list(self.combiners.values()):
@@ -130,19 +131,19 @@ class TagRegistry(Generic[L]):
                 combiner.supply.state.hand.shut(SHUT_WITHIN)
 
     def spend(self) -> None:
-        """In a forked child: spend what lies open, also what was about to be laid where `next` looks."""
+        """Discard all published numbers in a forked child, also those about to be published."""
         self._fast_path.spend()
         for combiner in list(self.combiners.values()):
             if combiner.supply.state.hand is not None:
                 combiner.supply.state.hand.spend()
 
     def settle(self) -> None:
-        """Lay open again what each tag lays open."""
+        """Publish the numbers of all tags again."""
         for combiner in list(self.combiners.values()):
             combiner.supply.origin.lay_open()
 
     def keep(self, records: Sequence[Tag]) -> None:
-        """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""
+        """Sweep these tags from now on, even if unused, and no others that were kept before."""
         names = {record.tag for record in records}
         self._unable = {tag: why for tag, why in self._unable.items() if tag in names}
         for combiner in list(self.combiners.values()):
@@ -152,13 +153,13 @@ class TagRegistry(Generic[L]):
             try:
                 combiner.supply.origin.know(record)
                 combiner.supply.kept = True
-            except ConfigurationError as error:  # without its key, say, and none of the others' business
+            except ConfigurationError as error:  # e.g. a key is missing, which does not concern the other tags
                 self.troubled(combiner, error)
             else:
                 self._unable.pop(record.tag, None)
 
     def in_use(self) -> list[L]:
-        """Return the combiners that a sweep has to look after."""
+        """Return the combiners that must be swept."""
         for combiner in list(self.combiners.values()):
             combiner.supply.notice_use()
         since = Deadline(-IDLE_AFTER).at
@@ -175,10 +176,9 @@ class TagRegistry(Generic[L]):
             return used + self._leaving
 
     def _forget_parts(self, since: float) -> None:
-        """Drop the combiners of parts that weren't used since then, of which this process holds nothing.
+        """Drop the combiners of parts that were not used since then and hold no numbers.
 
-        There may be a part for each customer: 5 KB apiece, for ever. A caller that still has hold of a combiner
-        draws from Redis with it as before.
+        There may be a part for each customer, at 5 KB each. A caller that still has such a combiner can draw with it.
         """
         for combiner in list(self.combiners.values()):
             supply = combiner.supply
@@ -192,16 +192,16 @@ class TagRegistry(Generic[L]):
                 self._remove(combiner)
 
     def troubled(self, combiner: L, error: Exception) -> None:
-        """Take note of a sweep that could not look after a tag.
+        """Log that a sweep could not handle a tag.
 
-        An error of the settings is logged once, any other one once a minute: sweeps come every second.
+        An error of the settings is logged once, any other error once a minute, as sweeps run every second.
         """
         if self.closed:
             return
         if isinstance(error, UnknownTag):
             self.forget_if_unknown(combiner.tag)
         if isinstance(error, ForeignHash):
-            self._end(combiner, error)  # the next caller has a new combiner, which looks before it draws
+            self._end(combiner, error)  # the next caller gets a new combiner, which checks the hash first
         if isinstance(error, Unavailable):
             log.debug("tag %r: background work failed: %s", combiner.tag, error)
             return
@@ -215,7 +215,7 @@ class TagRegistry(Generic[L]):
         )
 
     def close(self) -> list[L] | None:
-        """Make no more combiners; return those that there are, None if it was closed before."""
+        """Create no more combiners. Returns the existing ones, None if it was closed before."""
         with self._lock.thread, self._lock.call():
             if self.closed:
                 return None

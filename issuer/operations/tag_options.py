@@ -1,4 +1,4 @@
-"""The settings of a tag as callers give them: their definitions, and how they become the values that stores take."""
+"""The settings of a tag as callers pass them: definitions, and conversion to the values for stores."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TagOption:
 
 
 def _stored(kind: str, name: str, help: str, changed: str = "") -> TagOption:
-    """Return the definition of a setting whose range or words the stores check."""
+    """Return the definition of a setting that the stores check."""
     lowest, highest = SETTINGS[name].range or (None, None)
     return TagOption(kind, help, changed, lowest=lowest, highest=highest, words=SETTINGS[name].words)
 
@@ -52,7 +52,7 @@ _TEXTS, _HIDING, _SHARING, _OTHERS = (
     "Texts and periods", "Scrambled numbers", "Sites and shards", "Strategies"
 )  # fmt: skip
 
-#: The definitions by name, in the order in which they are documented. FIXED are those that cannot be changed later.
+#: The definitions by name, in the order of the documentation. FIXED are those that cannot be changed later.
 TAG_OPTIONS: Mapping[str, TagOption] = {
     "start": TagOption("number",
         "First number. Later it can only be raised, and the numbers below it are skipped. Default: 1",
@@ -106,9 +106,9 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
 
 @dataclass(frozen=True, slots=True)
 class TagOptions:
-    """The arguments of `Issuer.create` or `Issuer.configure` that say how a tag is set; None: not given.
+    """The arguments of `Issuer.create` or `Issuer.configure`. None means not given.
 
-    `given`: those that say how its numbers are made, see SchemeOptions.
+    `given`: arguments of the scheme, see SchemeOptions.
     """
 
     start: int | None = None
@@ -122,9 +122,9 @@ class TagOptions:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
-        """Return what `Store.create` takes. InvalidArgument, or ConfigurationError for a strict tag without Redis.
+        """Return the settings for `Store.create`. Raises InvalidArgument; ConfigurationError if strict without Redis.
 
-        `limit`, `scheme`: the last counter, and the scheme that was made of `given`. `redis`: whether there is one.
+        `limit`: last counter. `scheme`: made from `given`. `redis`: whether there is a Redis.
         """
         check_tag(tag)
         last = whole(limit, "limit", 1, HIGHEST)
@@ -157,10 +157,10 @@ class TagOptions:
         scheme: Mapping[str, object] | None = None,
         seen: str | None = None,
     ) -> TagChanges:
-        """Return what `Store.configure` takes. InvalidArgument, also if nothing would change.
+        """Return the changes for `Store.configure`. Raises InvalidArgument, also if nothing would change.
 
-        `limit`, `raise_to`: the last counter, and the one to go on above. `scheme`: made of `given` and of the record
-        whose version was `seen`.
+        `limit`: last counter. `raise_to`: continue above this counter. `scheme`: made from `given` and the record of
+        version `seen`.
         """
         said = (self.step, limit, raise_to, self.lease, self.ahead, self.description, scheme)
         if all(value is None for value in said):

@@ -1,4 +1,4 @@
-"""Making and changing of tags with schemes, as steps that both drivers run."""
+"""Creates and changes tags with schemes, as steps for both drivers."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, Version
 from issuer_persistence.records import HIGHEST, Order, Tag
 from issuer_persistence.scheme_json import PLAIN, frozen
 
-#: What only a counter has a use for, each with what it is where nothing is said.
+#: Settings that need a counter, with their defaults.
 _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1}
 
-#: How often a change of a scheme is tried again when a reservation came in between.
+#: How often a change of a scheme is retried if a reservation comes in between.
 ATTEMPTS = 100
 
-#: The largest segment of a tag with periods: one of 2^40 would reach into the next one, which then counts as begun.
+#: Largest segment of a tag with periods. A segment of 2^40 would reach into the next period and begin it.
 SEGMENT_MOST = 1 << 32
 
-#: Settings that give a scheme pieces.
+#: Settings that divide a scheme into pieces.
 _PIECES = {"stride", "offset", "scramble"}
 
 
 def create(
     tag: str, asked: TagOptions, config: IssuerConfig, founded: Callable[[Tag], Steps[None]], *, exist_ok: bool
 ) -> Steps[Tag]:
-    """Make a tag, and the tags of its shards; see Issuer.create. `founded`: tells a strategy that its tag is new."""
+    """Create a tag and the tags of its shards, see Issuer.create. `founded`: informs a strategy of its new tag."""
     check_tag(tag)
     own = asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
     found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own or exist_ok else None
@@ -60,7 +60,7 @@ def create(
     if there is None:
         try:
             record = yield from _create(tag, asked, config)
-        except (TagPresent, TagExists):  # another process was quicker
+        except (TagPresent, TagExists):  # another process was faster
             if not exist_ok:
                 raise
             there = yield from read_record(tag)
@@ -75,7 +75,7 @@ def create(
 
 
 def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
-    """Return what is asked of a strategy, with all of its options. `there`: the tag, if it is to be taken as it is."""
+    """Return the options with all values that the strategy adds. `there`: the tag, if it exists."""
     said = asked.given.get("options", {})
     if not isinstance(said, Mapping):
         return asked
@@ -85,18 +85,18 @@ def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | Non
         error.tag = error.tag or tag
         raise
     if there is not None:
-        # What wasn't said is as the tag has it: another process may be one that would settle it otherwise.
+        # Use the tag's values if none are given: this process might choose others.
         has = there.scheme.get("options", {})
         options |= {name: has[name] for name in options.keys() & has.keys() if name not in said}
     return replace(asked, given={**asked.given, "options": options})
 
 
 def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) -> dict[str, tuple[object, object]]:
-    """Return what was asked for and what the tag has, by the name of each setting that differs.
+    """Return the requested value and the tag's value for each setting that differs.
 
-    Compared is what makes the numbers what they are: order, limit, scheme and strategy. Order and limit only if they
-    were said; where the counter begins only if the tag hasn't come as far. Step, lease, ahead and description are
-    checked and not compared: operators change them while programs run, and those have to start again all the same.
+    It compares only what determines the numbers: order, limit, scheme and strategy. Order and limit are compared if
+    they were given, the start if the tag has not passed it. Step, lease, ahead and description are checked but not
+    compared: operators change them while programs run, and these must still start.
     """
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
@@ -130,7 +130,7 @@ def _create(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     scheme: Mapping[str, Any] = PLAIN
     limit, names = last, []
-    if asked.given:  # else its numbers are its counter, and nothing of a scheme is to be looked at
+    if asked.given:  # otherwise users see the counter, and there is no scheme to compare
         asked, scheme, limit = yield from _scheme(tag, asked, last, config)
         if "shards" in scheme:
             names = [part_tag(tag, str(shard)) for shard in range(1 << int(scheme["shards"]["shard_bits"]))]
@@ -149,19 +149,19 @@ def _create(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
 def _scheme(
     tag: str, asked: TagOptions, last: int, config: IssuerConfig
 ) -> Steps[tuple[TagOptions, Mapping[str, Any], int]]:
-    """Check what is asked of a tag whose numbers aren't its counter; return it, the scheme and the last counter."""
+    """Check the options of a tag with a scheme. Returns them, the scheme and the last counter."""
     given, redis = asked.given, config.redis is not None
     strategy = given.get("strategy", scheme_record.SEGMENT)
     _check_counters(tag, strategy, asked, last)
     if strategy != scheme_record.SEGMENT:
         asked = replace(asked, order="trend")
     restart = given.get("restart", "never")
-    if restart != "never" and not redis:  # before its order, which is what it is because there is no Redis
+    if restart != "never" and not redis:  # checked before the order, which depends on Redis
         problem = "needs Redis, whose clock decides when a period ends, but no Redis is configured: set its URL"
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
-    # Only what has pieces can go on with those of a deleted tag: nobody else pays for a look.
+    # Only schemes with pieces can continue those of a deleted tag, so only these read the record.
     found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if _PIECES & given.keys() else None
     scheme, limit = made(
         given,
@@ -190,13 +190,13 @@ def _check_segment(tag: str, scheme: Mapping[str, Any], step: object, ahead: obj
 
 
 def scheme_of_parts(tag: str, scheme: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scheme of each part of a tag with this one: a shard counts plainly, a series as the tag would."""
+    """Return the scheme of each part: a shard counts without one, a series counts like the tag."""
     own = {} if "shards" in scheme else {name: value for name, value in scheme.items() if name != "keyed"}
     return {**own, scheme_record.PART_OF: tag}
 
 
 def limit_of_parts(record: Tag) -> int:
-    """Return the last counter of each part of the tag."""
+    """Return the last counter of each part."""
     shards = record.scheme.get("shards")
     return record.limit if shards is None else shard_layout(shards).most("sequence")
 
@@ -204,12 +204,12 @@ def limit_of_parts(record: Tag) -> int:
 def _shards(
     tag: str, names: Sequence[str], scheme: Mapping[str, Any], asked: TagOptions, *, redis: bool
 ) -> Steps[None]:
-    """Make a tag for each shard, before the tag that they are parts of: so that what was begun can be done again."""
+    """Create the tags of all shards before the parent tag, so that an interrupted call can be repeated."""
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is not None and not record.deleted:
         raise TagExists(tag)
     there = {each.tag: each for each in (yield from ask(lambda store, timeout: store.tags(timeout=timeout)))}
-    for name in names:  # all of them before the first one is made: else the rest would be left without a whole
+    for name in names:  # check all before the first is created: otherwise some could remain without a parent
         if name in there and not parts.is_part(there[name], tag):
             raise parts.stranger(there[name], tag)
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
@@ -223,13 +223,13 @@ def _shards(
 
 
 def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
-    """Change a tag; see Issuer.configure."""
+    """Change a tag, see Issuer.configure."""
     check_tag(tag)
     key = config.hash_key(tag)
     last = None if asked.limit is None else limits.number(asked.limit)
     moves = (last, asked.start, asked.above)
     if key is not None and (asked.given or any(each is not None for each in moves)):
-        yield from refuse_foreign((tag,), config.key)  # what follows changes the store, and then the hash
+        yield from refuse_foreign((tag,), config.key)  # the store is changed first, then the hash
     before = yield from read_record(tag)
     yield from parts.check_whole(before)
     _check_skipping(before, asked)
@@ -237,11 +237,11 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     _check_segment(tag, before.scheme, asked.step or before.step, asked.ahead or before.ahead)
     before, after = yield from _Change(tag, key, asked, last, config.settings.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
-        # Now rather than at the next reservation: what was loaded for other values is a gap.
+        # Now, instead of at the next reservation. Segments that were loaded with the old scheme are a gap.
         store_id = yield from floor.identity()
         until = scheme_record.until(after)
         yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
-    # What a tag's parts have in common with it.
+    # Settings that a tag shares with its parts.
     shared = TagOptions(step=asked.step, lease=asked.lease, ahead=asked.ahead)
     if shared != TagOptions():
         for part in (yield from parts.of(after)):
@@ -252,7 +252,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of a tag. `last`: the last value that users shall see; None: as it was."""
+    """A change of a tag. `last`: new last value as users see it, None for no change."""
 
     tag: str
     key: str | None
@@ -261,12 +261,13 @@ class _Change:
     keys: Mapping[str, bytes]
 
     def made(self, before: Tag) -> Steps[tuple[Tag, Tag]]:
-        """Change the record, which was `before` when it was read, and return it as it was and as it is."""
+        """Change the record, which was read as `before`. Returns the old and the new record."""
         asked, given = self.asked, self.asked.given
         above = requests.above_of(self.tag, asked.start, asked.above, HIGHEST if self.last is None else self.last)
         for _ in range(ATTEMPTS):
             scheme, limit = None, None
-            # Values, of which the store knows the counters only: by another stride they would be others.
+            # With a stride the limit is a value, but the store knows only counters, so the record must not change
+            # meanwhile.
             seen = before.version if "stride" in before.scheme else None
             if given or self.last is not None:
                 scheme, limit = changed(before, given, limit=self.last, keys=self.keys)
@@ -292,13 +293,13 @@ class _Change:
         raise VersionMoved(self.tag)
 
     def _limit(self, scheme: Mapping[str, Any], counter: int | None) -> int | None:
-        """Return the last counter, which can't be 0: where a stride begins above the limit the scheme gives none."""
+        """Return the last counter, which cannot be 0. If the stride begins above the limit, there are no numbers."""
         if self.last is not None and counter is not None:
             _check_limit(self.tag, scheme, self.last, counter, first=1)
         return None if counter is None else max(1, counter)
 
     def _too_low(self, record: Tag, reserved: int) -> InvalidArgument:
-        """Return the error for a limit below what is reserved, or for a start above the limit that there is."""
+        """Return the error for a limit below the reserved numbers, or for a start above the limit."""
         if self.last is not None:
             problem = f"limit {self.last} is below {reserved}, the highest number reserved"
             return InvalidArgument(problem, tag=self.tag, value=self.last)
@@ -309,17 +310,16 @@ class _Change:
 
 
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
-    """Refuse a limit below the first number; `counter`: the last one, `first`: the first one."""
+    """Reject a limit below the first number. `counter`: last counter. `first`: first number."""
     if "stride" in scheme and counter < first:
         problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
 
 
 def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
-    """Refuse to make values otherwise if Redis has seen a later scheme than the store, which went back to before it.
+    """Reject a new scheme if Redis has a later one than the store: the store has gone back in time.
 
-    What the lost one has made of counters isn't known, so the new one could make it again: unless the caller says above
-    which values it begins.
+    The values of the lost scheme are unknown, so the new one could repeat them, unless the caller sets its first value.
     """
     if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
         return
@@ -330,15 +330,15 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
 
 
 def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
-    """Change a part as its tag was changed, and give it the limit of all parts: older programs let it have its own."""
+    """Apply the tag's changes and limit to a part. Older versions allowed a separate limit."""
     try:
         yield from floor.configure(part, None, shared.changes(part, limit=limit))
-    except LimitTooLow:  # by its own limit it has gone beyond
+    except LimitTooLow:  # it has passed its own limit
         yield from floor.configure(part, None, shared.changes(part, limit=None))
 
 
 def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | None) -> None:
-    """Refuse what only a counter has a use for, where a strategy does without one."""
+    """Reject settings that need a counter if the strategy has none."""
     for name, nothing in _COUNTERS.items() if strategy != scheme_record.SEGMENT else ():
         value = last if name == "limit" else getattr(asked, name)
         if value not in (None, nothing):
@@ -352,7 +352,7 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
 
 
 def _check_skipping(record: Tag, asked: TagOptions) -> None:
-    """Refuse to skip numbers where they begin again, or aren't the tag's. What makes its scheme, `changed` refuses."""
+    """Reject skipping for tags that restart or have no counter. `changed` rejects scheme settings."""
     if parts.has_parts(record):
         problem = "cannot be set for a tag with shards or a keyed tag, because each part has its own"
     elif "restart" in record.scheme:
@@ -365,14 +365,14 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
 
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:
-    """Return what users see of a counter, as far as it goes by strides: a scrambled one's bounds are the counter's."""
+    """Return the value of a counter by its stride. Scrambled tags have the bounds of the counter."""
     return strides(scheme).value(counter) if "stride" in scheme else counter
 
 
 def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
-    """Retire a tag, and its parts after it; return their names.
+    """Delete a tag, then its parts, and return their names.
 
-    Of a tag that is deleted the parts are deleted that a delete before was kept from; then UnknownTag is raised.
+    If the tag is already deleted, this deletes parts that an interrupted delete has left, and raises UnknownTag.
     """
     record = yield from ask(lambda store, timeout: store.get(check_found(tag), timeout=timeout))
     if record is not None:
@@ -385,7 +385,7 @@ def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
     names = [tag]
     for part in (yield from parts.of(record)) if record is not None else ():
         names.append(part)
-        with suppress(UnknownTag):  # another process does the same
+        with suppress(UnknownTag):  # another process deletes it too
             yield from floor.delete(part, config.hash_key(part))
     if gone is not None:
         raise gone

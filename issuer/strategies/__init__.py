@@ -1,8 +1,7 @@
-"""Strategies: other ways to make a tag's numbers than its counter.
+"""Strategies: other sources for a tag's numbers than its counter.
 
 `contract` has the base class. `registry` finds strategies by name. `serving` runs a strategy for a tag, for both
-interfaces. `snowflake` makes numbers from time, machine and sequence. `layout` composes their bits. `machines` assigns
-machine numbers.
+interfaces. `snowflake` makes numbers from time, machine and sequence.
 """
 
 from issuer.strategies.contract import Context, Instance, Strategy

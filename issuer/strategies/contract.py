@@ -65,7 +65,7 @@ class Instance:
     directory: str = ""
 
     def __post_init__(self) -> None:
-        """Check the types, and what goes into the names of keys and files."""
+        """Check the types, and the values that become parts of keys and file names."""
         for setting, kind in (("application", str), ("ip", str), ("directory", (str, os.PathLike))):
             text: object = getattr(self, setting)
             if not isinstance(text, kind):
@@ -116,12 +116,12 @@ def own_ip() -> str:
         return address
 
 
-def _no_background(job: Job) -> bool:  # noqa: ARG001 - there is no scheduler to give it to
+def _no_background(job: Job) -> bool:  # noqa: ARG001 - there is no scheduler that could run it
     return False
 
 
 def _no_alarm(error: IssuerError) -> None:
-    """Do nothing: what is wrong is logged anyway."""
+    """Do nothing: the error is logged in any case."""
 
 
 @dataclass(frozen=True, slots=True)

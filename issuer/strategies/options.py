@@ -1,4 +1,4 @@
-"""Options of a scheme, read one by one: each has a type and a range, and an unknown one is an error."""
+"""Reads the options of a scheme, with their types and ranges. Unknown options are errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Scalar = str | int | float | bool
 
 
 def check_names(strategy: str, options: Mapping[str, Scalar], allowed: Collection[str]) -> None:
-    """Raise ConfigurationError if there is an option of another name."""
+    """Raise ConfigurationError if there is an unknown option."""
     for name in options:
         if name not in allowed:
             raise ConfigurationError(

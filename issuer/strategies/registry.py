@@ -21,7 +21,7 @@ from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.snowflake.strategy import Snowflake
 
-#: The group of entry points: name = "package.module:factory".
+#: The group of entry points. An entry point has the form name = "package.module:factory".
 GROUP = "issuer.strategies"
 
 #: Returns a strategy for one tag of one issuer. It can be a subclass of Strategy.

@@ -1,4 +1,4 @@
-"""A strategy at work for a tag: prepared once, its numbers checked, its errors typed. What the drivers run."""
+"""Runs a tag's strategy: prepares it once, checks its numbers, and converts its errors to public ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StrategyRunner:
         self._name = name
         self._context = context
         self._closed = False
-        #: Whether what was taken has been given back, or is being.
+        #: Whether its resources were released, or are being released.
         self.left = False
         self._begin()
         _living.add(self)
@@ -46,7 +46,7 @@ class StrategyRunner:
         self.strategy = make(self._name, self._context)
         self._prepared = False
         self._preparing = SingleFlight(self._context.flight)
-        #: Held by the thread that is in a method that may block.
+        #: Held by the thread that is in a blocking method of the strategy.
         self._turn = threading.Lock()
         self._highest = 0
         self._noting = threading.Lock()
@@ -94,7 +94,7 @@ class StrategyRunner:
         return IssuerError(f"tag {self._context.tag!r}: this issuer is closed", tag=self._context.tag)
 
     def _ready(self, deadline: Deadline) -> Steps[None]:
-        """Prepare, once for all callers."""
+        """Prepare the strategy, once for all callers."""
         if not self._prepared and not self._closed:
             strategy, preparing = self.strategy, self._preparing
 
@@ -109,7 +109,7 @@ class StrategyRunner:
             raise self._closed_error()
 
     def _guarded(self, steps: Steps[T], deadline: Deadline) -> Steps[T]:
-        """Run the strategy's steps, its blocking methods one at a time; what it raises comes out typed."""
+        """Run the strategy's steps, its blocking methods one at a time, and convert its errors to public ones."""
         try:
             return (yield from asking(steps, partial(self._in_turn, deadline)))
         except (IssuerError, StoreError) as error:
@@ -139,7 +139,7 @@ class StrategyRunner:
         return Ask(asked)
 
     def _checked(self, numbers: Sequence[int], n: int, highest: int) -> list[int]:
-        """Refuse what breaks the contract. `highest`: the highest number that had come before this call began."""
+        """Reject numbers that break the contract. `highest`: highest number returned before this call began."""
         fault = ""
         try:
             found = list(numbers)
@@ -165,8 +165,8 @@ class StrategyRunner:
         return found
 
     def after_fork(self) -> None:
-        """Drop what the parent has, and begin with a new instance of the strategy."""
-        # The old one first: what could repeat numbers.
+        """Drop the parent's strategy, and create a new one."""
+        # The old strategy first: it could repeat numbers.
         try:
             self.strategy.after_fork()
         except Exception:
@@ -174,7 +174,7 @@ class StrategyRunner:
         try:
             self._begin()
         except BaseException:
-            self._closed = True  # rather no numbers than the parent's
+            self._closed = True  # better no numbers than the parent's
             raise
 
 

@@ -1,9 +1,9 @@
-"""Machine numbers as operators see them; and the way out when a clock that was far ahead has used them in the future.
+"""Shows machine numbers to operators, and sets them aside after a clock was far ahead.
 
-No process may make numbers of a timestamp that was used, so one that gets such a machine number waits until that time
-is over. Setting it aside makes no time free: it takes away what binds a process to this number, its name and its lease,
-so that the process gets another one, whose time is the present. What was used of it stays written down, and no process
-takes the number until that is over, unless there is no other.
+No process may use a timestamp twice. So a process with a machine number that was used with future timestamps must wait
+until that time has passed. Setting it aside does not free these timestamps: it removes the holder's name and lease, so
+that the process gets another machine number. The timestamps remain recorded. No process takes the old number until they
+have passed, unless no other number is left.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock
 from issuer.strategies.snowflake.strategy import Snowflake, shared_namespace
 from issuer_persistence.records import Tag
 
-#: As the registry has it.
+#: The name in the registry.
 SNOWFLAKE = "snowflake"
 
-#: The sources in which machine numbers are looked up; any other one says itself which number a process has.
+#: Sources that assign machine numbers. With the other sources the operator sets the number of each process.
 SHARED = ("redis", "file", "store")
 
 
@@ -107,7 +107,7 @@ def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
 
 
 def _options(record: Tag) -> Mapping[str, Scalar]:
-    """Return the tag's options. InvalidArgument unless its machine numbers are kept where others see them."""
+    """Return the tag's options. Raises InvalidArgument if it has no machine numbers, or keeps them in files."""
     name = strategy(record.scheme)
     if name != SNOWFLAKE:
         raise InvalidArgument(
@@ -145,7 +145,7 @@ def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[Machi
 
 
 def _machine(record: Tag) -> int:
-    """Return which machine number the tag keeps the time of; those of before say it in their name only."""
+    """Return the machine number whose time the tag stores. In old records only the tag's name contains it."""
     return int(record.scheme.get(MACHINE, record.tag.rpartition("-")[2]))
 
 

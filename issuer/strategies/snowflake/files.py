@@ -1,4 +1,4 @@
-"""Small files of a machine number: properties that are replaced whole, and a lock that lasts as long as its process."""
+"""Properties files for machine numbers, with a lock that ends with its process."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from issuer.errors import ConfigurationError, CorruptState, Unavailable
 
 
 class LockLost(ConfigurationError):
-    """The lock was let go, or its file removed or replaced: another process may have the lock of that name by now."""
+    """The lock was released, or its file was removed or replaced. Another process may have a lock of this name now."""
 
 
 class Properties:
-    """A properties file, `name=value` a line, under a lock that one process on this host can hold.
+    """A properties file with one `name=value` per line, under a lock that one process of this host can hold.
 
-    In a forked child call `forget`: the lock stays its parent's. The lock is a file, `.lock`, that others may remove,
-    as a job that tidies up a temporary directory does: so each write looks whether it is there, and makes it look used.
+    In a forked child call `forget`: the lock stays with the parent. The lock is a file, `.lock`, which other programs
+    may remove, for example a cleanup of temporary directories. So each write checks that it exists, and updates its
+    time.
     """
 
     def __init__(self, path: Path) -> None:
-        """Nothing is opened yet."""
+        """Do not open anything yet."""
         self.path = path
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Take the lock, if this object doesn't hold it. Raises ConfigurationError if another one does."""
+        """Take the lock, if this object does not have it. Raises ConfigurationError if another one has it."""
         if self._lock is not None:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # A file beside it: the properties themselves are replaced by each write.
+            # The lock is a separate file, because each write replaces the properties file.
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(f"{self.path}.lock", flags, 0o600)
         except OSError as error:
@@ -51,7 +52,7 @@ class Properties:
         self._lock = handle
 
     def read(self) -> dict[str, str]:
-        """Return what it holds, nothing if it isn't there. Raises CorruptState."""
+        """Return the properties, {} if there is no file. Raises CorruptState."""
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -67,10 +68,10 @@ class Properties:
         return {name.strip(): value.strip() for name, _, value in pairs}
 
     def write(self, properties: Mapping[str, object]) -> None:
-        """Replace what it holds, whole and for good. Raises Unavailable; then it is as it was before.
+        """Replace the file atomically and durably. Raises Unavailable; then the file is unchanged.
 
-        Raises LockLost without the lock, and if it is lost by the end of it: don't use what was to be written, a twin
-        may have read the file before.
+        Raises LockLost if the lock is missing before or after the write. Then do not use the written values: another
+        process may have read the file before.
         """
         self._check_lock()
         fresh = self.path.with_name(self.path.name + ".new")
@@ -87,7 +88,7 @@ class Properties:
         self._check_lock()
 
     def _check_lock(self) -> None:
-        if self._lock is None:  # a renewal that was under way when its process stopped: the next one may be there
+        if self._lock is None:  # the renewal of a stopped process: another process may have the file
             raise LockLost(f"{self.path} is no longer locked by this process, so another process may use it")
         try:
             os.utime(self._lock)
@@ -104,26 +105,26 @@ class Properties:
 
     @property
     def identity(self) -> str:
-        """The identity of the locked file, which no copy of it has, as `device:inode`; "" without the lock."""
+        """`device:inode` of the locked file, which a copy does not share. "" without the lock."""
         if self._lock is None:
             return ""
         found = os.fstat(self._lock)
         return f"{found.st_dev}:{found.st_ino}"
 
     def unlock(self) -> None:
-        """Let others have it. The file stays."""
+        """Release the lock. The file stays."""
         handle, self._lock = self._lock, None
         if handle is not None:
             os.close(handle)
 
     def forget(self) -> None:
-        """In a forked child: the parent goes on holding the lock, which is shared until we close our end of it."""
+        """Close the lock in a forked child. The parent keeps it, as closing a copy does not release it."""
         with suppress(OSError):
             self.unlock()
 
 
 def whole(properties: Mapping[str, str], name: str, path: Path) -> int | None:
-    """Return a number of 0 or more, None if it isn't there. Raises CorruptState."""
+    """Return a number of 0 or more, None if the property is missing. Raises CorruptState."""
     word = properties.get(name)
     if word is None:
         return None

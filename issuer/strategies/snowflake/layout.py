@@ -20,12 +20,12 @@ MOST_BITS = 63
 #: 2020-01-01, in ms since 1970.
 EPOCH = 1_577_836_800_000
 
-#: The options that a layout is made of.
+#: The options that define a layout.
 OPTIONS = ("epoch", "time_bits", "machine_bits", "worker_bits", "rack_bits", "sequence_bits")
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-#: The first ms after what a datetime can hold.
+#: The first millisecond after the range of a datetime.
 _NO_DATE = (datetime.max.replace(tzinfo=UTC) - _BEGINNING) // _MS
 
 
@@ -218,7 +218,7 @@ class Layout:
         )
 
     def __str__(self) -> str:
-        """Show the widths and when the numbers end."""
+        """Return the widths, and when the numbers end."""
         machine = f"{self.worker_bits} + {self.rack_bits}" if self.rack_bits else str(self.worker_bits)
         end = self.exhausted
         return (

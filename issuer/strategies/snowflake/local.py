@@ -14,34 +14,34 @@ from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock, LeasedMac
 
 log = logging.getLogger("issuer.strategies")
 
-#: The ceiling in a file is this many ms ahead: a restart after a kill waits as long at most.
+#: The ceiling in a file is this many ms in the future. After a kill, a restart waits for at most that long.
 AHEAD = 3000
 
-#: It is written again after this many seconds.
+#: The ceiling is written again after this many seconds.
 WRITE_AFTER = 1.0
 
 
 class FixedMachine(Machines):
-    """A number that an operator has given to this process; a file remembers the last timestamp, and keeps twins out.
+    """A fixed machine number of this process. A file has its last timestamp, and locks out other processes.
 
-    Twins on this host, that is: if another host has the same number, it goes unseen.
+    Only processes of the same host are locked out. The same number on another host is not detected.
     """
 
     def __init__(self, machine: int, path: Path, *, clock: Clock) -> None:
-        """`path`: of its file, which is this number's in its namespace on this host."""
+        """`path`: file of this machine number in its namespace."""
         self._machine = machine
         self._file = Properties(path)
         self._clock = clock
 
     def claim(self) -> Steps[Tenure]:
-        """Take the lock. Raises ConfigurationError if another process of this host has it: a parent, after a fork."""
+        """Take the lock. Raises ConfigurationError if another process of this host has it, such as a fork's parent."""
         return (yield from blocking(self._claimed))
 
     def _claimed(self) -> Tenure:
         self._file.lock()
         try:
             last = whole(self._file.read(), "last", self._file.path) or 0
-            # The clock now, too: if the file was lost, the process before may have used this millisecond.
+            # At least the current time: if the file was lost, the process before may have used this millisecond.
             floor = max(last, self._clock.ms())
             return self._written(floor, floor)
         except BaseException:
@@ -49,13 +49,13 @@ class FixedMachine(Machines):
             raise
 
     def _written(self, floor: int, before: int) -> Tenure:
-        # Never below the ceiling before, whose numbers were made: the clock may have been set back since.
+        # Never below the ceiling before, as numbers up to it may exist: the clock may have been set back.
         ceiling = max(before, self._clock.ms() + AHEAD)
         self._file.write({"machineId": self._machine, "last": ceiling})
         return Tenure(self._machine, floor, ceiling, due=self._clock.elapsed() + WRITE_AFTER)
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Raise the ceiling, in the file first. None if the lock is lost: a twin may have begun above the ceiling."""
+        """Raise the ceiling, first in the file. None if the lock is lost: another process may use the number."""
         return (yield from blocking(lambda: self._renewed(tenure)))
 
     def _renewed(self, tenure: Tenure) -> Tenure | None:
@@ -67,7 +67,7 @@ class FixedMachine(Machines):
             return None
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - it has one number only
-        """Write down what was used, and let others have it."""
+        """Record the last timestamp used, and release the lock."""
 
         def released() -> None:
             try:
@@ -83,11 +83,11 @@ class FixedMachine(Machines):
 
 
 class Copied(LeasedMachines):
-    """Leased in Redis, with a copy in a file, by which a restarted process goes on with its number.
+    """A machine number leased in Redis, with a copy in a file, so that a restarted process can keep it.
 
-    With Redis away the copy counts only as long as the lease can't have passed to another process: in the same boot of
-    this machine, and less than a lease after the last renewal was sent, on a clock that can't be set. So the lease is
-    never given back: an orderly stop leaves it to the next process of this name, or to lapse.
+    If Redis is down, the copy is valid only while no other process can have the lease: within the same boot of this
+    machine, and for the duration of a lease after the last renewal was sent, on a clock that cannot be set. So the
+    lease is never returned. After an orderly stop it waits for the next process of this name, or expires.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Copied(LeasedMachines):
         margin: float = MARGIN,
         own: bool = False,
     ) -> None:
-        """`path`: of the file; the rest as in Leased. `layout`: to write down worker and rack."""
+        """`path`: the file. `layout`: converts the number to worker and rack. Others: see LeasedMachines."""
         super().__init__(key, holder, numbers, clock=clock, lease=lease, margin=margin, own=own)
         self._file = Properties(path)
         self._layout = layout
@@ -112,18 +112,19 @@ class Copied(LeasedMachines):
         self._copies = True
 
     def claim(self) -> Steps[Tenure]:
-        """Go on with the file's number if that is safe, else lease one."""
+        """Continue with the file's number if that is safe, otherwise lease one."""
         return (yield from self._either(super().claim()))
 
     def found(self) -> Steps[Tenure | None]:
-        """Lease the first number of a namespace that is this tag's own."""
+        """Lease the first number of a namespace that only this tag has."""
         return (yield from self._either(super()._claim(1))) if self._own else None
 
     def _either(self, claim: Steps[Tenure]) -> Steps[Tenure]:
         try:
             yield from blocking(self._file.lock)
         except ConfigurationError as error:
-            # A twin of the same name, or the parent of a forked child: both have a number of their own.
+            # Another process of the same name, or the parent of a forked child, has the file. Both have their own
+            # numbers.
             log.info("leasing a machine number without a local copy of its last timestamp: %s", error)
             self._copies = False
             return (yield from claim)
@@ -139,15 +140,14 @@ class Copied(LeasedMachines):
             raise
 
     def _resumed(self, known: Mapping[str, str]) -> Steps[Tenure | None]:
-        """Return the tenure that the file tells of, if it is still ours."""
+        """Return the tenure in the file, if it still belongs to this process."""
         path = self._file.path
         machine, last, ceiling = (whole(known, name, path) for name in ("machineId", "last", "ceiling"))
         renewed, lease = whole(known, "renewed", path), whole(known, "lease", path)
         token = known.get("token", "")
         self._former = machine if machine in self._numbers else None
-        # A copy that came here from another machine, or with one that was cloned, tells nothing of this process; nor
-        # does one of another store's tag, nor one that lies in a copy of the directory, beside whose lock another
-        # process may hold the first one's (seen: 103 300 repeats in 259 950 numbers).
+        # Reject a copy from another machine or a clone, from another store, or in a copied directory. Beside the
+        # original directory's lock another process may use the number (seen: 103 300 repeats in 259 950 numbers).
         if not self._boot or known.get("boot") != self._boot or known.get("store") != self._store:
             return None
         if known.get("lock") != self._file.identity:
@@ -172,7 +172,7 @@ class Copied(LeasedMachines):
         return resumed
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease when that is due, and raise the file's ceiling."""
+        """Renew the lease if it is due, and raise the file's ceiling."""
         if not self._copies:
             return (yield from super().renew(tenure))
         if self._clock.elapsed() >= self._leased.due or self._clock.ms() >= self._leased.ceiling:
@@ -191,14 +191,14 @@ class Copied(LeasedMachines):
         try:
             return (yield from blocking(lambda: self._written(floor, max(floor, tenure.ceiling))))
         except LockLost as error:
-            # A twin may have resumed the lease, with the token out of the file.
+            # Another process may have resumed the lease with the file's token.
             log.warning("%s", error)
             self._file.unlock()
             return None
 
     def _written(self, floor: int, before: int) -> Tenure:
         leased = self._leased
-        # `before`: as above. It may lie above what is leased if the clock is far behind, and then nothing is issued.
+        # `before` may be above the leased time if the clock is far behind. Then nothing is issued.
         ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
         self._write(ceiling)
         return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)
@@ -209,7 +209,7 @@ class Copied(LeasedMachines):
         if self._layout.rack_bits:
             properties["workerId"] = leased.machine >> self._layout.rack_bits
             properties["rackId"] = leased.machine & ((1 << self._layout.rack_bits) - 1)
-        # When the renewal was sent, rounded down, so that the lease doesn't seem to last longer.
+        # The time at which the renewal was sent, rounded down, so that the lease does not seem longer than it is.
         sent = int((leased.until - self._lease) * 1000)
         properties |= {"last": last, "token": self._token, "boot": self._boot, "store": self._store}
         properties["lock"] = self._file.identity
@@ -217,9 +217,10 @@ class Copied(LeasedMachines):
         self._file.write(properties)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Write down what was used, and keep the lease for the next process of this name: it lapses by itself.
+        """Record the last timestamp used. The lease stays for the next process of this name, and expires by itself.
 
-        Given back, the number could be another process's at once, and with Redis away the file couldn't tell.
+        If it were returned, another process could get the number at once, which the file would not show while Redis is
+        down.
         """
         if not self._copies:
             yield from super().release(tenure, used)
@@ -240,7 +241,7 @@ class Copied(LeasedMachines):
 
 
 def boot_id() -> str:
-    """Return what changes when this machine is booted; "" if that isn't known, and then no file counts by itself."""
+    """Return an id that changes at each boot of this machine. "" if unknown; then no file is valid without Redis."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

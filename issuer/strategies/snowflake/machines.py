@@ -1,12 +1,12 @@
-"""Machine numbers: which one is ours, for how long, and up to which timestamp.
+"""Machine numbers: how a process gets one, for how long, and for which timestamps.
 
-A *tenure* has a floor and a ceiling: its holder makes numbers only of timestamps above the one and up to the other.
-The ceiling is written down, in Redis or in a file, before it is used, and the next holder of the machine number gets it
-as the floor. So two tenures of one number never share a timestamp, however the clocks go and processes are paused.
+A *tenure* is the use of a machine number by one holder, who uses only timestamps above its floor and up to its ceiling.
+The ceiling is stored in Redis or in a file before it is used, and becomes the floor of the next holder. So two tenures
+of one number never share a timestamp, even if clocks are wrong or processes are paused.
 
-That holds as long as what was written down isn't forgotten. Redis forgets at a failover to a lagging replica: so after
-each new reign no claim is granted until every lease of the old one is over, and a holder stops when its lease is over,
-on its own clock. Renewals go on meanwhile.
+Redis can lose the ceiling in a failover to a replica that lags. So in each new term of a master, no claim is granted
+until all leases of the old term are over. A holder stops when its lease is over by its own clock. Renewals continue
+meanwhile.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ T = TypeVar("T")
 
 log = logging.getLogger("issuer.strategies")
 
-#: Seconds that a machine number is leased for.
+#: Duration of a lease in seconds.
 LEASE = 30.0
 
-#: Seconds by which clocks may differ, and that a lapsed number is left alone. A master that is cut off goes on for 10,
-#: by Redis's `min-replicas-max-lag`.
+#: How much clocks may differ, and how long an expired number is not leased again, in seconds. An isolated master
+#: continues for up to 10 s, with Redis's `min-replicas-max-lag`.
 MARGIN = 10.0
 
-#: A lease is renewed when a third of it has passed: two renewals may fail.
+#: A lease is renewed when a third of it has passed, so two renewals may fail.
 RENEW_AFTER = 1 / 3
 
-#: How many numbers are tried before the free ones are looked up again, and how often that is done: each time others
-#: were quicker.
+#: How many numbers are tried before the list of free ones is read again, and how often it is read. A try fails if
+#: another process takes the number first.
 TRIES = 16
 ROUNDS = 32
 
@@ -58,7 +58,7 @@ def _elapsed() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks: `wall` in ns since 1970, `elapsed` in seconds that goes on while the machine sleeps."""
+    """The clocks. `wall`: ns since 1970. `elapsed`: seconds, also while the machine sleeps."""
 
     wall: Callable[[], int] = time.time_ns
     elapsed: Callable[[], float] = _elapsed
@@ -70,9 +70,9 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """A machine number that is ours. Make numbers of timestamps above `floor`, up to `ceiling`, in ms since 1970.
+    """A machine number of this process. Use timestamps above `floor` and up to `ceiling`, in ms since 1970.
 
-    `until`: when it is over, `due`: when to renew it, both on the clock of elapsed seconds.
+    `until`: end of the tenure. `due`: when to renew it. Both by the `elapsed` clock.
     """
 
     machine: int
@@ -83,32 +83,32 @@ class Tenure:
 
 
 class Machines(ABC):
-    """The source of machine numbers. One claim, renewal or release at a time."""
+    """A source of machine numbers. One claim, renewal or release runs at a time."""
 
     @abstractmethod
     def claim(self) -> Steps[Tenure]:
-        """Get a number. Raises NoMachineNumber, ConfigurationError, RedisUnavailable."""
+        """Get a machine number. Raises NoMachineNumber, ConfigurationError, RedisUnavailable."""
 
     @abstractmethod
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Return it with a higher ceiling; None if it is ours no more. Raises if that can't be found out now."""
+        """Return the tenure with a higher ceiling. None if the number was lost. Raises an error if that is unknown."""
 
     @abstractmethod
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Give it back. `used`: the last timestamp that numbers were made of."""
+        """Return the number. `used`: the last timestamp used."""
 
     def found(self) -> Steps[Tenure | None]:
-        """Get the first number there ever was, without waiting for leases that can't be; None if there's no wait."""
+        """Get the first number of a new namespace, without waiting for earlier leases. None if not supported."""
         return None
         yield
 
     @abstractmethod
     def after_fork(self) -> None:
-        """In a forked child: forget what is the parent's."""
+        """Drop the parent's tenure in a forked child."""
 
 
 class LeasedMachines(Machines):
-    """Leased in Redis: one hash per namespace, see lua/machine_claim.lua."""
+    """Machine numbers leased in Redis: one hash per namespace, see lua/machine_claim.lua."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class LeasedMachines(Machines):
         margin: float = MARGIN,
         own: bool = False,
     ) -> None:
-        """`key`: of the hash. `numbers`: those to choose from. `own`: no other tag uses the hash."""
+        """`key`: key of the hash. `numbers`: numbers to choose from. `own`: no other tag uses the hash."""
         self._key = key
         self._holder = holder
         self._numbers = numbers
@@ -130,17 +130,17 @@ class LeasedMachines(Machines):
         self._margin = margin
         self._own = own
         self._token = ""
-        #: The number of the process before this one, if that is known otherwise than by Redis.
+        #: The number of the previous process, if the file has it.
         self._former: int | None = None
-        #: The store's id, once it is known: it never changes.
+        #: Id of the store, once known. It never changes.
         self._store = ""
 
     def claim(self) -> Steps[Tenure]:
-        """Lease a number: the one that this holder had last if it is free, else any."""
+        """Lease a number: the one that this holder had last if it is free, otherwise any other."""
         return (yield from self._claim(0))
 
     def found(self) -> Steps[Tenure | None]:
-        """Lease the first number of a tag that shares none with others, and can't have been forgotten."""
+        """Lease the first number of a new tag with its own namespace, for which no lease can have been lost."""
         return (yield from self._claim(1)) if self._own else None
 
     def _claim(self, first: int) -> Steps[Tenure]:
@@ -149,7 +149,7 @@ class LeasedMachines(Machines):
         for _ in range(ROUNDS):
             shown = yield from send(machine_scripts.machines(self._key))
             free = _free(self._numbers, shown, self._holder, self._clock.ms() + round(self._margin * 1000))
-            # Only where none is free: those whose holders are silent may have lapsed.
+            # Expired leases are tried only if no number is free.
             numbers = [*self._left(shown), *(free or _silent(self._numbers, shown))]
             tenure, soonest = yield from self._tried(numbers, first)
             if tenure is not None:
@@ -163,10 +163,10 @@ class LeasedMachines(Machines):
         )
 
     def _tried(self, numbers: Sequence[int], first: int) -> Steps[tuple[Tenure | None, float]]:
-        """Lease one of these. Returns None if all are held, and for how many seconds at least they are."""
+        """Lease one of these numbers. Returns None if all are held, and the seconds until one may be free."""
         soonest = self._lease + self._margin
         for number in numbers:
-            # What this process can't account for: a reply that was lost leaves the number unused until it lapses.
+            # A new token for each try: if a reply is lost, the number stays unused until the lease expires.
             token = secrets.token_hex(8)
             sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
             claimed = yield from send(
@@ -191,7 +191,7 @@ class LeasedMachines(Machines):
         return None, soonest
 
     def _left(self, shown: Mapping[int, Machine]) -> list[int]:
-        """Return the number that the process before has left to lapse, if it is still shown as this holder's."""
+        """Return the number that the previous process of this name has left, if Redis still shows it as its holder."""
         known = None if self._former is None else shown.get(self._former)
         return [self._former] if self._former is not None and known and known.holder == self._holder else []
 
@@ -199,7 +199,7 @@ class LeasedMachines(Machines):
         self._store = self._store or (yield from ask(lambda store, timeout: store.made_id(timeout=timeout)))
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease. It counts from before the request was sent, so that it ends here before it ends there."""
+        """Renew the lease. It counts from before the request is sent, so it ends here before it ends in Redis."""
         return (yield from self._renew(tenure, self._token))
 
     def _renew(self, tenure: Tenure, token: str) -> Steps[Tenure | None]:
@@ -217,13 +217,13 @@ class LeasedMachines(Machines):
         return self._tenure(tenure.machine, floor, max(ceiling, tenure.ceiling), sent)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Give it back: it can be claimed at once, from above `used`."""
+        """Return the number. It can be claimed at once, for timestamps above `used`."""
         released = yield from send(machine_scripts.machine_release(self._key, tenure.machine, self._token, used))
         if released.status not in ("free", "lost"):
             raise self._refused(released)
 
     def after_fork(self) -> None:
-        """Forget the parent's token."""
+        """Drop the parent's token."""
         self._token = ""
 
     def _tenure(self, number: int, floor: int, ceiling: int, sent: float) -> Tenure:
@@ -256,12 +256,12 @@ class LeasedMachines(Machines):
 
 
 def mixed(numbers: Sequence[int]) -> Iterator[int]:
-    """Yield each once, in an order that is another one each time, and make no list of them: there may be millions.
+    """Yield the numbers in random order, each once, without a list: there may be millions.
 
-    Processes that start at once don't all try the same one then.
+    So processes that start at the same time do not all try the same number.
     """
     size = len(numbers)
-    at, step = random.randrange(size), random.randint(1, size)  # noqa: S311 - nothing secret
+    at, step = random.randrange(size), random.randint(1, size)  # noqa: S311 - not secret
     while math.gcd(step, size) != 1:
         step = step % size + 1
     for _ in range(size):
@@ -270,10 +270,9 @@ def mixed(numbers: Sequence[int]) -> Iterator[int]:
 
 
 def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soon: int) -> list[int]:
-    """Return TRIES numbers that no process holds, or all: first those that this holder had before, then others.
+    """Return at most TRIES numbers that no process holds: first those that this holder had before.
 
-    `soon`: numbers of others that were used of time beyond that come last, as their next holder has to wait until it is
-    over.
+    Numbers that were used with timestamps beyond `soon` come last, as their next holder must wait.
     """
     ours = [number for number, known in shown.items() if known.holder == holder and not known.held]
     ours = [number for number in mixed(ours) if number in numbers] if ours else []
@@ -291,13 +290,13 @@ def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soo
 
 
 def _silent(numbers: Sequence[int], shown: Mapping[int, Machine]) -> list[int]:
-    """Return the TRIES numbers whose leases end first, or ended long ago."""
+    """Return the TRIES numbers whose leases end first or have ended."""
     held = [number for number in shown if number in numbers]
     return heapq.nsmallest(TRIES, held, key=lambda number: shown[number].lapses)
 
 
 def ordinal(hostname: str | None = None) -> int:
-    """Return the number at the end of the host's name, as a StatefulSet's: orders-3. Raises ConfigurationError."""
+    """Return the number at the end of the host name, such as orders-3 in a StatefulSet. Raises ConfigurationError."""
     name = hostname if hostname is not None else socket.gethostname()
     found = re.search(r"-(\d{1,9})$", name.partition(".")[0])
     if found is None:
@@ -308,5 +307,5 @@ def ordinal(hostname: str | None = None) -> int:
 
 
 def blocking(work: Callable[[], T]) -> Steps[T]:
-    """Do something that may block: in place, or in a thread under asyncio."""
+    """Run a function that may block: directly, or in a thread under asyncio."""
     return (yield from ask(lambda _store, _seconds: work()))

@@ -1,4 +1,4 @@
-"""Machine numbers from the store: each is a tag whose counter is time, and a tenure is a reservation of it."""
+"""Machine numbers from the store: each is a tag that counts time, and a tenure is a reservation of its numbers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from issuer_persistence.errors import TagPresent
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag, TagChanges, TagSettings
 
-#: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
-#: 432 a day and process. A process that was killed keeps its number from others as long.
+#: How much time is reserved at once, in seconds. It is longer than a lease in Redis, as each renewal creates a ledger
+#: entry: 432 a day and process. After a kill, the number stays blocked for that long.
 LEASE = 600.0
 
 _GIVEN_BACK = "; given back by "
 
-#: The number of ledger entries looked at for a time: those that were given back whole may lie before the one that has
-#: it.
+#: How many ledger entries are searched for a time. Entries whose numbers were all returned may come first.
 LOOKED_AT = 50
 
-#: A number that was used up to this many ms from now is waited for: two hosts' clocks are never quite the same.
+#: If a number was used up to this many ms in the future, it is waited for: clocks of hosts always differ a little.
 NEAR = 200
 
 
 class Stored(Machines):
-    """Timestamps of a machine number are reserved in the store, as numbers of any tag are: no process gets them twice.
+    """Reserves timestamps of a machine number in the store, like the numbers of a tag: no process gets them twice.
 
-    No clock is trusted with that: a lease that has passed is time that is over. A tag's `max` is the last timestamp of
-    its machine number that may have been used, in ms since 1970, so that the next holder begins above it.
+    So no clock needs to be trusted. The tag's `max` is the last timestamp that may have been used with the machine
+    number, in ms since 1970, and the next holder starts above it.
     """
 
     def __init__(
@@ -50,31 +49,31 @@ class Stored(Machines):
         lease: float = LEASE,
         application: str = "",
     ) -> None:
-        """`namespace`: the tags of its machine numbers are `namespace#machine-7`. `numbers`: those to choose from."""
+        """`namespace`: the tags are named `namespace#machine-7`. `numbers`: numbers to choose from."""
         self._namespace = namespace
         self._holder = holder
         self._application = application
         self._numbers = numbers
         self._clock = clock
         self._lease = round(lease * 1000)
-        #: End to end, oldest first: the time of a tenure that may not be over yet.
+        #: The time of the current tenure: contiguous reservations, oldest first.
         self._held: list[Reservation] = []
 
     def claim(self) -> Steps[Tenure]:
-        """Reserve time of a number whose time so far is over: this holder's usual one, else any."""
+        """Reserve time of a number whose reserved time has passed: this holder's usual number, otherwise any."""
         yield from self._check_clock()
         soonest = self._lease
         for number in _candidates(self._numbers, self._holder):
             sent = self._clock.elapsed()
             record = yield from self._record(number)
             ahead = record.max - self._clock.ms()
-            # Left by the process before this one, and ahead all the same: then the clock is behind, and it is waited
-            # for, as if it had gone back meanwhile. Any other number would hide that.
+            # The previous process of this name has returned it, and it is still in the future: the clock is behind.
+            # Wait for it, as another number would hide the problem.
             ours = record.description == self._left(record.max)
             if ahead <= NEAR or ours:
                 now = self._clock.ms()
                 yield from self._raised(number, now)
-                # Two processes may have come as far: the second gets the time after the first one's.
+                # If two processes get this far, the second one gets the time after the first one's.
                 held = yield from self._reserved(number, now, self._lease)
                 ahead = held.low - self._clock.ms()
                 if ahead <= NEAR or (ours and held.low == record.max):
@@ -89,12 +88,12 @@ class Stored(Machines):
         )
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Reserve more time. None if another process has reserved in between: then the number is its."""
+        """Reserve more time. None if another process has reserved in between: it has the number now."""
         yield from self._check_clock()
         sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
         if ceiling <= tenure.ceiling:  # the clock was set back
             return self._tenure(tenure.machine, tenure.floor, tenure.ceiling, sent)
-        if not self._held:  # given back meanwhile: the counter is lower now, and the store no older for that
+        if not self._held:  # returned meanwhile, which lowered the counter: the store is not behind
             return None
         held = yield from self._reserved(tenure.machine, tenure.ceiling, ceiling - tenure.ceiling)
         if held.low != tenure.ceiling:
@@ -105,7 +104,7 @@ class Stored(Machines):
         return self._tenure(tenure.machine, tenure.floor, held.high, sent)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Give back the time that wasn't used, and note which process has used it up to there."""
+        """Return the unused time, and record this process as the holder."""
         held, self._held = [each for each in self._held if each.high >= used], []
         if not held:
             return
@@ -115,13 +114,13 @@ class Stored(Machines):
             yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=note), timeout=timeout))
 
     def after_fork(self) -> None:
-        """Forget what the parent has reserved, and will give back."""
+        """Drop the reservations of the parent, which will return them."""
         self._held = []
 
     # ------------------------------------------------------------------ inside
 
     def _record(self, number: int) -> Steps[Tag]:
-        """Return the record of a machine number, which is made at its first use."""
+        """Return the record of a machine number. It is created at its first use."""
         name = self._tag(number)
         settings = TagSettings(
             step=1, order="trend", description=TIMESTAMPS, scheme={PART_OF: self._namespace, MACHINE: number}
@@ -138,7 +137,7 @@ class Stored(Machines):
 
         record = yield from ask(found)
         if not is_machine(record):
-            # Its numbers are a user's: time reserved of them would be taken from there, and the other way round.
+            # The tag belongs to a user: reserving time would consume its numbers.
             raise ConfigurationError(
                 f"tag {name!r} exists, but does not store the time of a machine number: use another namespace for "
                 "the snowflake tag",
@@ -147,17 +146,17 @@ class Stored(Machines):
         return record
 
     def _left(self, last: int) -> str:
-        """Return the description of what this holder has given back; out of date when `max` is another one."""
+        """Return the description that this holder writes when it returns its time up to `last`."""
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _raised(self, number: int, to: int) -> Steps[None]:
-        """Leave out the time that has gone by since a process had the number."""
+        """Skip the time that has passed since a process had the number."""
         yield from ask(
             lambda store, timeout: store.configure(self._tag(number), TagChanges(raise_to=to), timeout=timeout)
         )
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
-        """Reserve n ms above all that is reserved. Raises StoreBehind if that doesn't reach up to `above`."""
+        """Reserve n ms above all reservations. Raises StoreBehind if they would not reach beyond `above`."""
         return (
             yield from direct.reserve(
                 self._tag(number), seen=above, n=n, reason="machine", application=self._application
@@ -168,7 +167,7 @@ class Stored(Machines):
         return _tag(self._namespace, number)
 
     def _check_clock(self) -> Steps[None]:
-        """Refuse a clock that is far ahead of the store's: the time in between would be lost to the machine number."""
+        """Reject a clock that is far ahead of the store's: the machine number would lose the time in between."""
         theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
         ahead = 0.0 if theirs is None else (self._clock.ms() - theirs) / 1000
         if ahead > MARGIN:
@@ -183,19 +182,19 @@ class Stored(Machines):
 
 
 def holder_of(record: Tag) -> str:
-    """Return the process that gave the machine number back last; "" if it wasn't given back since."""
+    """Return the process that returned the machine number last. "" if it is in use again."""
     named, _, last = record.description.partition(_GIVEN_BACK)[2].rpartition(" at ")
     return named if last == str(record.max) else ""
 
 
 def forget_holder(namespace: str, number: int) -> Steps[None]:
-    """Forget the process that gave the machine number back: it takes another one then."""
+    """Delete the name of the process that returned the machine number, so that it takes another one."""
     name = _tag(namespace, number)
     yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=TIMESTAMPS), timeout=timeout))
 
 
 def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
-    """Return the holder of the machine number at that time, ms since 1970; None if the ledger doesn't tell."""
+    """Return the holder of the machine number at a time (ms since 1970). None if the ledger does not have it."""
     page = yield from ask(
         lambda store, timeout: store.segments(
             _tag(namespace, number), beyond=(timestamp, -1, ""), upward=True, count=LOOKED_AT, timeout=timeout
@@ -213,7 +212,7 @@ def _given_back(held: Sequence[Reservation], used: int) -> Steps[bool]:
 
 
 def _candidates(numbers: Sequence[int], holder: str) -> Iterator[int]:
-    """Yield them all: first the one that this holder tries first each time, then the others at random."""
+    """Yield all numbers: first the one that this holder always tries first, then the others in random order."""
     usual = numbers[zlib.crc32(holder.encode()) % len(numbers)]
     yield usual
     yield from (number for number in mixed(numbers) if number != usual)

@@ -39,17 +39,17 @@ from issuer.times import lasting
 log = logging.getLogger("issuer.strategies")
 
 #: The options of a scheme: those of the layout, and
-#: machine    "redis", "store", "file", "ordinal" or "fixed": where the machine number comes from
-#: namespace  tags that name the same one share their machine numbers; the tag itself if missing
-#: lease      seconds that a machine number is leased for, 5..2592000; not with a namespace, but from the store
-#: max_wait   ms that a call waits for a clock that went back, 0..60000; further behind it is refused at once
+#: - machine: source of the machine number: "redis", "store", "file", "ordinal" or "fixed"
+#: - namespace: tags with the same namespace share machine numbers. Default: the tag itself
+#: - lease: duration of a machine number's lease, 5..2592000 seconds. With a namespace only for "store"
+#: - max_wait: how long a call waits for a clock that went back, 0..60000 ms. If it is further behind, the call fails
 OPTIONS = (*layout_.OPTIONS, "machine", "namespace", "lease", "max_wait")
 
 SOURCES = ("redis", "store", "file", "ordinal", "fixed")
 
 MAX_WAIT = 1000
 
-#: Letters of a namespace that stand in the name of its file.
+#: Maximum length of a namespace's part in a file name.
 LONGEST_NAME = 120
 
 _MS = 1_000_000
@@ -117,7 +117,7 @@ class Snowflake(Strategy):
         return found.holder or None if found else None
 
     def _source(self) -> Machines:
-        """Return where machine numbers come from."""
+        """Return the source of machine numbers."""
         context, instance = self.context, self.context.instance
         kind = text(context.options, "machine", "fixed" if instance.machine is not None else "redis")
         shared = shared_namespace(context.options)
@@ -156,7 +156,7 @@ class Snowflake(Strategy):
         return Copied(key, instance.key, numbers, path, layout=self.layout, clock=self._clock, lease=lease, own=own)
 
     def _given(self, kind: str) -> int:
-        """Return the machine number that an operator has given to this process."""
+        """Return the machine number that an operator has configured for this process."""
         workers = self.layout.workers
         if kind == "ordinal":
             which = self._fitting("the host's ordinal", ordinal(), range(len(workers)))
@@ -175,7 +175,7 @@ class Snowflake(Strategy):
         return racks[0] if rack is None else self._fitting("the instance's rack (ISSUER_RACK)", rack, racks)
 
     def _fitting(self, setting: str, value: int, allowed: range) -> int:
-        """Return the value. ConfigurationError if the layout has no place for it."""
+        """Return the value. Raises ConfigurationError if it does not fit the layout."""
         if value not in allowed:
             raise ConfigurationError(
                 f"{setting} must be {allowed[0]}..{allowed[-1]}, not {value}: set another value, or create a tag "
@@ -214,10 +214,10 @@ class Snowflake(Strategy):
         return numbers
 
     def _wait(self, ns: int, deadline: Deadline) -> Steps[None]:
-        """Wait for the next millisecond, or for a clock that is behind, if that isn't for long."""
+        """Wait for the next millisecond, or for a clock that is slightly behind."""
         late = ns / 1e9 > deadline.left()
         if ns > _MS:
-            # The last holder of the number was killed with that much written down ahead: no fault of the clock.
+            # The previous holder was killed, and its ceiling is this far in the future. The clock is fine.
             starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(
@@ -277,7 +277,7 @@ class Snowflake(Strategy):
         yield from self._once(self._obtain, lambda: self._closed or self._ticks.turn() != OVER, deadline)
         if self._closed:
             raise IssuerError(f"tag {self.context.tag!r}: this issuer is closed", tag=self.context.tag)
-        if self._ticks.turn() == OVER:  # trying again at once would ask again and again
+        if self._ticks.turn() == OVER:  # a retry at once could loop without end
             raise NoMachineNumber(
                 f"tag {self.context.tag!r}: the lease of the machine number has expired already, because the clock "
                 "went ahead",
@@ -285,7 +285,7 @@ class Snowflake(Strategy):
             )
 
     def _obtain(self) -> Steps[None]:
-        """Renew the tenure, or begin another one."""
+        """Renew the tenure, or begin a new one."""
         before = self._ticks.tenure
         if before is not None:
             renewed = yield from self._machines.renew(before)
@@ -333,7 +333,7 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
     except InvalidArgument as error:
         raise ConfigurationError(f"option namespace must be a valid tag name: {error}") from error
     if "lease" in options and options.get("machine") != "store":
-        # When Redis was emptied, the first to ask says how long leases lasted: it has to be true of all of them.
+        # If Redis was emptied, the first claim defines how long leases last. It must be the same for all tags.
         raise ConfigurationError(
             f"option lease cannot be set for tags that share a namespace: it is {LEASE:g} s for all of them"
         )
@@ -341,7 +341,7 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
 
 
 def _file_name(name: str) -> str:
-    """Return it as a part of a file's name, which has 255 bytes: long ones end with a digest."""
+    """Return the namespace as a part of a file name of at most 255 bytes. Long ones end with a digest."""
     quoted = quote(name, safe="")
     if len(quoted) <= LONGEST_NAME:
         return quoted
