@@ -11,10 +11,8 @@ from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
 from issuer.numbers.given import Restart
 from issuer_persistence.records import (
-    AHEAD_MOST,
     DEFAULT_STEP,
     HIGHEST,
-    LEASE_MOST,
     SETTINGS,
     Order,
     StepMode,
@@ -103,6 +101,9 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "options": TagOption("options", "Options of the strategy by name, such as epoch=2026-01-01", section=_OTHERS),
 }  # fmt: skip
 
+#: Settings that need no conversion: whole numbers and texts.
+_AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
+
 
 @dataclass(frozen=True, slots=True)
 class TagOptions:
@@ -142,10 +143,8 @@ class TagOptions:
             step_mode=mode or "auto",
             limit=last,
             order=order,
-            lease=None if self.lease is None else _lease(tag, self.lease, order),
-            ahead=1 if self.ahead is None else whole(self.ahead, "ahead", 1, AHEAD_MOST),
-            description="" if self.description in (None, "") else check_description(self.description),
             scheme=scheme,
+            **self._others(tag, order),
         )
 
     def changes(
@@ -162,8 +161,8 @@ class TagOptions:
         `limit`: last counter. `raise_to`: continue above this counter. `scheme`: made from `given` and the record of
         version `seen`.
         """
-        said = (self.step, limit, raise_to, self.lease, self.ahead, self.description, scheme)
-        if all(value is None for value in said):
+        others = self._others(tag, None)
+        if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):
             raise InvalidArgument(
                 "nothing to change: give step, limit, start, above, lease, ahead or description; or of the number "
                 "scheme format, timezone, scramble with scramble_strict, stride with offset and stride_above",
@@ -174,12 +173,10 @@ class TagOptions:
             step=step,
             step_mode=mode,
             limit=None if limit is None else whole(limit, "limit", 1, HIGHEST),
-            lease=None if self.lease is None else _lease(tag, self.lease, None),
-            ahead=None if self.ahead is None else whole(self.ahead, "ahead", 1, AHEAD_MOST),
-            description=None if self.description is None else check_description(self.description),
             raise_to=raise_to,
             scheme=scheme,
             seen=seen,
+            **others,
         )
 
     def _step(self) -> tuple[int | None, StepMode | None]:
@@ -187,9 +184,15 @@ class TagOptions:
             return (None, None) if self.step is None else (DEFAULT_STEP, "auto")
         return whole(self.step, "step", 1, HIGHEST), "fixed"
 
-
-def _lease(tag: str, lease: int, order: Order | None) -> int:
-    size = whole(lease, "lease", 0, LEASE_MOST)
-    if size and order == "strict":
-        raise InvalidArgument(f"tag {tag!r} is strict, and only trend tags can have a lease", tag=tag, value=lease)
-    return size
+    def _others(self, tag: str, order: Order | None) -> dict[str, Any]:
+        """Return the given settings that are stored as they are, by name. InvalidArgument if a value is invalid."""
+        found: dict[str, Any] = {}
+        for name in _AS_GIVEN:
+            if (value := getattr(self, name)) is not None:
+                range = SETTINGS[name].range
+                found[name] = check_description(value) if range is None else whole(value, name, *range)
+        if order == "strict" and found.get("lease"):
+            raise InvalidArgument(
+                f"tag {tag!r} is strict, and only trend tags can have a lease", tag=tag, value=found["lease"]
+            )
+        return found

@@ -1,4 +1,4 @@
-"""A new setting is written in as few places as CONTRIBUTING lists: a copy of the sources gets one, and passes."""
+"""A new setting, and one of a tag, is written in as few places as CONTRIBUTING lists: a copy gets it, and passes."""
 
 import json
 import os
@@ -42,6 +42,46 @@ PLACES = (
         '        return f"<{kind} ',
         '        kind = f"{kind} {self.settings.example}"\n',
     ),
+)
+
+_FACES = ("issuer/api/blocking.py", "issuer/api/aio.py")
+_RECORDS = "persistence/issuer_persistence/records.py"
+_ABOUT = "            example: Example, 0..9.\n"
+_SCHEMA = "persistence/issuer_persistence/sqlite/schema.py"
+
+#: The places of a setting of a tag that can be changed, in the order of the list.
+TAG_PLACES = (
+    # Its range, and the fields of the records.
+    Place(_RECORDS, '    "description": Setting(', '    "example": Setting(range=(0, 9), missing=0),\n'),
+    Place(_RECORDS, '    description: str = ""\n    scheme', "    example: int = 0\n"),
+    Place(_RECORDS, "    description: str | None = None\n", "    example: int | None = None\n"),
+    Place(_RECORDS, '    description: str = ""\n    created', "    example: int = 0\n"),
+    # The column, and the upgrade of older files.
+    Place(_SCHEMA, '    "lease", "ahead"', '    "example",\n'),
+    Place(_SCHEMA, "# The statements that", '_EXAMPLE = ("ALTER TABLE tags ADD COLUMN example INTEGER",)\n\n'),
+    Place(_SCHEMA, ")\n#: The columns that each", ", _EXAMPLE"),
+    Place(_SCHEMA, ")\n\n#: Newest schema", ', (7, "example")'),
+    # The definition.
+    Place(
+        "issuer/operations/tag_options.py",
+        '    "description": _stored(',
+        '    "example": _stored("whole", "example", "Example. Default: 0"),\n',
+    ),
+    Place("issuer/operations/tag_options.py", "    description: str | None", "    example: int | None = None\n"),
+    # The parameters and their descriptions.
+    *(
+        Place(face, before, lines)
+        for face in _FACES
+        for before, lines in (
+            ('        description: str = "",', "        example: int = 0,\n"),
+            ("        description: str | None", "        example: int | None = None,\n"),
+            ("            description: Text for operators, at most 1000 bytes.\n            exist", _ABOUT),
+            ("            description: Text for operators, at most 1000 bytes.\n            timeout", _ABOUT),
+            ("description, given)\n        deadline", "example, "),
+            ("description, given)\n        return", "example, "),
+        )
+    ),
+    Place("docs/operate/operations.md", "| `description` |", "| `example` | 0..9 | 0 | an example |\n"),
 )
 
 
@@ -114,3 +154,48 @@ def test_a_new_setting_is_written_in_as_few_places_as_the_list_has(scratch: Copy
     (scratch.folder / "issuer.toml").unlink()
     tests = ("tests/unit/test_settings.py", "tests/unit/test_reference.py", "tests/unit/test_prose.py")
     scratch.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", *tests)
+
+
+_PROGRAM = """
+import asyncio, issuer
+async def main():
+    for store in ("memory://", "sqlite:///{connect}.db"):
+        ids = issuer.{connect}(redis="none", store=store, scheduler=None)
+        made = {await_}ids.create("a", example=3)
+        changed = {await_}ids.configure("a", example=4)
+        same, other = {await_}ids.configure("a", description="x"), {await_}ids.create("b")
+        print(made.example, changed.example, same.example, other.example)
+        {await_}ids.close()
+asyncio.run(main())
+"""
+
+
+def test_a_new_setting_of_a_tag_is_written_in_as_few_places_as_the_list_has(scratch: Copy) -> None:
+    page = (REPO / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = page.partition("**A setting of a tag**")[2].partition("\n\n**")[0]
+    places = [*dict.fromkeys(each.file for each in TAG_PLACES)]
+    assert re.findall(r"\d\. (?:The table in )?`(\S+)`", listed) == places
+
+    for place in TAG_PLACES:
+        add(scratch, place)
+    assert "`python -m tests.reference`" in listed
+    scratch.run("-m", "tests.reference")
+
+    # Both interfaces, the command line and HTTP take it, keep it in a store, and refuse a wrong value.
+    for connect, await_ in (("connect", ""), ("aconnect", "await ")):
+        assert scratch.run("-c", _PROGRAM.format(connect=connect, await_=await_)) == "3 4 4 0\n" * 2
+    issuer = ("-m", "issuer", "--redis", "none", "--store", "sqlite:///new.db")
+    scratch.run(*issuer, "create", "a", "--example", "5")
+    scratch.run(*issuer, "configure", "a", "--example", "6")
+    wrong = scratch.run(*issuer, "configure", "a", "--example", "10", fails=True)
+    assert "example must be 0..9, not 10" in wrong
+    assert json.loads(scratch.run(*issuer, "tags", "--json"))[0]["example"] == 6
+
+    # The pages, and what is tested against the definition.
+    text = "Example. Default: 0"
+    page = (scratch.folder / "docs/reference/http.md").read_text(encoding="utf-8")
+    assert page.count(f"| body | `example` | integer 0..9 | {text} |") == 1
+    assert f"{text}. Range: 0..9." in (scratch.folder / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    tests = ("unit/test_tag_settings.py", "unit/test_reference.py", "http/test_reference.py", "http/test_document.py")
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not soak")
+    scratch.run("-m", "pytest", *options, *(f"tests/{each}" for each in tests))
