@@ -1,4 +1,4 @@
-"""The breaker: a server that doesn't answer is left alone for a while, by every tag and every caller of a process."""
+"""A circuit breaker: a server that does not answer is not called for a while, by any caller of the process."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ import redis
 
 from issuer.clock import monotonic, pause
 
-#: A server that is silent for less is perhaps only slow: a caller in a hurry must not send all others away from it.
+#: If a server did not answer in less time, it may only be slow. A caller with little time must not block it for all.
 EVIDENCE = 0.25
 
-#: A trial that has not ended after this many seconds keeps the next one waiting no longer: callers whose numbers come
-#: from Redis alone wait for the first trial that succeeds.
+#: After this many seconds another trial may start, even if the last one has not ended. Callers whose numbers come from
+#: Redis alone wait for the first trial that succeeds.
 TRIAL = 0.5
 
-#: If the server was not tried for this many seconds, a caller that can do without it tries it all the same: there may
-#: be no scheduler to do so.
+#: If the server was not tried for this many seconds, any caller may try it: there may be no scheduler to do so.
 FORGOTTEN = 5.0
 
 
 class LeftAlone(redis.ConnectionError):
-    """A server was not asked, as it was silent a moment ago. The text says what was wrong then."""
+    """The server was not called, because it did not answer a moment ago. The text has the last error."""
 
 
 class Breaker:
-    """A process's knowledge of whether a server answers.
+    """Knowledge of this process whether a server answers.
 
-    Without it a server behind a cable that was cut costs each of 1000 tags its own time-out, and each waiting caller
-    dials it again every quarter of a second. With it the first call that fails opens it for all. From then on one call
-    at a time is a trial, after a pause that grows from 5 to 250 ms, jittered, and the others are refused at once. Any
-    answer of the server closes it.
+    Without it, a server behind a cut cable would cost each of 1000 tags its own timeout, and each waiting caller would
+    connect again every quarter of a second. With it, the first failed call opens the breaker for all. Then one call at
+    a time is a trial, after a random pause that grows from 5 to 250 ms, and all others fail at once. Any reply closes
+    the breaker.
 
-    No lock: a race lets one more trial through, and an interrupt leaves nothing locked.
+    There is no lock: a race only allows one more trial, and an interrupt leaves nothing locked.
     """
 
     __slots__ = ("_failed_at", "_next", "_why", "failures")
 
     def __init__(self) -> None:
-        #: How many calls in a row got no answer. As long as it is 0, `admit` and `answered` have nothing to do.
+        #: How many calls in a row got no reply. While it is 0, `admit` and `answered` do nothing.
         self.failures = 0
         self._failed_at = 0.0
         self._next = 0.0
         self._why = ""
 
     def admit(self, *, probe: bool) -> bool:
-        """Let a call go out, or raise LeftAlone at once. Returns whether the call is a trial.
+        """Allow a call, or raise LeftAlone. Returns whether the call is a trial.
 
-        `probe`: whether this call may wait for a trial's time-out; else its caller can do without the server.
+        `probe`: whether this call may wait for the timeout of a trial. False if its caller can do without the server.
         """
         if not self.failures:
             return False
@@ -57,13 +56,13 @@ class Breaker:
         return True
 
     def answered(self) -> None:
-        """Take note of an answer, be it an error."""
+        """Record a reply, which may be an error."""
         self.failures = 0
 
     def silent(self, why: object, began: float) -> None:
-        """Take note that a call which began at that moment of the monotonic clock got no answer.
+        """Record that a call got no reply. `began`: its start on the monotonic clock.
 
-        Of the calls that were under way together the first counts.
+        Of several concurrent calls only the first one counts.
         """
         if began >= self._failed_at:
             self.failures += 1
@@ -72,5 +71,5 @@ class Breaker:
         self._why = str(why)
 
     def retry_after(self) -> float:
-        """Seconds until the server is tried again, 0.0 if it may be asked now."""
+        """Seconds until the next trial, 0.0 if the server may be called now."""
         return max(0.0, self._next - monotonic()) if self.failures else 0.0

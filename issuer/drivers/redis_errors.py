@@ -1,4 +1,4 @@
-"""Errors of Redis servers: what their refusals mean, and what a server says of itself."""
+"""Converts errors of Redis servers to public errors, and checks whether a server is supported."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerEr
 from issuer.gateway import OLDEST, RedisCall, rights
 from issuer.interrupts import raise_interrupt
 
-#: What redis-py's handshake and our decoders raise on replies that make no sense; UnicodeError: on a host's name.
+#: Errors of redis-py's handshake and our decoders for invalid replies. UnicodeError: for a host name.
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
 
-#: The rights that all tags with a counter need.
+#: Permissions that all tags with a counter need.
 _RIGHTS = ("info", "evalsha", "script|load", "time", "hmget", "hget", "hset", "hdel", "hincrby")
 
-#: Texts of a server that denies a command.
+#: Texts of servers that deny a command.
 _DENIED = ("NOPERM", "has no permissions", "No permissions", "can't run this command")
 
-#: The command that is denied, where the server names it.
+#: The denied command, if the server names it.
 _NAMED = re.compile(r"to run the '(\S+)' command")
 
-#: Text of a Cluster whose slot is half moved, so that the keys of a call may lie in two places: TRYAGAIN.
+#: Text of a Cluster whose slot is moving, so that the keys of a call may be on two nodes: TRYAGAIN.
 _MOVING = "during rehashing of slot"
 
-#: Texts of a server that has no such database.
+#: Texts of servers that do not have the requested database.
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed")
 
-#: Texts of TLS that fails until somebody mends it: one side refuses the other's certificate, or the server speaks none.
+#: Texts of permanent TLS errors: a certificate is rejected, or the server has no TLS.
 _TLS = re.compile(
     "certificate_verify_failed|certificate required|unknown ca|bad certificate|wrong_version_number", re.IGNORECASE
 )
 
-#: Seconds in which what a server has answered can have changed: it looks at its replicas and its disk once a second.
+#: An error reply may be outdated after this many seconds: a server checks its replicas and its disk once a second.
 SETTLING = 1.0
 
-#: Texts of a server that can't be trusted with the fence, and what they mean.
+#: Texts of servers for which the fence does not work, and their meaning.
 _REFUSALS = (
     ("can't write against a read only", "is a read-only replica: configure the address of the master"),
     ("BADARG", "does not run the script correctly"),
@@ -50,9 +50,9 @@ _REFUSALS = (
 
 
 def connection_error(error: Exception) -> redis.RedisError:
-    """Return what a connection has raised as an error of redis-py, as which everything above handles it.
+    """Convert an error on a connection to an error of redis-py, which all callers handle.
 
-    What isn't the connection's, or the parser's, comes out as it is: what a signal's handler raised, above all.
+    Other errors are raised, above all those of signal handlers.
     """
     raise_interrupt(error)
     if isinstance(error, redis.RedisError):
@@ -68,7 +68,7 @@ def connection_error(error: Exception) -> redis.RedisError:
 
 
 def check_server(info: Mapping[str, str]) -> None:
-    """FenceError if `INFO server` shows a server that can't keep the promise."""
+    """Raise FenceError if `INFO server` shows an unsupported server."""
     if "dragonfly_version" in info:
         problem = (
             "its replication id does not change at a restart, so rollbacks cannot be detected; use Redis 6.2 or "
@@ -84,22 +84,22 @@ def check_server(info: Mapping[str, str]) -> None:
 
 
 def tls_fails(text: str) -> bool:
-    """Whether a connection's error tells of TLS that fails until somebody mends it."""
+    """Whether the error is a permanent TLS error."""
     return _TLS.search(text) is not None
 
 
 def settling(error: Exception) -> float:
-    """Return for how many seconds what a server has answered holds at least; 0 for what is no answer."""
+    """Return for how many seconds an error reply is valid; 0 if the error is not a reply."""
     answered = isinstance(error, (redis.ResponseError, redis.exceptions.BusyLoadingError))
     return SETTLING if answered else 0.0
 
 
 def meaning(error: Exception, name: str, key: str, tag: str | None, call: RedisCall[Any] | None = None) -> IssuerError:
-    """Return the public error for what redis-py raised on a call about `key`; `name` is the server's.
+    """Return the public error for an error of redis-py in a call about `key`. `name`: name of the server.
 
-    `call`: what was sent last.
+    `call`: the call that was sent last.
     """
-    text = str(error).removesuffix(".")  # what follows is no new sentence
+    text = str(error).removesuffix(".")  # more text follows
     if isinstance(error, IssuerError):
         return error
     if isinstance(error, Crowded):
@@ -109,13 +109,13 @@ def meaning(error: Exception, name: str, key: str, tag: str | None, call: RedisC
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         return RedisUnavailable(f"redis {name}: {text or 'no answer in time'}", tag=tag)
     if isinstance(error, redis.exceptions.InvalidResponse):
-        # Another server than Redis, or a broken one: its replies make the parser or the decoder stumble.
+        # Not a Redis, or a broken one: the parser or decoder fails on its replies.
         return RedisUnavailable(f"redis {name} sent an unreadable reply: {text}", tag=tag)
     return _answered(text, name, key, tag, call)
 
 
 def _misconfigured(error: Exception, text: str) -> str:
-    """Return what of the settings makes a connection fail, however often it is tried; "" if nothing does."""
+    """Return the wrong setting that makes a connection fail permanently, "" if there is none."""
     if isinstance(error, redis.exceptions.AuthenticationError):
         return f" refuses the login: {text}"
     if isinstance(error.__cause__, UnicodeError):
@@ -127,14 +127,14 @@ def _misconfigured(error: Exception, text: str) -> str:
 
 
 def _answered(text: str, name: str, key: str, tag: str | None, call: RedisCall[Any] | None) -> IssuerError:
-    """Return the public error for what the server answered in place of a reply."""
+    """Return the public error for an error reply of the server."""
     if any(word in text for word in _NO_DATABASE):
         return ConfigurationError(f"redis {name} doesn't have the database that its URL names: {text}")
     if "WRONGTYPE" in text:
         problem = f"is not a hash: move it away with `redis-cli RENAME '{key}' '{key}.old'`"
         return CorruptState(f"Redis key {key} {problem}", tag=tag, advice="corrupt_state.recover")
     if any(word in text for word in _DENIED):
-        # What the connection itself sends, as SELECT, is named in the text alone.
+        # Commands of the connection itself, such as SELECT, are named only in the text.
         own = {*_NAMED.findall(text), *(rights(call) if call is not None else ())}.difference(_RIGHTS)
         needed = " ".join(f"+{each}" for each in (*_RIGHTS, *sorted(own)))
         problem = f"denies a command that this call needs; give this user {needed} on the keys of the prefix"
@@ -145,5 +145,5 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: RedisCall[A
     if _MOVING in text:
         moves = "the Cluster is moving this slot to another node, and cannot create keys in it until that has ended"
         return RedisUnavailable(f"redis {name}: {moves}: {text}", tag=tag)
-    # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and their like: the server is there but can't serve now.
+    # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and similar: the server runs but cannot serve now.
     return RedisUnavailable(f"redis {name} can't serve now: {text}", tag=tag)

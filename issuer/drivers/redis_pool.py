@@ -1,4 +1,4 @@
-"""The bound on a process's connections to Redis, and the queue of calls that wait for one of them."""
+"""Limits the connections of a process to Redis, and queues calls that wait for one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, Generic, Protocol, TypeVar
 from issuer import clock
 from issuer.clock import Deadline
 
-#: A call that waits looks again after this many seconds: what was to wake it may have been interrupted just then.
+#: A waiting call checks again after this many seconds, as the thread that should wake it may have been interrupted.
 LOOK_AGAIN = 0.25
 
 
 class Crowded(Exception):
-    """A call's time is over, and all connections are in use. No RedisError: this says nothing of a server."""
+    """The deadline has passed while all connections were in use. Not a RedisError, as the server may be fine."""
 
 
 class Permit:
-    """The right to have one connection. It goes back to its pool when nothing refers to it any more.
+    """Permission for one connection. It returns to its pool when its last reference is gone.
 
-    So no connection that is lost, as an interrupt can strike anywhere, takes its permit with it.
+    So a connection that is lost, for example in an interrupt, does not keep its permit.
     """
 
     __slots__ = ("_pool",)
@@ -33,26 +33,26 @@ class Permit:
     def __del__(self) -> None:
         pool = self._pool()
         if pool is not None:
-            # Another one, as Python ends an object once only.
+            # A new object, as Python finalizes an object only once.
             pool.free.append(Permit(self._pool))
             pool.wake()
 
 
 class AnyWaker(Protocol):
-    """The sleep of a call: `wait` returns nothing, or what has to be awaited."""
+    """Lets a call sleep. `wait` returns None or an awaitable."""
 
     def wake(self) -> None:
-        """End its sleep, or the next one if it does not sleep. Any thread may call it."""
+        """Wake the call, or skip its next sleep. May be called from any thread."""
 
     def wait(self, seconds: float) -> Any:
-        """Sleep until `wake`, or for so long."""
+        """Sleep until `wake`, at most `seconds` seconds."""
 
 
 W = TypeVar("W", bound=AnyWaker)
 
 
 class Turn(Generic[W]):
-    """A place in the queue. `until`: when its call gives up, on the monotonic clock."""
+    """A place in the queue. `until`: deadline of its call, on the monotonic clock."""
 
     __slots__ = ("until", "waker")
 
@@ -62,9 +62,9 @@ class Turn(Generic[W]):
 
 
 class Pool(Generic[W]):
-    """Permits for so many connections, whatever servers they lead to, and the calls that wait, first come first served.
+    """Permits for a number of connections to any servers, and the queue of waiting calls, first come first served.
 
-    No lock: each step is one of a deque's own, and a call looks again after it has come into the queue.
+    There is no lock: each step is one atomic operation of a deque, and a call checks again after it was queued.
     """
 
     def __init__(self, most: int, waker: Callable[[], W]) -> None:
@@ -72,11 +72,11 @@ class Pool(Generic[W]):
         self._waker = waker
         itself = weakref.ref(self)
         self.free = deque(Permit(itself) for _ in range(most))
-        #: Whether there are any, the short way of a draw looks for itself.
+        #: The fast path of a draw reads this.
         self.waiting: deque[Turn[W]] = deque()
 
     def is_next(self, turn: Turn[W] | None) -> bool:
-        """Whether no call was there before: that of the turn, or one that has none yet."""
+        """Whether the turn is the first in the queue. None: whether the queue is empty."""
         waiting = self.waiting
         while True:
             try:
@@ -85,13 +85,13 @@ class Pool(Generic[W]):
                     return True
                 if first.until > clock.monotonic():
                     return False
-                waiting.remove(first)  # its call was interrupted, and left it here
-            except (IndexError, ValueError):  # another thread was quicker
+                waiting.remove(first)  # its call was interrupted
+            except (IndexError, ValueError):  # another thread was faster
                 if not waiting:
                     return True
 
     def permit(self) -> Permit | None:
-        """Return the right to one more connection, None if there is none."""
+        """Return a permit for one more connection, None if there is none."""
         try:
             return self.free.pop()
         except IndexError:
@@ -104,13 +104,13 @@ class Pool(Generic[W]):
         return turn
 
     def leave(self, turn: Turn[W]) -> None:
-        """Give the place up: the next call looks at once, as there may be a connection for it, too."""
+        """Leave the queue, and wake the next call, as there may be a connection for it."""
         with suppress(ValueError):
             self.waiting.remove(turn)
         self.wake()
 
     def wake(self) -> None:
-        """Have the first call in the queue look: a connection is idle, or a permit free."""
+        """Wake the first call in the queue: a connection is idle, or a permit is free."""
         try:
             self.waiting[0].waker.wake()
         except IndexError:

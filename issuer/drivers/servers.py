@@ -1,4 +1,4 @@
-"""Connections of a process to the servers that hold its tags, and what it knows of these servers: for both colours."""
+"""Redis servers of a process and the connections to them, for both drivers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from issuer.drivers.topology import Address
 from issuer.errors import RedisUnavailable
 from issuer.settings import REDIS_CONNECTIONS
 
-#: The shortest time that a round trip gets, so that a call with no time left can still see what is in hand.
+#: Shortest timeout of a round trip, so that a call without time left can still get buffered numbers.
 SHORTEST = 0.05
 
-#: Seconds to look out for a reply, wide awake, before sleeping, as to be woken takes longer than a near Redis needs: a
-#: reply comes within 20 us from this machine, 60 from the next one.
+#: How long to poll for a reply before sleeping, in seconds, as waking takes longer than a nearby Redis. A reply takes
+#: 20 us from this machine, 60 us from the next one.
 LOOK_OUT = 0.0001
 
-#: After a look-out in vain this many calls do without: a server that is far away costs each of them 2 us.
+#: After a poll without success, this many calls do not poll: with a distant server each would waste 2 us.
 FAR = 50
 
-#: A step that Redis does.
+#: A step that Redis executes.
 RedisStep = Send | Masters | Visit | Elsewhere
 
 
 class AnyLink(Protocol):
-    """A connection of either colour."""
+    """A connection of either driver."""
 
     def drop(self) -> None:
         """Close it at once, without waiting."""
@@ -40,7 +40,7 @@ L = TypeVar("L", bound=AnyLink)
 
 
 class AnyNode(Generic[L]):
-    """The idle connections to one server. `waiting`: the pool's queue, at hand for draws."""
+    """The idle connections to one server. `waiting`: the pool's queue, for quick access by draws."""
 
     __slots__ = ("address", "closed", "idle", "pool", "waiting")
 
@@ -52,14 +52,14 @@ class AnyNode(Generic[L]):
         self.closed = False
 
     def settle(self) -> None:
-        """Close the connection that came back, if all are to be; else give it to the first call that waits for one."""
+        """Close a returned connection if all must be closed. Otherwise give it to the first waiting call."""
         if self.closed:
             self.drop_idle()
         elif self.waiting:
             self.pool.wake()
 
     def drop_idle(self) -> None:
-        """Close what is idle."""
+        """Close the idle connections."""
         while True:
             try:
                 self.idle.pop().drop()
@@ -71,19 +71,19 @@ N_co = TypeVar("N_co", bound=AnyNode[Any], covariant=True)
 
 
 class Servers(Generic[N_co]):
-    """The servers that hold the hashes, and the connections to them.
+    """Redis servers, and the connections to them.
 
-    Each call goes out once: redis-py's own retries are off, since what was sent may have been done. A connection that
-    saw an error or an interruption is dropped, so that no reply is taken for another call's.
+    Each call is sent once: redis-py's retries are off, as a lost reply does not mean that nothing was done. After an
+    error or an interrupt the connection is dropped, so that no late reply is taken for another call's.
     """
 
-    #: The classes of a colour; that of redis-py reads URLs.
+    #: Classes of a driver. redis-py's pool class parses URLs.
     node_class: type[N_co]
     waker_class: type[AnyWaker]
     pool_class: type[redis.ConnectionPool | redis.asyncio.ConnectionPool]
 
     def __init__(self, target: Target, timeout: float, most: int = REDIS_CONNECTIONS) -> None:
-        """`timeout` bounds one round trip, in seconds; `most`: how many connections there are at most."""
+        """`timeout`: limit of one round trip, in seconds. `most`: maximum number of connections."""
         self.target = target
         self.timeout = timeout
         self.name = target.name
@@ -92,7 +92,7 @@ class Servers(Generic[N_co]):
         self.begin()
 
     def begin(self) -> object:
-        """Forget every connection, and return what was forgotten: it belongs to another loop, or a fork's parent."""
+        """Drop every connection and return them all: they belong to another loop, or to the parent of a fork."""
         forgotten = getattr(self, "nodes", None)
         self.route = self.target.route()
         self.nodes: dict[Address, N_co] = {}
@@ -101,24 +101,24 @@ class Servers(Generic[N_co]):
 
     @classmethod
     def from_url(cls, url: str, timeout: float, name: str, most: int = REDIS_CONNECTIONS) -> Self:
-        """Make them from a URL; see `target.from_url`. `name` is for messages. Raises ConfigurationError."""
+        """Create it from a URL, see `target.from_url`. `name`: for messages. Raises ConfigurationError."""
         return cls(from_url(url, name, cls.pool_class), timeout, most)
 
     @classmethod
     def from_client(
         cls, client: redis.Redis | redis.asyncio.Redis, timeout: float, most: int = REDIS_CONNECTIONS
     ) -> Self:
-        """Make them like the client's own, which stay untouched: its retries would send a `load` twice."""
+        """Connect like the client, which is not changed. The client's retries could send a `load` twice."""
         return cls(from_client(client), timeout, most)
 
     def make_node(self, address: Address) -> N_co:
-        """Return what leads to a server that no call has been to."""
+        """Return the node for a new server."""
         node = self.nodes.setdefault(address, self.node_class(address, self.pool))
         node.closed = self.closed
         return node
 
     def idle_elsewhere(self) -> Any:
-        """Return an idle connection to any server, taken from its idle ones; None if there is none."""
+        """Take an idle connection from any server, None if there is none."""
         for node in list(self.nodes.values()):
             try:
                 return node.idle.pop()
@@ -133,7 +133,7 @@ class Servers(Generic[N_co]):
             node.drop_idle()
 
     def unanswered(self, node: AnyNode[Any], why: object, seconds: float, tag: str | None = None) -> RedisUnavailable:
-        """Take note that a draw got no answer for `seconds` seconds, and return the error for it."""
+        """Record that a draw got no reply for `seconds` seconds, and return the error for it."""
         if self.route.silent(node.address, why, seconds):
-            node.drop_idle()  # each of them would cost a caller as much again
+            node.drop_idle()  # each would cost another caller a timeout
         return RedisUnavailable(f"redis {self.name}: {why}", tag=tag, retry_after=self.route.retry_after(""))

@@ -1,9 +1,8 @@
-"""Spans of OpenTelemetry around the calls of the cold path: each of the store, each of Redis but the draws of its own.
+"""OpenTelemetry spans for each call to the store, and each call to Redis outside of the fast path.
 
-There are spans if the program has loaded OpenTelemetry's API and set a tracer provider, as each program does that
-traces. Nothing is imported here, and where the API isn't loaded a look into a dict is all that a call costs. Names and
-attributes are those of the conventions for database clients. No number stands in them, and no text of an error, which
-may have one.
+Spans are made if the program has loaded OpenTelemetry's API and set a tracer provider. This module imports nothing of
+it. Without it, a call costs one lookup in a dict. Names and attributes follow the conventions for database clients.
+They contain no numbers, and no texts of errors, which could contain numbers.
 """
 
 from __future__ import annotations
@@ -22,26 +21,27 @@ from issuer.gateway.keys import PART
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
 
-#: In place of a store's URL: the calls of Redis.
+#: For calls to Redis, in place of a store's URL.
 REDIS = "redis://"
 
 _API = "opentelemetry.trace"
 _NAME = "issuer"
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
-#: The name of a script, at the beginning of its header.
+#: The name of a script, at the start of its header.
 _SCRIPT = re.compile(r"--\[\[\s*(\w+):")
 
 
 def around(step: Ask | Send | Masters | Visit | Elsewhere, tag: str | None, url: str) -> AbstractContextManager[None]:
-    """Return the span of a step, to be entered around it; nothing if the program doesn't trace.
+    """Return the span of a step as a context manager, which does nothing without tracing.
 
-    `url`: of the store that is asked, or REDIS. The name of a tag's part may be a user's: the span has the tag's.
+    `url`: URL of the store, or REDIS. If the tag is a part, the span has the parent's name, as the part's may be
+    personal.
     """
     tracer = _tracer() if _API in sys.modules else None
     if tracer is None:
         return _NOTHING
-    # The conventions call a store as the scheme of its URL does, without a transport: mongodb+srv is mongodb.
+    # The conventions use the scheme of a store's URL without its transport: mongodb+srv is mongodb.
     system = url.partition("://")[0].partition("+")[0]
     operation, script = _operation(step)
     attributes = {"db.system.name": system, "db.operation.name": operation}
@@ -52,19 +52,19 @@ def around(step: Ask | Send | Masters | Visit | Elsewhere, tag: str | None, url:
     return _span(tracer, f"{operation} {script}".rstrip(), attributes)
 
 
-#: The tracer provider that was there last, and its tracer: to make one takes longer than a span.
+#: The last tracer provider and its tracer, as creating a tracer takes longer than a span.
 _last: tuple[Any, Any] = (None, None)
 
 
 def _tracer() -> Any:
-    """Return the program's tracer for us; None if it doesn't trace."""
-    global _last  # noqa: PLW0603 - one per process is what it is for
+    """Return the program's tracer, None if it does not trace."""
+    global _last  # noqa: PLW0603 - a cache, one per process
     api = sys.modules.get(_API)
-    provided = getattr(api, "get_tracer_provider", None)  # missing while it is being loaded
+    provided = getattr(api, "get_tracer_provider", None)  # missing while the API is being imported
     if api is None or provided is None:
         return None
     provider = provided()
-    if isinstance(provider, api.ProxyTracerProvider):  # none is set: redis-py may have loaded the API for itself
+    if isinstance(provider, api.ProxyTracerProvider):  # none is set; redis-py may have imported the API
         return None
     known, tracer = _last
     if known is not provider:
@@ -83,13 +83,13 @@ def _span(tracer: Any, name: str, attributes: dict[str, str]) -> Iterator[None]:
             yield
         except BaseException as error:
             span.set_attribute("error.type", error.code if isinstance(error, IssuerError) else type(error).__name__)
-            if not isinstance(error, StoreError):  # the store's answer, which decides what is done next
+            if not isinstance(error, StoreError):  # not for an error that is a normal reply of the store
                 span.set_status(api.StatusCode.ERROR)
             raise
 
 
 def _operation(step: Ask | Send | Masters | Visit | Elsewhere) -> tuple[str, str]:
-    """Return the name of what is done, and that of the script that does it, "" for none."""
+    """Return the name of the operation and of its script, "" for none."""
     if isinstance(step, Ask):
         return _question(step.question), ""
     return ("find masters", "") if isinstance(step, Masters) else _command(step.call)
@@ -108,7 +108,7 @@ def _script(text: str) -> str:
 
 
 def _question(question: Callable[..., Any]) -> str:
-    """Return the store's method that a question calls, as its code names it; "ask" if it calls none by name."""
+    """Return the name of the store's method that is called, as found in the code; "ask" if none is found."""
     while isinstance(question, partial):
         question = next((each for each in question.args if callable(each)), question.func)
     names = getattr(getattr(question, "__code__", None), "co_names", ())

@@ -1,9 +1,9 @@
-"""Target of a Redis URL or client: one server, a master behind Sentinels, or a Cluster; and how to connect to it."""
+"""Parses a Redis URL or client: one server, a master behind Sentinels, or a Cluster, and how to connect to it."""
 
 from __future__ import annotations
 
-# Else the first connection to a host imports it, and a child that another thread forks just then waits for the lock of
-# that import for ever (seen).
+# Otherwise the first connection imports it. If another thread forks at that moment, the child waits for the import's
+# lock for ever (seen).
 import encodings.idna  # noqa: F401
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topo
 from issuer.errors import ConfigurationError
 from issuer_persistence.urls import ENCODE, flaw
 
-#: redis-py's settings that would send a call again, or count and time calls in ways of its own.
+#: Settings of redis-py that would repeat calls, or count and time them differently.
 _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
 
 _FOR_SENTINELS = "sentinel_"
@@ -31,20 +31,20 @@ _SCHEMES = "write redis://, unix://, redis+sentinel:// or redis+cluster://; redi
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Recipe for a connection of redis-py: its class and settings."""
+    """Class and settings of a redis-py connection."""
 
     kind: type
-    settings: Mapping[str, Any] = field(repr=False)  # a password is one of them
+    settings: Mapping[str, Any] = field(repr=False)  # may contain a password
 
     @classmethod
     def of(cls, pool: Any) -> Recipe:
-        """Take it from a connection pool. Not the pool's own method: that counts connections, and 100 is its most."""
+        """Take it from a connection pool. The pool's own method counts connections, at most 100."""
         return cls(pool.connection_class, pool.connection_kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Servers that hold the hashes. `route` makes a fresh route; `data` and `sentinel` connect to the nodes."""
+    """The servers of a URL. `route` makes a new topology. `data` and `sentinel` connect to the nodes."""
 
     name: str
     route: Callable[[], Topology]
@@ -52,7 +52,7 @@ class Target:
     sentinel: Recipe | None = None
 
     def connection(self, address: Address, retry: Any = None, base: type | None = None) -> Any:
-        """Return a new redis-py connection to that server, not yet connected; `base`: see `_with_base`."""
+        """Return a new redis-py connection to the server, not yet connected. `base`: see `_with_base`."""
         recipe = self.sentinel if address.sentinel and self.sentinel else self.data
         if address.host is not None and "path" in recipe.settings:
             raise redis.ConnectionError(f"{address.host}:{address.port} can't be reached through a Unix socket")
@@ -63,7 +63,7 @@ class Target:
 
 @cache
 def _with_base(kind: type, base: type) -> type:
-    """Return that class of redis-py with a base of ours in front: the methods that a driver needs besides."""
+    """Return redis-py's class with a base class of ours in front, for the methods that a driver needs."""
     return type(kind.__name__, (base, kind), {})
 
 
@@ -81,16 +81,16 @@ def from_url(url: str, name: str, pool: Any) -> Target:
         raise ConfigurationError(f"redis {name}: {wrong}")
     try:
         found = _taken_apart(url, name, pool)
-        # Does no I/O, and tells whether the parameters make sense.
+        # No I/O. It checks the parameters.
         found.connection(Address())
     except (ValueError, TypeError, OSError, redis.RedisError) as error:
-        # Neither shown nor chained: its text may have a part of the URL.
+        # Neither shown nor chained: the text may contain a part of the URL.
         raise ConfigurationError(f"redis {name}: {_refusal(str(error), url)}") from None
     return found
 
 
 def _refusal(text: str, url: str) -> str:
-    """Return what redis-py or the standard library refuses a URL for, which has no flaw. `text`: their words."""
+    """Return the reason why redis-py or the standard library rejects the URL. `text`: their message."""
     for number, (name, _) in enumerate(parse_qsl(url.partition("?")[2], keep_blank_values=True), 1):
         if f"'{name}'" in text:  # not shown: it may be a part of a password
             return f"redis-py does not support parameter {number} of the URL, or its value is invalid"
@@ -137,7 +137,7 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
 
 
 def _address(node: str, kind: str, name: str) -> Address:
-    """Take host, host:port, [::1] or [::1]:port apart."""
+    """Parse host, host:port, [::1] or [::1]:port."""
     host, colon, port = node.rpartition(":")
     if not colon or port.endswith("]"):
         host, port = node, str(_DEFAULT_PORT[kind])
@@ -147,13 +147,13 @@ def _address(node: str, kind: str, name: str) -> Address:
 
 
 def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:
-    """Make connections like the client's own, which stay untouched: its retries would send a `load` twice."""
+    """Connect like the client, which is not changed. Its own connections would retry, and could send a `load` twice."""
     pool: Any = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     if manager is None:
         return Target("client", OneServer, Recipe.of(pool))
-    # A client of redis-py's Sentinel: each of its connections looks the master up, with timeouts and retries that know
-    # nothing of our deadlines (9 s seen for 1). So we look it up, and connect as it would.
+    # A client of redis-py's Sentinel: each of its connections looks up the master with timeouts and retries that ignore
+    # our deadlines (seen: 9 s instead of 1). So we look it up, and connect in the same way.
     sentinels = [sentinel.connection_pool for sentinel in manager.sentinels]
     if not pool.is_master or not sentinels:
         raise ConfigurationError(

@@ -1,6 +1,6 @@
-"""The server that holds a tag's hash: the only one, a Sentinel's master, or the owner of a Cluster slot.
+"""Finds the server that has a tag's hash: a single one, a Sentinel's master, or the owner of a Cluster slot.
 
-A topology remembers what servers have answered and says which server to ask next. It sends nothing: aio/wire.py does.
+A topology stores the answers of servers and decides which server to query next. No I/O: aio/wire.py sends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from issuer.errors import ConfigurationError, RedisUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server. `host` None: the one that the URL or client names, be it a unix socket. `sentinel`: no data node."""
+    """A server. `host` None: the server of the URL or client, maybe a unix socket. `sentinel`: it is a Sentinel."""
 
     host: str | None = None
     port: int = 0
@@ -32,7 +32,7 @@ class Address:
 
     @property
     def server(self) -> Server:
-        """Host and port as the core knows them."""
+        """Host and port for the core."""
         return self.host or "", self.port
 
     @property
@@ -43,11 +43,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One exchange with one server.
+    """One call to one server.
 
-    `asking`: it takes a slot over. `readonly`: a replica of a Cluster is to answer by itself. `share`: the number of
-    servers that share the time left. `connects`: a new connection may be made for it; else Outdated is raised where one
-    is needed.
+    `asking`: send ASKING first, as a slot is moving there. `readonly`: let a replica of a Cluster answer. `share`: how
+    many servers share the remaining time. `connects`: allow a new connection; otherwise raise Outdated if one is
+    needed.
     """
 
     address: Address
@@ -59,28 +59,28 @@ class Exchange:
 
 
 class Outdated(redis.RedisError):
-    """A new connection is needed to a server of which it was found out earlier that it holds the key."""
+    """A new connection is needed, but it was checked long ago that this server has the key."""
 
 
 class Unreached(redis.ConnectionError):
-    """No connection to a server could be made, or a new one was cut before its first call was answered."""
+    """The connection failed before its first reply."""
 
 
 class Topology(ABC):
-    """Servers that may hold a key, as far as they are known.
+    """Servers that may have a key, as far as they are known.
 
-    `guides`: the servers that are asked which one holds a key. The one that answered last comes first.
+    `guides`: servers that know which server has a key. The one that answered last comes first.
     """
 
-    #: Whether another server may hold a key later.
+    #: Whether the key may move to another server.
     moves = True
-    #: Whether that is found out again before each new connection: to a process that was asleep meanwhile, a server that
-    #: starts again may still say that it holds the key.
+    #: Whether to search again before each new connection. After a pause of this process, a restarted server may still
+    #: claim that it has the key.
     asks_before_connecting = False
-    #: Whether each server holds some keys only. Replicas then send readers to the master, unless an Exchange is
+    #: Whether each server has only some keys. Replicas then redirect readers to the master, unless an Exchange is
     #: `readonly`.
     sharded = False
-    #: How many shares of the time a search leaves for the calls that follow it.
+    #: How many shares of the time a search leaves for later calls.
     spared = 0
 
     def __init__(self, guides: Sequence[Address] = ()) -> None:
@@ -88,16 +88,16 @@ class Topology(ABC):
         self.checked: set[Address] = set()
         #: The servers that have run a script as a master.
         self.ruled: set[Address] = set()
-        #: Each server's breaker; None: that of the search for the holder of a key.
+        #: The breaker of each server. None: the breaker of the search for a key's server.
         self.breakers: defaultdict[Address | None, Breaker] = defaultdict(Breaker)
 
     def retry_after(self, key: str) -> float:
-        """Seconds after which it makes sense to ask again for what holds the key; above 0."""
+        """Seconds until a retry for the key's server makes sense; above 0."""
         waits = [self.breakers[address].retry_after() for address in (self.last_owner(key), None)]
         return max(0.005, *waits)
 
     def silent(self, address: Address, why: object, seconds: float) -> bool:
-        """Take note that a draw got no answer for `seconds` seconds; return whether that says a thing of the server."""
+        """Record that a draw got no reply for `seconds` seconds. Returns whether this was long enough to count."""
         self.lost(address)
         if seconds < EVIDENCE:
             return False
@@ -106,42 +106,42 @@ class Topology(ABC):
 
     @abstractmethod
     def last_owner(self, key: str) -> Address | None:
-        """Return the server that held the key last, None if that has to be found out."""
+        """Return the last known server of the key, None if a search is needed."""
 
     def question(self, key: str) -> gateway.RedisCall[Any]:
-        """Return the call that asks a guide which server holds the key."""
+        """Return the call that asks a guide which server has the key."""
         raise NotImplementedError
 
     def learn(self, guide: Address, answer: Any, key: str) -> Address | None:
-        """Take note of a guide's answer; return the server that holds the key, None if the guide knows none."""
+        """Process a guide's answer. Returns the server of the key, None if the guide knows none."""
         raise NotImplementedError
 
     def unfound(self, key: str, trouble: Exception | None, *, unknown: bool) -> Exception:
-        """Return the error for a search in vain. `trouble`: the last error; `unknown`: a guide knows no such server."""
+        """Return the error for a failed search. `trouble`: last error. `unknown`: a guide has no such server."""
         raise NotImplementedError
 
     def masters(self, found: Address) -> list[Address]:
-        """Return the servers that issue numbers. `found`: the one that a search has just found."""
+        """Return the servers that issue numbers. `found`: result of the last search."""
         return [found]
 
     @abstractmethod
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:
-        """Return what to ask for the nodes that may hold the key, besides its owner: its replicas and old masters."""
+        """Return the calls that list other nodes with the key: replicas and former masters of its owner."""
 
     def kin(self, answer: Any) -> list[tuple[str, int]]:
-        """Return the nodes that an answer to one of those names."""
+        """Return the nodes in such an answer."""
         nodes: list[tuple[str, int]] = answer
         return nodes
 
     def lost(self, address: Address) -> None:  # noqa: B027 - where there is no other server
-        """Take note that this server doesn't answer, or is no master any more."""
+        """Record that this server does not answer, or is no longer a master."""
 
     def moved(self, key: str, address: Address) -> None:  # noqa: B027 - only a Cluster sends calls elsewhere
-        """Take note that another server holds the key now."""
+        """Record that another server has the key now."""
 
 
 class OneServer(Topology):
-    """The server that the URL or the client names. It is never searched for."""
+    """The single server of the URL or client. No search is needed."""
 
     moves = False
     HERE = Address()
@@ -160,10 +160,10 @@ class OneServer(Topology):
 
 
 class Sentinels(Topology):
-    """The master of a name, as the Sentinels see it."""
+    """The named master, as the Sentinels report it."""
 
     asks_before_connecting = True
-    #: The master may be known, and well, while every Sentinel hangs.
+    #: The known master may work while all Sentinels hang.
     spared = 1
 
     def __init__(self, sentinels: Sequence[Address], master: str) -> None:
@@ -193,7 +193,7 @@ class Sentinels(Topology):
         return _unfound(trouble, "no Sentinel answers")
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:  # noqa: ARG002 - the Sentinels know its kin
-        """Ask every Sentinel for its master and the replicas: one that was cut off may know another master."""
+        """Ask every Sentinel for its master and the replicas. An isolated one may know another master."""
         return [
             Exchange(sentinel, call, share=left + self.spared)
             for left, sentinel in zip(range(len(self.guides), 0, -1), tuple(self.guides), strict=True)
@@ -205,7 +205,7 @@ class Sentinels(Topology):
         return [answer] if isinstance(answer, tuple) else answer or []
 
     def lost(self, address: Address) -> None:
-        """Forget the master, and ask another Sentinel first: one that is cut off names the old master for ever."""
+        """Forget the master, and ask another Sentinel first: an isolated one may report the old master for ever."""
         if self._master == address:
             self._master = None
             self.guides.rotate(-1)
@@ -229,7 +229,7 @@ class Cluster(Topology):
         return gateway.cluster_slots(key)
 
     def learn(self, guide: Address, answer: Any, key: str) -> Address | None:
-        """Remember the owners of all slots; and each node, to ask it too."""
+        """Store the owners of all slots, and all nodes as guides."""
         slots: dict[int, Address] = {}
         for shard in answer:
             owner, *replicas = [Address(host or guide.host, port) for host, port in shard.nodes]
@@ -241,7 +241,7 @@ class Cluster(Topology):
         return slots.get(key_slot(key.encode()))
 
     def unfound(self, key: str, trouble: Exception | None, *, unknown: bool) -> Exception:  # noqa: ARG002 - it may move
-        """Return RedisUnavailable, unless waiting won't help."""
+        """Return RedisUnavailable, except for a permanent error."""
         return _unfound(trouble, f"no node of the Cluster reports which node holds {key or 'which slot'}")
 
     def masters(self, found: Address) -> list[Address]:  # noqa: ARG002 - with it the others were found
@@ -253,7 +253,7 @@ class Cluster(Topology):
         return [Exchange(owner, gateway.kin(owner.host or "", key))]
 
     def lost(self, address: Address) -> None:
-        """Forget the owners of all slots, and ask that node last: after a failover its slots are another node's."""
+        """Forget all owners, and ask that node last: after a failover another node has its slots."""
         self._slots = {}
         if self.guides[0] == address:
             self.guides.rotate(-1)
@@ -266,19 +266,19 @@ class Cluster(Topology):
 
 
 def _unfound(trouble: Exception | None, what: str) -> Exception:
-    """Return the error for a search in vain: ConfigurationError for what won't get better by itself."""
+    """Return the error for a failed search: ConfigurationError if it is permanent."""
     if (
         isinstance(trouble, redis.exceptions.AuthenticationError)
         or tls_fails(str(trouble))
         or any(sign in str(trouble).lower() for sign in ("cluster support disabled", "unknown command"))
     ):
-        # Unknown commands: SENTINEL, asked of a Redis that is no Sentinel.
+        # Unknown commands: SENTINEL sent to a server that is no Sentinel.
         return ConfigurationError(f"{what}: {trouble}")
     return RedisUnavailable(f"{what}: {trouble}")
 
 
 def judge(breaker: Breaker, error: Exception, began: float) -> None:
-    """Report to the breaker what the error of a call that began at that moment says of the server."""
+    """Inform the breaker about an error. `began`: start of the call on the monotonic clock."""
     match error:
         case Outdated():
             return
@@ -288,7 +288,7 @@ def judge(breaker: Breaker, error: Exception, began: float) -> None:
             if monotonic() - began >= EVIDENCE:
                 breaker.silent(error, began)
         case redis.ConnectionError():
-            # Cut while it was in use, or it is still loading: whether the server is gone, the next connection tells.
+            # Cut during the call, or still loading: the next connection shows whether the server is down.
             if breaker.failures:
                 breaker.silent(error, began)
         case _:

@@ -55,25 +55,25 @@ def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> 
             else:
                 future.set_result(number)
     finally:
-        # A task raised SystemExit or KeyboardInterrupt: the others get their numbers all the same.
+        # A task raised SystemExit or KeyboardInterrupt: the other tasks still get their numbers.
         for future, number in pairs:
             if not future.done():
                 future.set_result(number)
 
 
 class Owner(Protocol):
-    """The owner of waiters."""
+    """A client of a server, which owns waiters."""
 
     def flush(self) -> None:
         """Send the answers that are complete. It may enqueue further waiters."""
 
 
 class Waiter:
-    """A caller that waits for one or more numbers of a tag. Subclasses send them on to a client.
+    """A caller that waits for one or more numbers of a tag. Subclasses send the numbers to a client.
 
     A task that calls `next` has a future instead: its methods `done`, `set_result` and `set_exception` do the same.
 
-    `missing`: how many numbers it still needs. `client`: what is flushed after the numbers of a draw are handed out.
+    `missing`: how many numbers it still needs. `client`: flushed after the numbers of a draw are handed out.
     """
 
     __slots__ = ("client", "missing")
@@ -82,19 +82,19 @@ class Waiter:
     missing: int
 
     def done(self) -> bool:
-        """Return whether it needs no numbers any more. Numbers that were drawn for it are gaps then."""
+        """Return whether it needs no more numbers. Numbers that were drawn for it are then gaps."""
         raise NotImplementedError
 
     def set_result(self, number: int) -> None:
-        """Take its last missing number."""
+        """Receive its last missing number."""
         raise NotImplementedError
 
     def give(self, numbers: Sequence[int]) -> None:
-        """Take numbers, `missing` of them at most."""
+        """Receive numbers, at most `missing` of them."""
         raise NotImplementedError
 
     def set_exception(self, error: BaseException) -> None:
-        """Take the error for the numbers that are missing, and flush the client."""
+        """Receive an error in place of the missing numbers, and flush the client."""
         raise NotImplementedError
 
 
@@ -112,11 +112,11 @@ class Queue:
         self.mixed = False
 
     def postpone(self, was: float, until: float) -> None:
-        """Move the deadlines that end at `was`."""
+        """Replace the deadline `was` by `until`."""
         self.until = [until if each == was else each for each in self.until]
 
     def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
-        """Fail the callers whose time is over, and return whether there were any. All have a round trip's time."""
+        """Fail the callers whose deadline has passed, and return whether there were any."""
         latest = now - SHORTEST
         late = [caller for caller, until in zip(self.callers, self.until, strict=True) if until <= latest]
         fail(late, error)
@@ -128,14 +128,14 @@ class Queue:
         self.callers, self.until = [caller for caller, _ in kept], [until for _, until in kept]
 
     def put_back(self, served: Queue, place: int) -> None:
-        """Let the served callers from that place on be the first of the next draw."""
+        """Put the served callers from that place on at the front of the next draw."""
         self.callers[:0] = served.callers[place:]
         self.until[:0] = served.until[place:]
         self.mixed |= served.mixed
 
 
 def values(value: Callable[[int], int], counters: Sequence[int]) -> list[int]:
-    """Return the numbers of these counters. The error of one, as at the limit, is raised if none comes before it."""
+    """Return the numbers of these counters. If one raises an error, such as at the limit, return those before it."""
     numbers: list[int] = []
     with suppress(IssuerError):
         numbers.extend(map(value, counters))
@@ -143,14 +143,14 @@ def values(value: Callable[[int], int], counters: Sequence[int]) -> list[int]:
 
 
 def flush(callers: Iterable[asyncio.Future[int] | Waiter]) -> None:
-    """Let the clients of the Waiters send what they have got."""
+    """Let the clients of the waiters send what they have received."""
     for caller in callers:
         if isinstance(caller, Waiter):
             caller.client.flush()
 
 
 def fail(callers: Iterable[asyncio.Future[int] | Waiter], error: Callable[[], BaseException]) -> None:
-    """Give each caller that still waits an error object of its own."""
+    """Raise the error in each caller that still waits, as a separate object."""
     for caller in callers:
         if not caller.done():
             caller.set_exception(error())
@@ -190,7 +190,7 @@ class AsyncCombiner:
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
-        #: The runner of the tag's strategy, if that has no counter.
+        #: Runs the tag's strategy if it has no counter.
         self.serving: StrategyRunner | None = None
         self._others = others
         self._plugins = plugins
@@ -210,7 +210,7 @@ class AsyncCombiner:
         self.left = False
         self._server: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
-        #: The deadline of a caller that comes now. Set at each check of the clock: reading it costs 3 % of a number.
+        #: Default deadline of a new caller. Set at each check of the clock, as reading it costs 3 % of a number.
         self._until = 0.0
         self._in_a_row = 0
 
@@ -288,7 +288,7 @@ class AsyncCombiner:
         return await self._runner.run(steps, deadline, self.tag)
 
     def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Do the same for a blocking strategy. It has a thread of its own, which waits for the result."""
+        """Run a blocking strategy's steps from its own thread, which waits for the result."""
         return asyncio.run_coroutine_threadsafe(self.run(steps, deadline), self.loop).result()
 
     async def _draw(self, n: int, until: float) -> range:
@@ -320,13 +320,13 @@ class AsyncCombiner:
         return numbers
 
     def _taken(self, reply: list[bytes], before: int) -> range | gateway.Drawn | None:
-        """Return the numbers of a reply, or all of it if it has more. `before`: the highest seen when it was sent."""
+        """Return the numbers of a reply, or the whole reply. `before`: highest number seen when it was sent."""
         state = self.state
         if reply[0] == b"ok":
             low, high = int(reply[1]), int(reply[2])
             if low < before and state.went_back(low, before):
-                return None  # drawn once more, with a look at the hash
-            # The reply elects nobody, and this process holds no numbers, see Supply.obtain.
+                return None  # drawn again by the protocol, which checks the hash
+            # No election, and no numbers in this process's memory, see Supply.obtain.
             if len(reply) == 3 and state.hand is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high
@@ -342,13 +342,13 @@ class AsyncCombiner:
         """How many numbers callers wait for now."""
         waiting = [each for queue in (self._served, self._queue) for each in queue.callers if not each.done()]
         queued = sum(each.missing if isinstance(each, Waiter) else 1 for each in waiting)
-        # In the supply one caller stands for all that share its draw.
+        # Callers that share a draw count as one caller in the supply.
         return max(queued, len(self.supply.shortage.waiting))
 
     def _begin(self) -> None:
         if asyncio.get_running_loop() is not self.loop:
             raise self._in_another_loop()
-        # Without the loop's task factory: an eager task would run before its first caller is in the queue.
+        # Not with the loop's task factory: an eager task would run before its first caller is queued.
         self._server = asyncio.Task(self._serve(), loop=self.loop)
         if self._watch is None:
             self._look()
@@ -364,7 +364,7 @@ class AsyncCombiner:
             while self._queue.callers:
                 self._served, self._queue = self._queue, Queue()
                 if self.left:
-                    # Nothing is drawn for callers that have given up.
+                    # Draw nothing for callers that have given up.
                     self.left = False
                     self._served.keep(lambda caller: not caller.done())
                 if self._served.callers:
@@ -377,12 +377,12 @@ class AsyncCombiner:
     def _end_queues(self) -> None:
         """Fail the callers that wait: the drawing task was cancelled, because the loop or the issuer ends."""
         left = [*self._served.callers, *self._queue.callers]
-        # First: a client that gets an error may enqueue its next waiter.
+        # First, because a client that gets an error may enqueue its next waiter.
         self._server, self._served, self._queue = None, Queue(), Queue()
         fail(left, self.supply.closed_error)
 
     async def _share(self, served: Queue) -> None:
-        """Draw once for these callers, and hand out what comes."""
+        """Draw once for these callers, and hand out the numbers."""
         callers, mixed = served.callers, served.mixed
         n = sum([each.missing if isinstance(each, Waiter) else 1 for each in callers]) if mixed else len(callers)
         n, until = min(n, DRAW_MOST), max(served.until)
@@ -401,10 +401,10 @@ class AsyncCombiner:
         if mixed:
             self._hand_over(served, drawn, numbers)
             return
-        # By the loop: while this task runs, no other one can.
+        # Called by the loop, because no other task can run while this one runs.
         self.loop.call_soon(hand_out, callers[: len(drawn)], drawn)  # type: ignore[arg-type]  # none is a Waiter
         if len(drawn) < len(callers):
-            # Those without a number are the first of the next draw.
+            # Callers without a number are the first of the next draw.
             self._queue.put_back(served, len(drawn))
 
     def _failed(self, served: Queue, error: Exception) -> None:
@@ -415,7 +415,7 @@ class AsyncCombiner:
             fail(served.callers, lambda: renewed(error) if isinstance(error, IssuerError) else error)
 
     def _hand_over(self, served: Queue, counters: Sequence[int], numbers: Sequence[int]) -> None:
-        """Give out a draw, in the order of the calls: counters to tasks, and the numbers made of them to Waiters."""
+        """Hand out a draw in the order of the calls: counters to tasks, and numbers to Waiters."""
         callers, at, end = served.callers, 0, len(numbers)
         rest = len(callers)
         futures: list[asyncio.Future[int]] = []
@@ -436,7 +436,7 @@ class AsyncCombiner:
                 rest = place if stops > end else rest
                 at = min(stops, end)
         if rest < len(callers):
-            # Those without a number are the first of the next draw.
+            # Callers without a number are the first of the next draw.
             self._queue.put_back(served, rest)
         if futures:
             self._hand_to_tasks(futures, theirs)
@@ -444,14 +444,14 @@ class AsyncCombiner:
 
     def _hand_to_tasks(self, futures: Sequence[asyncio.Future[int]], numbers: Sequence[int]) -> None:
         if self._by_others:
-            # They turn to the strategy themselves.
+            # They call the strategy themselves.
             fail(futures, lambda: OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag))
         else:
             self.loop.call_soon(hand_out, futures, numbers)
 
     async def end(self, deadline: Deadline) -> None:
-        """Give back what this process holds, and fail the callers that wait."""
-        # First: it ends an extension under way, which may be the drawing task's own.
+        """Return the unused numbers of this process, and fail the callers that wait."""
+        # First, because it ends a load that is in progress, which the drawing task may have started.
         await self.run(self.supply.close(deadline), deadline)
         if self._watch is not None:
             self._watch.cancel()
@@ -461,10 +461,10 @@ class AsyncCombiner:
             self._end_queues()
 
     def _look(self) -> None:
-        """Fail the callers whose time is over. Repeat as long as callers wait."""
+        """Fail the callers whose deadline has passed. Repeats while callers wait."""
         self._watch = None
         if self._server is not None and self._server.done():
-            # It was cancelled before its first step, as by a program that cancels all tasks.
+            # It was cancelled before its first step, as in a program that cancels all tasks.
             self._end_queues()
         if self._server is not None:
             now = monotonic()

@@ -1,4 +1,4 @@
-"""One connection to a Redis server: redis-py's own, for tasks; and how a task waits for one."""
+"""A connection of redis-py for tasks, and how a task waits for one."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ NO_RETRY = Retry(NoBackoff(), 0)
 
 
 class AsyncShown:
-    """A base for the classes of redis-py's connections, before their own: what these have no public name for."""
+    """Base class in front of redis-py's connection classes, for values that have no public name there."""
 
     __slots__ = ()
 
-    #: The address to connect to, in place of one that asyncio looks up.
+    #: The IP address to connect to, instead of one that asyncio looks up.
     address: str | None = None
     _reader: Any
     _writer: Any
 
     def abort(self) -> None:
-        """Close it at once, without waiting for the other side.
+        """Close the connection at once, without waiting for the server.
 
-        A close that isn't an abort waits until a server that stands still has read what is left, or has ended TLS in
-        turn: the socket stays open, and the loop may have ended by then.
+        A normal close waits until the server has read everything, or has ended TLS. If the server is frozen, the socket
+        would stay open, and the loop may end before that.
         """
         writer, self._writer, self._reader = self._writer, None, None
         transport = getattr(writer, "transport", None)  # fakeredis has none
@@ -53,7 +53,7 @@ class AsyncShown:
 
 
 class AsyncLink:
-    """A redis-py connection that is ours alone."""
+    """A redis-py connection that only the issuer uses."""
 
     __slots__ = ("_health", "connection", "permit")
 
@@ -61,7 +61,7 @@ class AsyncLink:
         self.connection = connection
         self.permit: Permit | None = permit
         self._health = bool(connection.health_check_interval)
-        # For each send redis-py would make a task.
+        # With a timeout, redis-py would create a task for each send.
         connection.socket_timeout = connection.socket_connect_timeout = None
 
     async def connect(self, end: Deadline) -> None:
@@ -73,7 +73,7 @@ class AsyncLink:
         if threading.main_thread().is_alive() or not hasattr(connection, "host"):  # a Unix socket has none
             await connection.connect()
             return
-        # asyncio looks names up in its executor, which does that no more once the main thread has returned.
+        # asyncio looks names up in its executor, which fails after the main thread has returned.
         found = await in_thread(partial(socket.getaddrinfo, connection.host, connection.port, type=socket.SOCK_STREAM))
         for left, (*_, address) in zip(reversed(range(len(found))), found, strict=True):
             connection.address = str(address[0])
@@ -86,26 +86,26 @@ class AsyncLink:
                 return
 
     async def reply(self, packed: bytes, end: Deadline) -> Any:
-        """Send a call and return its reply, or raise the error that the server answered with."""
+        """Send a call and return its reply. Raises the server's error."""
         return await _in_time(self.ask(packed), end)
 
     async def ask(self, packed: bytes) -> Any:
-        """Send it and return the reply; the caller bounds the time.
+        """Send a call and return the reply. The caller limits the time.
 
-        After anything raised, the connection must be dropped: the reply may still come.
+        After any exception the connection must be dropped, because the reply may still arrive.
         """
         try:
             await self.connection.send_packed_command(packed, check_health=self._health)
         except RuntimeError as error:
             if isinstance(error, RecursionError):
                 raise
-            raise redis.ConnectionError(str(error)) from error  # uvloop's, of a transport that is closed
+            raise redis.ConnectionError(str(error)) from error  # raised by uvloop for a closed transport
         return await self.connection.read_response(disable_decoding=True)
 
     async def stale(self) -> bool:
-        """Whether it was closed while it was idle, or holds a reply that was never read."""
+        """Whether it was closed while idle, or has a reply that was never read."""
         try:
-            # A look at what has arrived; a redis-py that has to be asked otherwise would say so in the tests.
+            # Checks the received bytes. If redis-py changes this method, a test fails.
             return bool(await self.connection.can_read())
         except (redis.RedisError, OSError):
             return True
@@ -117,20 +117,20 @@ class AsyncLink:
 
 
 async def _in_time(work: Awaitable[T], end: Deadline) -> T:
-    """Return its result. Raises redis.TimeoutError if it has not ended by then."""
+    """Return the result. Raises redis.TimeoutError after the deadline."""
     seconds = max(0.001, end.left())
     alarm = asyncio.timeout(seconds)
     try:
         async with alarm:
             return await work
     except TimeoutError as error:
-        if not alarm.expired():  # the kernel gives a connection up by the same type
+        if not alarm.expired():  # the kernel raises the same type for a lost connection
             raise
         raise redis.TimeoutError(f"no answer within {seconds:.3g} s") from error
 
 
 class AsyncWaker:
-    """The sleep of a task that waits for a connection."""
+    """Lets a task sleep until there is a connection."""
 
     __slots__ = ("_event", "_loop", "_thread")
 
@@ -140,7 +140,7 @@ class AsyncWaker:
         self._thread = threading.get_ident()
 
     def wake(self) -> None:
-        """End its sleep, or the next one if it does not sleep. Also from the thread that finds a lost connection."""
+        """Wake the task, or skip its next sleep. May be called from any thread."""
         with suppress(RuntimeError):  # the loop has ended
             if threading.get_ident() == self._thread:
                 self._event.set()
@@ -148,7 +148,7 @@ class AsyncWaker:
                 self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, seconds: float) -> None:
-        """Sleep until `wake`, or for so long."""
+        """Sleep until `wake`, at most `seconds` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()

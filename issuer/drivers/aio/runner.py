@@ -1,4 +1,4 @@
-"""Runs a protocol generator for a task: sends its Redis calls, asks the store in a thread, waits, within a deadline."""
+"""Runs a protocol generator for a task: calls Redis, calls the store in a thread, and waits until the deadline."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) -> T:
-    """Run the steps to their end: each step is done, and its result, or its error, goes back into them.
+    """Run the steps to their end: execute each step, and send its result or error back in.
 
-    So does a cancellation, as any other exception: the steps end what they have begun.
+    A cancellation is thrown in too, so that the steps can clean up.
     """
     try:
         wanted = next(steps)
@@ -50,17 +50,17 @@ class TaskLatch:
         self.event = asyncio.Event()
 
     def wake(self) -> None:
-        """Wake every waiter, later ones too."""
+        """Wake all present and future waiters."""
         self.event.set()
 
 
 def new_flight() -> Flight:
-    """Make a flight whose waiters are tasks."""
+    """Return a flight whose waiters are tasks."""
     return Flight(TaskLatch(), asyncio.current_task)
 
 
 async def waited(flight: Flight, seconds: float) -> bool:
-    """Wait for the flight's end, `seconds` seconds at most; return whether it came."""
+    """Wait for the flight's end, at most `seconds` seconds. Returns whether it has ended."""
     latch: TaskLatch = flight.latch  # type: ignore[assignment]  # made by `new_flight`
     try:
         async with asyncio.timeout(seconds):
@@ -71,7 +71,7 @@ async def waited(flight: Flight, seconds: float) -> bool:
 
 
 class Work:
-    """A draw in a task of its own. `left`: its caller was cancelled; `waits`: for something other than Redis."""
+    """A draw in its own task. `left`: its caller was cancelled. `waits`: it waits for something other than Redis."""
 
     __slots__ = ("left", "task", "waits")
 
@@ -82,10 +82,10 @@ class Work:
 
 
 class AsyncRunner:
-    """A store and, unless it is direct, Redis: what a protocol generator works with."""
+    """Runs protocol generators with a store and, except in direct mode, Redis."""
 
     def __init__(self, store: Store, redis: AsyncConnections | None, store_timeout: float) -> None:
-        """`store_timeout`: the longest that one call of the store may take, in seconds."""
+        """`store_timeout`: longest duration of one call to the store, in seconds."""
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
@@ -93,17 +93,17 @@ class AsyncRunner:
         self._work: dict[asyncio.Task[Any] | None, Work] = {}
 
     def after_fork(self) -> None:
-        """In a forked child: leave the threads and tasks to the parent."""
+        """Leave threads and tasks to the parent, in a forked child."""
         self.pool = StorePool(self.store, self.store_timeout)
         self._work = {}
 
     async def see_through(self, draw: Coroutine[Any, Any, T]) -> T:
-        """Run a draw. If its caller is cancelled, the reply of Redis that is under way is still dealt with.
+        """Run a draw. If its caller is cancelled, the pending reply of Redis is still processed.
 
-        If that was lost, its connection would be cut off in the middle of it, and the draw be taken for one that was
-        elected to load the next segment. What comes after the reply is cancelled.
+        Otherwise the connection would be lost, and the process would assume that the draw has elected it to load the
+        next segment. Everything after the reply is cancelled.
         """
-        task = asyncio.Task(draw)  # not by the loop's task factory: an eager one would run it before it is noted
+        task = asyncio.Task(draw)  # not with the loop's task factory: an eager task would run before `work` exists
         work = self._work[task] = Work(task)
         task.add_done_callback(self._done)
         try:
@@ -117,16 +117,16 @@ class AsyncRunner:
     def _done(self, task: asyncio.Task[Any]) -> None:
         work = self._work.pop(task, None)
         if work is not None and work.left and not task.cancelled():
-            task.exception()  # nobody else looks at it
+            task.exception()  # nobody else reads it
 
     def go_on(self) -> None:
-        """Raise CancelledError where this task draws for a caller that was cancelled."""
+        """Raise CancelledError if the caller of this draw was cancelled."""
         work = self._work.get(asyncio.current_task()) if self._work else None
         if work is not None and work.left:
             raise asyncio.CancelledError
 
     async def end(self, seconds: float) -> None:
-        """Cancel the draws whose callers were cancelled, and that have not ended after `seconds` seconds."""
+        """Wait `seconds` seconds for the draws of cancelled callers, then cancel them."""
         left = [work.task for work in self._work.values() if work.left]
         if left:
             _, late = await asyncio.wait(left, timeout=seconds)
@@ -146,15 +146,15 @@ class AsyncRunner:
             work.waits = False
 
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
-        """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error.
+        """Run the steps to their end and return their value. Errors of the store become public errors.
 
-        A cancellation is thrown into it as any other exception, so that it ends what it has begun. A store's call under
-        way goes on in its thread, and what it reserves is a gap.
+        A cancellation is thrown in like any exception, so that the steps can clean up. A call to the store continues in
+        its thread, and numbers that it reserves are a gap.
         """
         return await drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
 
     async def work(self, window: float, job: Job) -> None:
-        """Run a job of the scheduler, within `window` seconds from now."""
+        """Run a job of the scheduler, for at most `window` seconds."""
         deadline = Deadline(window)
         await drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
@@ -200,6 +200,6 @@ class AsyncRunner:
                 return await answered
         except TimeoutError:
             if answered.done() and not answered.cancelled():
-                # The store's own; or a loop that was held up found answer and alarm at once, and the answer is there.
+                # The store's own timeout. Or the loop was blocked, and answer and alarm came at once: use the answer.
                 return answered.result()
             raise self.pool.late(timeout, tag) from None

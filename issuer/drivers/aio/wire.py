@@ -1,6 +1,6 @@
-"""The long way of a call to Redis: the server that holds its key, a connection to it, and what each error means.
+"""The slow path of a call to Redis: find the server that has the key, get a connection, and interpret errors.
 
-A draw takes a shorter way while all goes well: see connections.py. The blocking twin of this module is generated.
+Draws normally use a faster path, see connections.py. The blocking twin of this module is generated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from issuer.drivers.servers import SHORTEST, AnyNode, RedisStep, Servers
 from issuer.drivers.topology import Address, Exchange, Outdated, Unreached, judge
 from issuer.errors import FenceError, IssuerError, RedisUnavailable
 
-#: How often a call follows a Cluster from node to node. While slots move, two are usual.
+#: How many redirects of a Cluster a call follows. While slots move, two are usual.
 REDIRECTS = 5
 
 
@@ -28,10 +28,10 @@ N_co = TypeVar("N_co", bound=AnyNode[AsyncLink], covariant=True)
 
 
 class AsyncWire(Servers[N_co]):
-    """Servers of Redis, as the steps of the protocol see them."""
+    """Redis servers, with the methods that the steps of the protocol need."""
 
     async def do(self, step: RedisStep, deadline: Deadline, tag: str | None = None) -> Any:
-        """Have Redis do the step, and return its result.
+        """Execute the step in Redis, and return its result.
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
@@ -67,17 +67,17 @@ class AsyncRoundTrips:
         self._route = servers.route
         self._deadline = deadline
         left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
-        #: By when they must have ended.
+        #: Deadline of all its round trips.
         self._end = Deadline(min(servers.timeout, max(SHORTEST, left)))
         self.sent: gateway.RedisCall[Any] | None = None
 
     # ------------------------------------------------------------------ which server
 
     async def routed(self, call: gateway.RedisCall[Any], *, probe: bool) -> Any:
-        """Bring the call to the server that holds its key, and return the decoded reply.
+        """Send the call to the server that has the key, and return the decoded reply.
 
-        After MOVED and ASK nothing can have happened, so going on to the server that they name is no second sending.
-        `probe`: see `Breaker.admit`.
+        After MOVED or ASK the call has not run, so sending it to the named server is no repetition. `probe`: see
+        `Breaker.admit`.
         """
         route, anew = self._route, False
         for _ in range(REDIRECTS):
@@ -87,7 +87,7 @@ class AsyncRoundTrips:
             except Outdated:
                 anew = True
                 continue
-            except redis.exceptions.AskError as redirect:  # a MovedError is one too
+            except redis.exceptions.AskError as redirect:  # MovedError is a subclass
                 there = Address(redirect.host or address.host, redirect.port)
                 if isinstance(redirect, redis.exceptions.MovedError):
                     route.moved(call.key, there)
@@ -98,7 +98,7 @@ class AsyncRoundTrips:
                 raise
             match getattr(reply, "status", None):
                 case "notmaster" if route.moves or address in route.ruled:
-                    # A failover: another server is the master, here or behind the same name, or this one will be again.
+                    # A failover: the master is another server, maybe under the same name, or will be this one again.
                     route.lost(address)
                     raise RedisUnavailable(
                         f"{address.name} is no longer a master; waiting until it or another server is the master"
@@ -109,9 +109,9 @@ class AsyncRoundTrips:
         raise RedisUnavailable(f"the nodes of the Cluster redirect {call.key} to each other")
 
     async def _found(self, key: str, *, probe: bool, anew: bool) -> tuple[Address, bool]:
-        """Return the server that holds the key, if it may be asked now, and whether it may be connected to.
+        """Return the server that has the key, and whether a new connection to it may be made.
 
-        Raises LeftAlone, RedisUnavailable.
+        Raises LeftAlone if it is down, and RedisUnavailable.
         """
         route = self._route
         known = route.last_owner(key)
@@ -120,20 +120,20 @@ class AsyncRoundTrips:
             trial = breaker.failures and breaker.admit(probe=probe)
             if not (trial and route.moves):
                 return known, not route.asks_before_connecting
-            route.lost(known)  # it was silent, and by now perhaps another one is in its place
+            route.lost(known)  # it did not answer, so another server may have replaced it
         try:
             found = await self._searched(key, probe=probe)
         except (LeftAlone, RedisUnavailable):
             if known is None or not anew:
                 raise
-            # Sentinels that don't answer make no other master either.
+            # If the Sentinels do not answer either, no failover is known.
             found = known
         if found != known:
             route.breakers[found].admit(probe=probe)
         return found, True
 
     async def _searched(self, key: str, *, probe: bool) -> Address:
-        """Find out which server holds the key, if the servers that know it may be asked now."""
+        """Search for the server that has the key, if the search is allowed now."""
         breaker, began = self._route.breakers[None], monotonic()
         breaker.admit(probe=probe)
         try:
@@ -145,7 +145,7 @@ class AsyncRoundTrips:
         return found
 
     async def _search(self, key: str) -> Address:
-        """Ask one guide after the other which server holds the key. Raises RedisUnavailable, ConfigurationError."""
+        """Ask the guides in turn which server has the key. Raises RedisUnavailable, ConfigurationError."""
         route = self._route
         guides = route.guides
         trouble: Exception | None = None
@@ -165,7 +165,7 @@ class AsyncRoundTrips:
         raise route.unfound(key, trouble, unknown=unknown) from trouble
 
     async def masters(self) -> list[Server]:
-        """Return the servers that issue numbers now: servers that know it are asked again."""
+        """Return the servers that issue numbers now. This searches again."""
         route = self._route
         found = (None if route.moves else route.last_owner("")) or await self._search("")
         return [address.server for address in route.masters(found)]
@@ -173,7 +173,7 @@ class AsyncRoundTrips:
     # ------------------------------------------------------------------ other servers
 
     async def elsewhere(self, call: gateway.RedisCall[Any]) -> list[Sighting[Any]]:
-        """Bring the call to every other node that may hold its key; return what each answered, or why it did not."""
+        """Send the call to all other nodes that may have its key. Returns the reply or the error of each."""
         found = await self._others(call.key)
         seen: list[Sighting[Any]] = []
         left = [*found.values()].count(None)
@@ -187,12 +187,13 @@ class AsyncRoundTrips:
         return seen
 
     async def _others(self, key: str) -> dict[Address, Exception | None]:
-        """Find out which nodes besides the master may hold the key: its replicas, and those that were masters.
+        """Return the other nodes that may have the key: the master's replicas, and former masters.
 
-        An error stands by each node that could not be asked for them. Raises RedisUnavailable, ConfigurationError.
+        A node that could not be queried for others has its error as the value. Raises RedisUnavailable,
+        ConfigurationError.
         """
         route = self._route
-        # A slot of a Cluster may have moved since: other nodes are its owner's kin then.
+        # A slot of a Cluster may have moved, so search for its owner.
         owner = (None if route.sharded else route.last_owner(key)) or await self._search(key)
         found: dict[Address, Exception | None] = {}
         for question in route.kin_questions(owner, key):
@@ -205,7 +206,7 @@ class AsyncRoundTrips:
         return found
 
     async def _attempted(self, exchange: Exchange) -> Any:
-        """Return the reply, or the error of a node that can be done without: a silent one is not asked again soon."""
+        """Return the reply, or the error of a node that is not essential. It skips a node that is down for a while."""
         try:
             self._route.breakers[exchange.address].admit(probe=False)
             return await self._asked(exchange, trusts=False)
@@ -215,9 +216,9 @@ class AsyncRoundTrips:
     # ------------------------------------------------------------------ one exchange
 
     async def _asked(self, exchange: Exchange, *, trusts: bool) -> Any:
-        """Return the reply, and report to the server's breaker whether it has answered.
+        """Return the reply, and inform the server's breaker.
 
-        `trusts`: only of a server that can be trusted with numbers, as it says once; or FenceError.
+        `trusts`: check once that the server is a supported one. Raises FenceError.
         """
         route, address = self._route, exchange.address
         breaker, began = route.breakers[address], monotonic()
@@ -235,10 +236,10 @@ class AsyncRoundTrips:
         return reply
 
     async def exchange(self, exchange: Exchange) -> Any:  # noqa: C901 - one case for each way in which it may end
-        """Send one call and return its reply, decoded. Raises what redis-py raises, and Crowded.
+        """Send one call and return its decoded reply. Raises errors of redis-py, and Crowded.
 
-        Whatever interrupts it, be it a signal's handler, a cancellation or the end of the loop, the connection is
-        closed at once: the reply may still come.
+        If it is interrupted by a signal handler, a cancellation or the end of the loop, the connection is closed at
+        once: the reply may still arrive.
         """
         call = self.sent = exchange.call
         node = self._servers.nodes.get(exchange.address) or self._servers.make_node(exchange.address)
@@ -246,12 +247,12 @@ class AsyncRoundTrips:
         began = monotonic()
         link, reused = await self._connection(exchange, node, deadline)
         now = monotonic()
-        # What it takes to get a connection is added to the time of the round trips.
+        # Waiting for a connection extends the deadline of the round trips.
         end.at = min(end.at + now - began, max(deadline.at, now + SHORTEST))
         if exchange.share > 1:
             end = Deadline(end.left() / exchange.share)
         while True:
-            # What goes out once must not go out on a connection that the server has closed meanwhile.
+            # A call that must not be repeated needs a connection that the server has not closed.
             if reused and not call.repeatable and await link.stale():
                 link.drop()
                 link, reused = await self._connection(exchange, node, end)
@@ -260,15 +261,15 @@ class AsyncRoundTrips:
                 if not reused:
                     await link.connect(end)
                 answer = call.decode(await self._replied(exchange, link, end))
-            except Exception as raised:  # noqa: BLE001 - `connection_error` raises what isn't the connection's
+            except Exception as raised:  # noqa: BLE001 - `connection_error` raises all other errors
                 link.drop()
                 error = connection_error(raised)
                 closed = isinstance(error, redis.ConnectionError)
                 if closed and not reused:
                     raise _unreached(error) from error.__cause__
                 if not closed or not call.repeatable:
-                    raise error  # noqa: B904 - it has a cause of its own
-                # The server closed it while it was idle, and then it has closed the others too.
+                    raise error  # noqa: B904 - it has its own cause
+                # The server closed it while it was idle, so the other idle ones are closed too.
                 node.drop_idle()
                 link, reused = await self._connection(exchange, node, end)
                 continue
@@ -276,7 +277,7 @@ class AsyncRoundTrips:
                 link.drop()
                 raise
             if getattr(answer, "status", "") == "notmaster":
-                # Perhaps its address is another server's by now, to which only a new connection leads.
+                # The address may belong to another server now, which only a new connection reaches.
                 link.drop()
                 node.drop_idle()
             else:
@@ -297,7 +298,7 @@ class AsyncRoundTrips:
         try:
             return await link.reply(call.packed, end)
         except redis.exceptions.NoScriptError:
-            # The one error after which nothing can have happened, so sending again is no second sending.
+            # After NOSCRIPT the call has not run, so sending it again is no repetition.
             await link.reply(gateway.pack("SCRIPT", "LOAD", call.text), end)
             if exchange.asking:
                 await link.reply(gateway.pack("ASKING"), end)
@@ -308,10 +309,10 @@ class AsyncRoundTrips:
     async def _connection(
         self, exchange: Exchange, node: AnyNode[AsyncLink], deadline: Deadline
     ) -> tuple[AsyncLink, bool]:
-        """Return a connection, and whether it was in use before; wait where there are as many as there may be.
+        """Return a connection, and whether it was used before. Waits if all are in use.
 
-        Nothing is held while waiting, and so much time is left at the end that a server which is silent then has been
-        silent for long enough to be called so. Raises Outdated, Crowded.
+        Nothing is locked during the wait. It leaves enough time to decide afterwards that a server is down. Raises
+        Outdated, Crowded.
         """
         pool, turn = node.pool, None
         left = deadline.left()
@@ -346,5 +347,5 @@ class AsyncRoundTrips:
 
 
 def _unreached(error: Exception) -> Exception:
-    """Return the error for a new connection that ended: Unreached, or the error itself, if that is an answer."""
+    """Return Unreached for an error on a new connection, or the error itself if it is the server's reply."""
     return Unreached(str(error)) if type(error) is redis.ConnectionError else error

@@ -23,32 +23,31 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: A leader waits for its turn this many seconds at most: the thread that has it may have been interrupted just when
-#: taking it.
+#: How long a leader waits for its turn, in seconds. The thread that has the turn may have been interrupted.
 TURN = 1.0
 
-#: And this many for the batch before to get through: 1000 threads take 15 ms, but one of them may have given up.
+#: How long a leader waits until all threads of the last batch have their numbers, in seconds. 1000 threads take 15 ms,
+#: but one of them may have given up.
 PASSING = 0.005
 
-#: A batch of fewer isn't waited for: two threads are 10 % faster without.
+#: Smaller batches are not waited for: two threads are 10 % faster without the wait.
 PASSES = 3
 
-#: A reply of `next` with this many parts brings numbers, and elects no loader: status, low, high.
+#: Parts of a reply of `next` without an election: status, low, high.
 NUMBERS = 3
 
-#: One with this many elects this process.
+#: Parts of a reply that elects this process.
 ELECTED = 5
 
-#: What stands for the reply to a draw until it is there.
+#: Placeholder for the reply to a draw.
 _SENT: list[bytes] | None = []
 
 
 class Batch(Flight):
-    """One draw for all callers that sit in it. The first to sit down leads; the n-th gets the n-th number.
+    """One draw for several callers. The first caller leads, and the n-th caller gets the n-th number.
 
-    They are woken one by one, each by the one before, as only one of them can have the interpreter: 32 threads draw 61
-    000 numbers a second that way. In two rows, one of which runs while the other one wakes up, they draw 50 000, in
-    three even less: each that finds the interpreter taken sleeps and is woken a second time.
+    Each thread wakes the next one, because only one can have the interpreter: 32 threads draw 61 000 numbers a second.
+    With two chains they draw 50 000, with three even fewer: a thread that finds the interpreter taken sleeps again.
     """
 
     __slots__ = ("got", "lock", "low", "passed", "passing", "seats")
@@ -60,14 +59,14 @@ class Batch(Flight):
         self.seats = itertools.count(1)
         self.low = 0
         self.got = 0
-        #: Held until each thread has come for its number. Until a leader is awake, the last one is back in a seat:
-        #: released one earlier, 4 threads draw 20 % less, in batches of 3.7.
+        #: Released when all threads but one have their numbers. If it were released one earlier, 4 threads would draw
+        #: 20 % less, in batches of 3.7.
         self.passed = threading.Lock()
         self.passed.acquire()
         self.passing = itertools.count(1)
 
     def number(self, seat: int) -> int:
-        """Return the number of a seat, 0 if it was left without. Once for each."""
+        """Return the number of a seat, once. 0 if there is none."""
         got = self.got
         if next(self.passing) == got:
             self.passed.release()
@@ -77,20 +76,20 @@ class Batch(Flight):
 class Combiner:
     """Draws numbers of one tag for the threads of a process.
 
-    A lone caller draws for itself. Where others are drawing already, it takes a seat in the open batch. The thread in
-    the first seat draws for all as soon as the draw under way has ended and those that shared it have come for their
-    numbers: they will soon be back, and sit in the next batch. With 32 threads that makes batches of 32 instead of 11,
-    and two fifths more numbers a second. Numbers stay in strict order, since a batch is closed before its draw is
-    sent: every number is drawn after its call began.
+    A single caller draws for itself. If a draw is in progress, a caller takes a seat in the open batch. The thread in
+    the first seat draws for all seats when the current draw has ended and its threads have their numbers: these threads
+    usually come back and join the batch. With 32 threads the batches have 32 seats instead of 11, which gives two
+    fifths more numbers a second. The order stays strict: a batch is closed before its draw is sent, so every number is
+    drawn after its call began.
     """
 
     def __init__(self, tag: str, key: str, runtime: Runtime, runner: Runner, timeout: float) -> None:
-        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
+        """`key`: key of the tag's hash. `timeout`: default timeout of a call, in seconds."""
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
         self._waiting = self.supply.shortage.waiting
-        #: The runner of the tag's strategy, if that has no counter.
+        #: Runs the tag's strategy if it has no counter.
         self.serving: StrategyRunner | None = None
         self._key = key
         self._runner = runner
@@ -98,21 +97,21 @@ class Combiner:
         self._timeout = timeout
         self._pack()
         self._node = NOWHERE
-        #: How long a call without a deadline of its own waits for its batch before it looks for its leader.
+        #: How long a call without its own deadline waits for its batch before it checks the leader.
         self._patience = min(timeout, UNCLAIMED)
         self._limit = runner.redis.timeout if runner.redis is not None else 0.0
-        #: How long a round trip may take in a call that doesn't say how long it may wait.
+        #: Longest round trip in a call without its own deadline.
         self._seconds = min(self._limit, max(SHORTEST, timeout))
-        #: Held by the caller whose draw is under way.
+        #: Held by the caller whose draw is in progress.
         self._turn = threading.Lock()
         self._batch = Batch()
-        #: Whether a thread leads a batch, or one was just served, whose threads will be back: then no caller overtakes.
-        #: Left over from a last batch, it costs the next caller a batch of one.
+        #: Whether a batch has a leader, or was just served, so that its threads may come back. Then a new caller must
+        #: join a batch. If nobody comes back, the next caller has a batch of one.
         self._queued = False
         #: `passed` of the last batch, until the next leader has waited for it.
         self._passing: threading.Lock | None = None
         if runner.redis is not None:
-            # Last of all: from now on other threads draw from it.
+            # Last, because other threads can draw from now on.
             self.supply.origin.lay_open(self)
 
     def _pack(self) -> None:
@@ -123,14 +122,14 @@ class Combiner:
     # ------------------------------------------------------------------ drawing
 
     def __next__(self) -> int:
-        """Draw one number; `issuer.next` comes here as long as it knows of no scheme. Everything else gives counters.
+        """Draw one counter. `issuer.next` calls this if it knows no scheme of the tag.
 
-        A lone caller's number is one round trip and 2 us of Python: no clock is read, no object is made. In a batch,
-        a number is one sleep and one waking: the less is done between them, the likelier the interpreter is free for
-        the next thread just when it wakes.
+        For a single caller this is one round trip and 2 us of Python: it reads no clock and creates no object. In a
+        batch it is one sleep. The less is done between the sleep and the next wake, the more likely the interpreter is
+        free for the next thread.
         """
         turn = self._turn
-        if self._queued or not turn.acquire(False):  # noqa: FBT003 - by keyword it takes twice as long
+        if self._queued or not turn.acquire(False):  # noqa: FBT003 - a keyword takes twice as long
             until = monotonic() + self._timeout
             batch = self._batch
             seat = next(batch.seats)
@@ -150,7 +149,7 @@ class Combiner:
                 high = int(reply[2])
                 if high > state.seen:
                     state.seen = high
-                    state.alone += 1  # 20 ns, and the only thing here that metrics need
+                    state.alone += 1  # 20 ns, the only cost of metrics here
                     return high
                 if not state.went_back(high - 1, before):
                     state.alone += 1
@@ -187,7 +186,7 @@ class Combiner:
         hand = self.state.hand
         if hand is not None:
             if n == 1:
-                for number in hand.open:  # as `Issuer.next` does where there are no plugins
+                for number in hand.open:  # like `Issuer.next` without plugins
                     return range(number, number + 1)
             return self.run(self.supply.obtain(n, deadline), deadline)
         if n == 1:
@@ -201,11 +200,11 @@ class Combiner:
         return self._runner.run(steps, deadline, self.tag)
 
     def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Do the same for a strategy, which is asked in a thread of the store's."""
+        """Run a strategy's steps, which run in a thread of the store pool."""
         return run_in_thread(self._runner, steps, deadline, self.tag)
 
     def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
-        """One round trip; what it doesn't bring goes the long way. Returns low and high."""
+        """Draw with one round trip, or else with the protocol. Returns low and high."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
         before, reply = self.state.seen, _SENT
@@ -230,14 +229,14 @@ class Combiner:
     def _long(
         self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
     ) -> tuple[int, int]:
-        """Draw where one round trip didn't do.
+        """Draw with the protocol.
 
-        `first`: what it has brought; `before`: the highest number seen when it was sent.
+        `first`: result of a round trip. `before`: highest number seen when it was sent.
         """
         self._node = NOWHERE
         drawn = gateway.drawn(first) if isinstance(first, list) else first
         if isinstance(drawn, gateway.Drawn) and drawn.status == "ok" and self.state.went_back(drawn.low, before):
-            drawn = None  # drawn once more, with a look at the hash
+            drawn = None  # drawn again by the protocol, which checks the hash
         numbers = self._runner.run(self.supply.obtain(n, deadline, drawn), deadline, self.tag)
         if self._redis is not None:
             if self.state.owned:
@@ -247,7 +246,7 @@ class Combiner:
         return numbers[0] - 1, numbers[-1]
 
     def _struck(self, error: BaseException, reply: list[bytes] | None) -> None:
-        """Take note of an error that came out of a draw. `reply`: to it, as far as that came."""
+        """Handle an error of a draw. `reply`: reply to the draw, if it has arrived."""
         struck = not isinstance(error, IssuerError)
         if struck and (reply is _SENT or (reply is not None and len(reply) == ELECTED)):
             self.supply.refill.lost()
@@ -261,11 +260,11 @@ class Combiner:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait now; of those that share a draw only the leader, and those that have waited 0.25 s."""
+        """How many callers wait. Of those that share a draw: the leader, and those that have waited for 0.25 s."""
         return len(self._waiting)
 
     def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
-        """Get a number out of a batch. If this seat got none, by a short grant or a lost leader, sit down again."""
+        """Return a number from a batch. If there is none for this seat, join another batch."""
         try:
             return self._sat(deadline, batch, seat)
         finally:
@@ -273,9 +272,9 @@ class Combiner:
 
     def _sat(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         while deadline.left() > SHORTEST:
-            if batch.ours:  # by a call in the middle of which this one runs: whoever leads it twice gives numbers twice
+            if batch.ours:  # this call runs inside the leader's call: leading twice would issue numbers twice
                 break
-            self._waiting.add(deadline)  # again each time: a draw that takes the long way ends by discarding it
+            self._waiting.add(deadline)  # again for each batch, as the slow path discards it
             try:
                 if batch.start():
                     self._lead(batch, deadline)
@@ -285,7 +284,7 @@ class Combiner:
                     waited(batch, deadline.left() - SHORTEST)
             except BaseException:
                 if batch.ours:
-                    # No thread may be left waiting for a leader that was interrupted; the others sit down again.
+                    # No thread may wait for an interrupted leader. The others join another batch.
                     self._close(batch)
                     batch.finish(progress=False)
                 raise
@@ -297,12 +296,12 @@ class Combiner:
                 raise renewed(error)
             batch = self._batch
             seat = next(batch.seats)
-        # Too late to wait for others.
+        # No time is left to wait for others.
         return self._draw(1, deadline)[1]
 
     @property
     def _within(self) -> bool:
-        """Whether this call runs in the middle of another one on this thread, which may hold what it would wait for."""
+        """Whether this call runs inside another one of its thread, for whose locks it would wait for ever."""
         return self._runner.within() or sum(each is self for each in callees(_DRAWS)) > 1
 
     def _lead(self, batch: Batch, deadline: Deadline) -> None:
@@ -317,14 +316,14 @@ class Combiner:
                 passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
-                # The thread that has it waits for a segment, or was interrupted just when taking it. Without it two
-                # draws may be under way: no harm.
+                # Its thread waits for a segment, or was interrupted. Without it, two draws may run at once, which does
+                # no harm.
                 self._turn = threading.Lock()
             batch.low, high = self._draw(seats, deadline)
             batch.got = high - batch.low
             if batch.got >= PASSES:
                 self._passing = batch.passed
-                # A thread that comes back sits down, instead of drawing alone while the others still pass.
+                # A thread that comes back must join a batch and not draw alone while others still take their numbers.
                 self._queued = True
         except IssuerError as error:
             batch.finish(progress=False, error=error)
@@ -335,12 +334,12 @@ class Combiner:
         batch.finish(progress=True)
 
     def _close(self, batch: Batch) -> int:
-        """Take no more callers; return how many sit in it. A late one finds no number for its seat."""
+        """Close the batch and return how many seats are taken. A later caller finds no number for its seat."""
         if self._batch is batch:
             self._batch = Batch()
             self._queued = False
         return next(batch.seats) - 1
 
 
-#: A call of a tag's is in one of these, once.
+#: The code in which each call of a tag runs exactly once.
 _DRAWS = frozenset({Combiner.__next__.__code__, Combiner.next.__code__})

@@ -1,4 +1,4 @@
-"""Connections to Redis for threads, and the short way of a draw."""
+"""Connections to Redis for threads, and the fast path of a draw."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Node(AnyNode[Link]):
     __slots__ = ()
 
     def draw(self, packed: bytes, seconds: float) -> list[bytes] | None:
-        """Send a draw over an idle connection and return its reply as it comes; None if it has to go the long way.
+        """Send a draw on an idle connection and return its raw reply. None if the slow path must be used.
 
-        For draws only: they may be sent again. redis.TimeoutError if no reply comes within `seconds` seconds.
+        For draws only, as it may be sent again. Raises redis.TimeoutError after `seconds` seconds.
         """
         if self.waiting:
-            return None  # no draw comes before those that wait for a connection
+            return None  # calls that wait for a connection come first
         try:
             link = self.idle.pop()
         except IndexError:
@@ -35,7 +35,7 @@ class Node(AnyNode[Link]):
             link.drop()
             raise_interrupt(error)
             raise redis.TimeoutError(f"no answer within {seconds:g} s") from error
-        except Exception as error:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
+        except Exception as error:  # noqa: BLE001 - closed while idle, or garbage: the slow path handles it
             link.drop()
             connection_error(error)
             return None
@@ -51,23 +51,23 @@ class Node(AnyNode[Link]):
         return reply
 
 
-#: A server that no connection leads to.
+#: A server without connections.
 NOWHERE = Node(Address(), Pool(0, Waker))
 
 
 class Connections(Wire[Node]):
-    """The servers that hold the hashes, and the connections of a process to them."""
+    """Redis servers of a process, and the connections to them."""
 
     node_class = Node
     waker_class = Waker
     pool_class = redis.ConnectionPool
 
     def node(self, key: str) -> Node:
-        """Return the server that holds the key, as far as it is known; NOWHERE otherwise."""
+        """Return the server that has the key, NOWHERE if unknown."""
         address = self.route.last_owner(key)
         return NOWHERE if address is None else self.nodes.get(address, NOWHERE)
 
     def close(self) -> None:
-        """Close every idle connection; one in use is closed when its call ends."""
+        """Close every idle connection. Connections in use are closed when their call ends."""
         self.closed = True
         self.drop_idle()

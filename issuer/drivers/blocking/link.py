@@ -1,4 +1,4 @@
-"""One connection to a Redis server: redis-py's own, with the shortest way for a packed call and its reply."""
+"""A connection of redis-py, with a fast path for a packed call and its reply."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from issuer.drivers.servers import FAR, LOOK_OUT
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
-#: The reader's answer while a reply isn't whole.
+#: Returned by the parser while a reply is incomplete.
 MORE = object()
 
-#: Read at once from the socket: a reply of `next` has about 60 bytes.
+#: Bytes per read. A reply of `next` has about 60 bytes.
 READ = 4096
 
-#: Within this many seconds nearly every reply has come.
+#: Nearly every reply arrives within this many seconds.
 SOON = 0.005
 
 
 class Shown:
-    """A base for the classes of redis-py's connections, before their own: what these have no public name for."""
+    """Base class in front of redis-py's connection classes, for values that have no public name there."""
 
     __slots__ = ()
 
@@ -46,15 +46,14 @@ class Shown:
 
 
 class Link:
-    """A redis-py connection that is ours alone. redis-py connects it: login, TLS, RESP2 or 3, unix sockets are its own.
+    """A redis-py connection that only the issuer uses. redis-py connects: login, TLS, RESP2 or 3, unix sockets.
 
-    A call then takes the short way: the packed bytes into its socket, the reply through a reader in C. `SO_RCVTIMEO`
-    lets the kernel watch the time, where Python would poll before each read and write: 2 us of 28. Through TLS or with
-    gevent, whose sockets can't be read like that, and with redis-py's health checks, redis-py itself sends and reads.
+    A call then takes the fast path: it writes the packed bytes to the socket, and reads the reply with a parser in C.
+    With `SO_RCVTIMEO` the kernel checks the timeout; Python would poll before each read and write, 2 us of 28. With
+    TLS, with gevent's sockets and with redis-py's health checks, redis-py sends and reads.
 
-    The kernel watches for `SOON` only, whatever the deadline: after a signal Python reads again, and the kernel's time
-    begins again, so that a timer that ticks more often would keep a call waiting for ever. Later replies are polled
-    for, and Python's poll counts on.
+    The kernel's timeout is always `SOON`. After a signal, Python reads again and the kernel's timeout restarts, so a
+    timer that fires more often could extend a call for ever. For later replies Python polls, which keeps the deadline.
     """
 
     __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection", "permit")
@@ -62,14 +61,14 @@ class Link:
     def __init__(self, connection: Any, permit: Permit) -> None:
         self.connection = connection
         self.permit: Permit | None = permit
-        #: Whether it takes the short way: `_send`, `_receive`, `_wait`, `_feed` and `_gets` are there then.
+        #: Whether the fast path is used. Then `_send`, `_receive`, `_wait`, `_feed` and `_gets` exist.
         self._short = False
-        #: How many more calls sleep at once, as their replies come too late to look out for.
+        #: For so many calls it sleeps at once, because replies came too late before.
         self._far = 0
         self._process = os.getpid()
 
     def connect(self, end: Deadline) -> None:
-        """Connect, with one budget for all the replies of the handshake: redis-py gives each the whole timeout."""
+        """Connect before the deadline. redis-py would give each reply of the handshake the whole timeout."""
         connection = self.connection
         read = connection.read_response
 
@@ -84,11 +83,11 @@ class Link:
         finally:
             del connection.read_response
         sock = connection.socket
-        if type(sock) is not socket.socket or connection.health_check_interval:  # TLS, or a double
+        if type(sock) is not socket.socket or connection.health_check_interval:  # TLS, or a test double
             return
         sock.settimeout(None)
         if not os.get_blocking(sock.fileno()):
-            # gevent's: it waits in its loop, where the kernel's time doesn't count, and so for ever.
+            # gevent waits in its own loop and ignores the kernel's timeout, so it would wait for ever.
             sock.settimeout(connection.socket_timeout)
             return
         reader = hiredis.Reader(
@@ -107,7 +106,7 @@ class Link:
         self._short = True
 
     def reply(self, packed: bytes, end: Deadline) -> Any:
-        """Send it and return the reply, or raise the error that the server answered with. Then as `ask`."""
+        """Send a call and return the reply. Raises the server's error. See `ask`."""
         seconds = max(0.001, end.left())
         try:
             reply = self.ask(packed, seconds)
@@ -118,9 +117,9 @@ class Link:
         return reply
 
     def ask(self, packed: bytes, seconds: float) -> Any:
-        """Send it and return the reply, an exception if the server answered with an error.
+        """Send a call and return the reply. An error of the server is returned as an exception object.
 
-        After anything raised, the connection must be dropped: the reply may still come.
+        After any exception the connection must be dropped, because the reply may still arrive.
         """
         if not self._short:
             return self._through_redis_py(packed, seconds)
@@ -137,11 +136,12 @@ class Link:
         return reply if type(reply) is list else self._whole(reply, Deadline(seconds - SOON))
 
     def _look_out(self) -> bool:
-        """Look out for the reply, wide awake, and return whether it is there.
+        """Poll for the reply without sleep, and return whether it has arrived.
 
-        To sleep and be woken takes longer than Redis needs: a number in 32 us instead of 82 between two processors, for
-        the same processor time here, and half of it in the server. Between two looks any other thread or process that
-        wants this processor gets it, Redis above all: where all share one, a number takes 29 us instead of 28.
+        Waking a thread takes longer than a nearby Redis takes to answer: a number takes 32 us instead of 82 with two
+        processors, for the same processor time here and half of it in the server. Between two polls another thread or
+        process may use this processor, especially Redis: if all share one processor, a number takes 29 us instead of
+        28.
         """
         ready = self._wait
         end = monotonic() + LOOK_OUT
@@ -152,7 +152,7 @@ class Link:
         return True
 
     def _whole(self, reply: Any, end: Deadline) -> Any:
-        """Read on until the reply is whole, past messages that no call has asked for."""
+        """Read until the reply is complete. Skip push messages."""
         while reply is MORE or isinstance(reply, hiredis.PushNotification):
             if reply is MORE:
                 if not self._wait(math.ceil(end.left() * 1000)):
@@ -175,12 +175,12 @@ class Link:
             self._check_process()
 
     def _check_process(self) -> None:
-        """Refuse in a forked child, where gevent runs copies of all greenlets on: two would talk over one socket."""
+        """Raise an error in a forked child. gevent continues copies of all greenlets there, on the same socket."""
         if os.getpid() != self._process:
             raise redis.ConnectionError("this connection belongs to the parent process")
 
     def stale(self) -> bool:
-        """Whether it was closed while it was idle, or holds a reply that was never read."""
+        """Whether it was closed while idle, or has a reply that was never read."""
         try:
             return bool(self.connection.can_read(0))
         except redis.RedisError:
@@ -195,7 +195,7 @@ class Link:
 
 
 class Waker:
-    """The sleep of a thread that waits for a connection: a lock in C, held but for the moment of its waking."""
+    """Lets a thread sleep until there is a connection: a lock in C that is released to wake it."""
 
     __slots__ = ("_lock",)
 
@@ -204,15 +204,15 @@ class Waker:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """End its sleep, or the next one if it does not sleep."""
-        with suppress(RuntimeError):  # it was woken already
+        """Wake the thread, or skip its next sleep."""
+        with suppress(RuntimeError):  # it was already woken
             self._lock.release()
 
     def wait(self, seconds: float) -> None:
-        """Sleep until `wake`, or for so long."""
+        """Sleep until `wake`, at most `seconds` seconds."""
         self._lock.acquire(timeout=seconds)
 
 
 def _left(end: Deadline) -> float:
-    """Return what is left as a socket takes it: 0 would mean not to block at all."""
+    """Return the remaining time for a socket. Never 0, which would mean non-blocking."""
     return max(0.001, end.left())

@@ -1,4 +1,4 @@
-"""Runs a protocol generator for a thread: sends its Redis calls, asks the store, waits, all within a deadline."""
+"""Runs a protocol generator for a thread: calls Redis and the store, and waits until the deadline."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 def drive(steps: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
-    """Run the steps to their end: each step is done, and its result, or its error, goes back into them."""
+    """Run the steps to their end: execute each step, and send its result or error back in."""
     try:
         wanted = next(steps)
         while True:
             try:
                 result = do(wanted)
-            except BaseException as error:  # noqa: BLE001 - the steps decide what it means, an interrupt too
+            except BaseException as error:  # noqa: BLE001 - the steps decide what it means, also for an interrupt
                 wanted = steps.throw(error)
             else:
                 wanted = steps.send(result)
@@ -39,36 +39,36 @@ def drive(steps: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
         return value
 
 
-#: A waiter looks again after this many seconds: the thread that was to wake it may have been interrupted just then.
+#: A waiter checks again after this many seconds: the thread that should wake it may have been interrupted.
 LOOK_AGAIN = 1.0
 
 
 class ThreadLatch:
-    """Wakes threads: a lock in C, held until the flight has ended, then passed on from waiter to waiter.
+    """Wakes threads: a lock in C, held until the flight has ended, then passed from waiter to waiter.
 
-    Not threading.Event, which is Python: an interrupt inside of it can leave its own lock held, and then all
-    waiters wait for ever.
+    threading.Event is written in Python: an interrupt inside of it can leave its lock held, and all waiters would wait
+    for ever.
     """
 
     __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        #: Each waiter that gets it releases it at once: that wakes the next.
+        #: Each waiter that gets it releases it at once, which wakes the next one.
         self.lock = threading.Lock()
         self.lock.acquire()
 
     def wake(self) -> None:
-        """Wake every waiter, later ones too."""
+        """Wake all present and future waiters."""
         self.lock.release()
 
 
 def new_flight() -> Flight:
-    """Make a flight whose waiters are threads."""
+    """Return a flight whose waiters are threads."""
     return Flight(ThreadLatch(), threading.get_ident)
 
 
 def waited(flight: Flight, seconds: float) -> bool:
-    """Wait for the flight's end, `seconds` seconds at most; return whether it came."""
+    """Wait for the flight's end, at most `seconds` seconds. Returns whether it has ended."""
     end = Deadline(seconds)
     latch: ThreadLatch = flight.latch  # type: ignore[assignment]  # made by this driver
     while not flight.finished:
@@ -81,32 +81,32 @@ def waited(flight: Flight, seconds: float) -> bool:
 
 
 class Runner:
-    """A store and, unless it is direct, Redis: what a protocol generator works with."""
+    """Runs protocol generators with a store and, except in direct mode, Redis."""
 
     def __init__(self, store: Store, redis: Connections | None, store_timeout: float) -> None:
-        """`store_timeout`: the longest that one call of the store may take, in seconds."""
+        """`store_timeout`: longest duration of one call to the store, in seconds."""
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
         self.pool = StorePool(self.store, self.store_timeout)
 
     def after_fork(self) -> None:
-        """In a forked child: leave connections and threads to the parent."""
+        """Leave connections and threads to the parent, in a forked child."""
         self.pool = StorePool(self.store, self.store_timeout)
         if self.redis is not None:
             self.redis.begin()
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
-        """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error."""
+        """Run the steps to their end and return their value. Errors of the store become public errors."""
         return drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
 
     def work(self, window: float, job: Job) -> None:
-        """Run a job of the scheduler, within `window` seconds from now."""
+        """Run a job of the scheduler, for at most `window` seconds."""
         deadline = Deadline(window)
         drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
     def within(self, calls: int = 0) -> bool:
-        """Whether this thread is in more than so many runs, or is asking the same store."""
+        """Whether this thread is inside more than `calls` runs, or is calling the same store."""
         others = (each for each in callees(_CALLS, within=run_in_thread.__code__))
         own = (each is self or (isinstance(each, StorePool) and each.store.url == self.store.url) for each in others)
         return sum(own) > calls
@@ -130,9 +130,9 @@ class Runner:
 
 
 def run_in_thread(runner: Runner, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-    """Run the steps for code that a thread of the store's runs: a strategy's."""
+    """Run a strategy's steps, which run in a thread of the store pool."""
     return runner.run(steps, deadline, tag)
 
 
-#: A call of one of these in the middle of another one waits for nothing.
+#: A call inside one of these must not wait.
 _CALLS = frozenset(each.__code__ for each in (Runner.run, Runner.work, StorePool.answer))
