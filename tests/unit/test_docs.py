@@ -1,7 +1,9 @@
-"""reference/errors.md has every public error as it is, and its advice; the defaults of guide/snowflake.md are so."""
+"""Pages of the docs agree with the code: errors and their advice, defaults of snowflake tags, members of issuers."""
 
 import re
 from pathlib import Path
+
+import pytest
 
 import issuer
 from issuer.advice import ADVICE, command_line, filled, python
@@ -62,3 +64,10 @@ def test_every_option_stands_in_the_table_with_its_default() -> None:
     assert all(f"`{source}`" in rows[" `machine` "] for source in SOURCES)
     assert f"until {Layout().exhausted:%Y-%m-%d}" in rows[" `time_bits` "]
     assert f"{MARGIN:g} s" in TEXT
+
+
+@pytest.mark.parametrize(("page", "kind"), [("issuer", issuer.Issuer), ("asyncio", issuer.AsyncIssuer)])
+def test_the_page_of_an_interface_lists_each_public_member(page: str, kind: type) -> None:
+    text = (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
+    listed = re.findall(r"\w+", text.partition("members: [")[2].partition("]")[0])
+    assert sorted(listed) == sorted(name for name in dir(kind) if not name.startswith("_"))

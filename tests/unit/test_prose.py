@@ -23,7 +23,7 @@ ENTRY = re.compile(r"^    (\*{0,2}\w+): \S", re.MULTILINE)
 
 
 def methods(kind: type) -> dict[str, Callable[..., Any]]:
-    return {name: each for name, each in vars(kind).items() if callable(each) and not name.startswith("_")}
+    return {name: each for name, each in inspect.getmembers(kind, callable) if not name.startswith("_")}
 
 
 BLOCKING, ASYNCIO = methods(issuer.Issuer), methods(issuer.AsyncIssuer)
@@ -90,10 +90,7 @@ def test_an_entry_that_is_missing_or_one_too_many_is_found() -> None:
 def test_both_interfaces_have_the_same_calls_and_describe_them_in_the_same_words() -> None:
     assert BLOCKING.keys() == ASYNCIO.keys()
     for name in BLOCKING:
-        one, other = inspect.getdoc(BLOCKING[name]) or "", inspect.getdoc(ASYNCIO[name]) or ""
-        assert one.splitlines()[0] == other.splitlines()[0]
-        assert section(one, "Args") == section(other, "Args")
-        assert one == other or f"see Issuer.{name}." in other
+        assert inspect.getdoc(BLOCKING[name]) == inspect.getdoc(ASYNCIO[name])
 
 
 def test_the_functions_of_the_module_describe_their_parameters_as_the_methods_do() -> None:
