@@ -10,7 +10,7 @@ import issuer
 from issuer.doors.access import Access
 from issuer.doors.tokens import Scope
 from issuer.doors.web.guard import HeaderGuard
-from issuer.doors.web.problems import Problem
+from issuer.doors.web.replies import Problem
 from issuer.doors.web.routes import ROUTES, Route
 from tests.http.doors import Door, through, tokens
 

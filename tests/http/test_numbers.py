@@ -1,6 +1,7 @@
 """Numbers over HTTP: every way to draw, to look at and to take apart, and how replies show them."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -138,6 +139,30 @@ def test_the_bare_number_is_for_those_who_want_text(accept: str, plain: bool) ->
         assert peeked.body == b"5" if plain else peeked.json["number"] == 5
 
     through(behave)
+
+
+def test_a_draw_has_the_same_reply_on_the_short_way_and_on_the_long_one(tmp_path: Path) -> None:
+    access, made = tokens(tmp_path, a=(["issue"], ["*"]), b=(["read"], ["*"]))
+
+    async def behave(door: Door) -> None:
+        for tag in ("orders", "ä/b"):
+            await door.ids.create(tag)
+            path = f"/v1/tags/{quote(tag, safe='')}/next"
+            await door.good("POST", path, {}, token=made["a"])  # from now on it is known to have no texts
+            for query in ("", "?as=string"):
+                for token in (made["a"], made["b"], "unknown"):
+                    short, long = [
+                        await door.ask("POST", path + query, body, token=token, headers=[("x-request-id", "1")])
+                        for body in (None, {})
+                    ]
+                    same = [
+                        (each.status, {**each.headers, "content-length": ""}, re.sub(rb"[0-9]+", b"", each.body))
+                        for each in (short, long)
+                    ]
+                    assert same[0] == same[1]
+        assert sum(door.app._tally.draws["a"].counts) == 4, "half of the draws took the short way"
+
+    through(behave, access=access)
 
 
 def test_a_format_that_another_process_gives_a_tag_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

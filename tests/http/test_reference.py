@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import issuer
-from issuer.doors.web.problems import STATUSES
+from issuer.doors.web.replies import STATUSES
 from issuer.doors.web.routes import ROUTES, Route
 from issuer.errors import IssuerError
 from tests.http.routes_page import SECTION, common, rows_of
@@ -64,7 +64,7 @@ def test_the_page_has_each_problem_with_its_status() -> None:
     }
     for file in (ROOT / "issuer" / "doors" / "web").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Problem", "_reply"):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Problem", "_problem"):
                 status, code, *_ = node.args
                 if isinstance(status, ast.Constant) and isinstance(code, ast.Constant):
                     expected[str(code.value)] = int(str(status.value))

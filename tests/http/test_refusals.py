@@ -9,7 +9,7 @@ import pytest
 import issuer
 from issuer import errors
 from issuer.doors.web.calls import BODY_MOST
-from issuer.doors.web.problems import STATUSES, answer, status_of
+from issuer.doors.web.replies import STATUSES, answer, status_of
 from issuer.errors import IssuerError
 from issuer.views import view
 from issuer_persistence.errors import Unconfirmed

@@ -319,7 +319,7 @@ def test_the_settings_file_and_the_environment_say_where_and_an_option_wins(serv
 
 
 def test_a_client_library_that_is_missing_is_told_with_what_to_install(home: Path) -> None:
-    for name in ("granian", "starlette", "prometheus_client"):
+    for name in ("granian", "prometheus_client"):
         code = f"import sys; sys.modules[{name!r}] = None\nfrom issuer.cli import main\nmain()"
         done = programs.run("-c", code, "serve", "--http", "127.0.0.1:0", cwd=home)
         assert (done.returncode, done.stdout) == (2, "")

@@ -35,7 +35,7 @@ log = logging.getLogger("issuer.doors.server")
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 #: What the extra brings.
-_EXTRA = ("granian", "starlette", "prometheus_client")
+_EXTRA = ("granian", "prometheus_client")
 
 
 def serve(options: ServerOptions) -> int:

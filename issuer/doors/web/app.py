@@ -1,37 +1,44 @@
-"""The ASGI application over an AsyncIssuer, with a fast path for plain draws."""
+"""The ASGI application over an AsyncIssuer: finds the route of a request, checks the caller, calls the handler."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
-
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route as StarletteRoute
-from starlette.types import Receive, Scope, Send
 
 from issuer.api.aio import AsyncIssuer
 from issuer.clock import monotonic
-from issuer.doors.access import Access
+from issuer.doors.access import Access, Caller
 from issuer.doors.lookups import LookUps
 from issuer.doors.web import calls
-from issuer.doors.web.audit import unauthenticated
-from issuer.doors.web.guard import HeaderGuard, identified
+from issuer.doors.web.calls import RequestCall
+from issuer.doors.web.fields import read_body, read_query
+from issuer.doors.web.guard import HeaderGuard, administered, identified, unauthenticated
+from issuer.doors.web.numbers import before_number, with_number
 from issuer.doors.web.openapi import document
 from issuer.doors.web.page import POLICY, page
-from issuer.doors.web.problems import Problem, answer
-from issuer.doors.web.replies import ALWAYS, JSON, dumped
-from issuer.doors.web.resources import OTHER, Resource
-from issuer.doors.web.routes import ROUTES, Route
+from issuer.doors.web.replies import (
+    ALWAYS,
+    BODY,
+    JSON,
+    LINES,
+    START,
+    Message,
+    Problem,
+    Receive,
+    Reply,
+    Send,
+    answer,
+    dumped,
+)
+from issuer.doors.web.routes import Route, route_of
 from issuer.doors.web.service import Exposition, Service
 from issuer.errors import Unauthenticated
 from issuer.settings import Settings, seconds
 from issuer.tally import WITHIN
 
-#: Paths whose tag is kept decoded: a client can send any.
+#: Number of paths of draws that are cached. Clients can send any path.
 _KEPT: Final = 10_000
 
 _PREFIX: Final = b"/v1/tags/"
@@ -39,11 +46,11 @@ _SUFFIX: Final = b"/next"
 _SLASHES: Final = _PREFIX.count(b"/") + _SUFFIX.count(b"/")
 
 _NEVER: Final = frozenset({b"\0"})
-#: Headers that say what is wanted, or from where, each with what it says in a usual request; empty: anything.
+#: Headers that can change what a draw does, each with the values that the short way accepts. Empty: any value.
 _USUAL: Final[dict[bytes, frozenset[bytes]]] = {
     b"host": frozenset(),
     b"authorization": frozenset(),
-    # Of clients without a wish of their own: curl, Python's and Go's; axios.
+    # Defaults of curl, of clients in Python and Go, and of axios.
     b"accept": frozenset((b"*/*", b"application/json", b"application/json, text/plain, */*")),
     b"content-length": frozenset({b"0"}),
     b"idempotency-key": _NEVER,
@@ -53,48 +60,50 @@ _USUAL: Final[dict[bytes, frozenset[bytes]]] = {
     b"sec-fetch-site": _NEVER,
     b"expect": _NEVER,
 }
-#: Routes for whatever watches this server, under any name: they show nothing that a page of another site could use.
+#: Paths that accept any Host header. A page of another site cannot use what they show.
 _PROBES: Final = frozenset((b"/livez", b"/readyz"))
 _QUERIES: Final = frozenset((b"", b"as=string"))
 _VERSIONS: Final = frozenset(("1.0", "1.1"))
 
-#: Longer than each reply of a draw: a tag has 200 bytes, of which JSON makes six apiece at most, a number 19 digits.
+#: More bytes than any reply of a draw: JSON needs up to 6 bytes for each of a tag's 200, and a number has 19 digits.
 _BODY_MOST: Final = 1500
 
-_START: Final = "http.response.start"
-_BODY: Final = "http.response.body"
+#: Route of requests without a route, in metrics.
+_OTHER: Final = "other"
+
+#: Caller of a route that needs no token.
+_NOBODY: Final = Caller("", (), ())
 
 
 class _Path:
-    """The path of a draw: its tag, and its reply up to the number."""
+    """The path of a draw: its tag, and the reply up to the number."""
 
     __slots__ = ("before", "tag")
 
     def __init__(self, raw: bytes) -> None:
         """`raw`: the path as it was sent. Raises Problem."""
         self.tag = calls.decoded(raw[len(_PREFIX) : -len(_SUFFIX)].decode("latin-1"))
-        self.before = b'{"tag":' + dumped(self.tag) + b',"number":'
+        self.before = before_number(self.tag)
 
 
-class Application(Starlette):
-    """Starlette, which looks at each request's host and origin first.
+@dataclass(slots=True)
+class _Asked:
+    """What is known of a request when it is answered. `token`: name of the caller's token."""
 
-    A draw without a body or any wish, of a tag without texts, is answered without Starlette: that halves what a request
-    costs. All that is unusual about one, also what is wrong with it, is for the long way to find out.
+    route: Route | None = None
+    token: str = ""
+    tag: str = ""
+
+
+class Application:
+    """The ASGI application.
+
+    A draw takes a short way if it has no body, no parameter but `as`, and only usual headers, and if the numbers of its
+    tag have no texts. This halves the cost of a request. All other requests, also wrong ones, take the long way. Both
+    ways use the same functions to identify callers, to draw, and to write replies.
     """
 
     def __init__(self, service: Service, access: Access, guard: HeaderGuard) -> None:
-        by_path: dict[str, list[Route]] = {}
-        for route in ROUTES:
-            by_path.setdefault(route.path, []).append(route)
-        super().__init__(
-            routes=[
-                StarletteRoute(path, Resource(routes, service, access), name=routes[0].name)
-                for path, routes in by_path.items()
-            ],
-            exception_handlers={HTTPException: self._not_found},
-        )
-        self.router.redirect_slashes = False
         self._service, self._access, self._guard = service, access, guard
         self._tally, self._draws = access.tally, access.tally.draws
         self._next, self._plain = service.ids.next, service.plain
@@ -104,54 +113,59 @@ class Application(Starlette):
             size: [*ALWAYS, (b"content-type", JSON), (b"content-length", b"%d" % size)] for size in range(_BODY_MOST)
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request."""
         if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
-            return
-        raw = scope.get("raw_path")
+            raise ValueError(f"the application serves HTTP, not {scope['type']}")
+        began, raw = monotonic(), scope.get("raw_path")
         if raw is not None and raw.endswith(_SUFFIX) and scope["method"] == "POST":
             path = self._paths.get(raw) or self._path(raw)
-            if path is not None and self._plain.get(path.tag, 0.0) > (began := monotonic()):
+            if path is not None and self._plain.get(path.tag, 0.0) > began:
                 headers = self._usual(scope)
                 if headers is not None:
-                    await self._draw(path, headers.get(b"authorization"), scope, receive, send, began=began)
+                    await self._draw(path, headers.get(b"authorization"), scope, send, began)
                     return
-        if self._service.stopping:
-            send = _last(send)
+        asked = _Asked()
         try:
-            if raw not in _PROBES:
-                self._guard.check(calls.headers_of(scope))
-        except Problem as problem:
-            reply = answer(problem, "")
-            self._tally.requests[OTHER, reply.status, ""] += 1
-            await reply(scope, receive, send)
-            return
-        # Each segment is decoded by itself, once it is known where it ends.
-        await super().__call__({**scope, "path": calls.raw_path(scope)}, receive, send)
+            reply = await self._answered(scope, receive, asked)
+        except Exception as error:  # noqa: BLE001 - the client gets a problem without details
+            reply = self._failed(error, scope, asked.route)
+        if asked.route is not None and "admin" in asked.route.scope and (asked.token or self._access.is_open):
+            reply = administered(scope, asked.route.name, asked.token, asked.tag, reply)
+        await reply.send(scope["method"], send, last=self._service.stopping)
+        name = _OTHER if asked.route is None else asked.route.name
+        self._tally.answered(name, reply.status, asked.token, monotonic() - began)
 
     def drain(self) -> None:
-        """End each connection with its next reply from now on, and answer /readyz with 503: a stop has begun."""
+        """Begin a stop: close each connection after its next reply, and answer /readyz with 503."""
         self._service.stopping = True
-        # The long way answers everything, and each of its replies ends its connection.
+        # All requests take the long way from now on. Only its replies close their connections.
         self._plain = {}
 
+    def _failed(self, error: Exception, scope: Message, route: Route | None) -> Reply:
+        name = "" if route is None else f"{route.method} {route.path}"
+        as_string = b"as=string" in scope["query_string"]
+        reply = answer(error, name, as_string=as_string, closed=self._service.ids.closed)
+        return unauthenticated(scope, self._access, error, reply) if isinstance(error, Unauthenticated) else reply
+
+    # ------------------------------------------------------------------ the short way
+
     def _path(self, raw: bytes) -> _Path | None:
-        """Return the path of a draw; None if the long way has to look at it."""
+        """Return the path of a draw. None if it must take the long way."""
         if not raw.startswith(_PREFIX) or raw.count(b"/") != _SLASHES or raw[len(_PREFIX) :] == b"-" + _SUFFIX:
             return None
         try:
             path = _Path(raw)
         except Problem:
             return None
-        if path.tag in self._plain:  # else clients could have any name kept
+        if path.tag in self._plain:  # else clients could fill the cache with names of their own
             if len(self._paths) >= _KEPT:
                 self._paths.clear()
             self._paths[raw] = path
         return path
 
-    def _usual(self, scope: Scope) -> dict[bytes, bytes] | None:
-        """Return the headers in question if the request says only which tag it draws from, and who asks; else None."""
+    def _usual(self, scope: Message) -> dict[bytes, bytes] | None:
+        """Return the headers of a request if it may take the short way, else None."""
         found: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             usual = _USUAL.get(name)
@@ -159,50 +173,103 @@ class Application(Starlette):
                 if name in found or (usual and value not in usual):
                     return None
                 found[name] = value
-        # Of HTTP/2 no header tells whether there is a body.
+        # In HTTP/2 no header shows whether there is a body.
         plain = scope["query_string"] in _QUERIES and scope["http_version"] in _VERSIONS and not scope.get("root_path")
         return found if plain and self._guard.serves(found.get(b"host")) else None
 
-    async def _draw(
-        self, path: _Path, authorization: bytes | None, scope: Scope, receive: Receive, send: Send, *, began: float
-    ) -> None:
-        as_string, name = scope["query_string"] != b"", ""
+    async def _draw(self, path: _Path, authorization: bytes | None, scope: Message, send: Send, began: float) -> None:
+        name = ""
         try:
             caller = identified(self._access, authorization)
             name = caller.name
             caller.need("issue", path.tag)
             number = await self._next(path.tag)
-        except Exception as error:  # noqa: BLE001 - a client sees a problem, and never what failed
-            reply = answer(error, "POST next", as_string=as_string, closed=self._service.ids.closed)
-            if isinstance(error, Unauthenticated):
-                reply = unauthenticated(scope, self._access, error, reply)
-            await reply(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - the client gets a problem without details
+            reply = self._failed(error, scope, _NEXT)
+            await reply.send("POST", send, last=self._service.stopping)
             self._tally.answered("next", reply.status, name, monotonic() - began)
             return
-        body = b'%b"%d"}' % (path.before, number) if as_string else b"%b%d}" % (path.before, number)
-        await send({"type": _START, "status": 200, "headers": self._headers[len(body)]})
-        await send({"type": _BODY, "body": body})
-        # As Times.add does, whose call would cost as much again.
+        body = with_number(path.before, number, as_string=scope["query_string"] != b"")
+        await send({"type": START, "status": 200, "headers": self._headers[len(body)]})
+        await send({"type": BODY, "body": body})
+        # The same as Times.add: a call of it would double the cost of counting.
         took, times = monotonic() - began, self._draws[name]
         times.counts[bisect_left(WITHIN, took)] += 1
         times.seconds += took
 
-    async def _not_found(self, request: Request, error: Exception) -> Response:
-        del request, error  # the only one that Starlette raises here
-        self._tally.requests[OTHER, 404, ""] += 1
-        return answer(Problem(404, "not_found", "no route has this path; /docs lists all routes"), "")  # type: ignore[return-value]  # any ASGI application will do
+    # ------------------------------------------------------------------ the long way
+
+    async def _answered(self, scope: Message, receive: Receive, asked: _Asked) -> Reply:
+        headers = calls.headers_of(scope)
+        if scope.get("raw_path") not in _PROBES:
+            self._guard.check(headers)
+        route, segments = route_of(scope["method"], calls.raw_path(scope))
+        asked.route = route
+        caller = self._caller(route, headers)
+        asked.token = caller.name
+        query = calls.queried(scope)
+        if not route.scope:
+            return await route.handler(self._service, RequestCall(caller))
+        path = {name: calls.decoded(each) for name, each in segments.items()}
+        tag = asked.tag = _tag(path, query)
+        if route.of_tag:
+            caller.need(route.scope, tag)
+        said = read_query(query, route.parameters)
+        body: Mapping[str, Any] = {}
+        if route.body is not None:
+            found = await calls.body_of(headers, receive)
+            body = read_body(found, route.members)
+            caller.spend(body.get("n", 1), tag)
+        if not route.of_tag and not route.checked:
+            tag = asked.tag = str(body.get("tag", said.get("tag", "")))
+            caller.need(route.scope, tag or None)
+        accept = headers.get(b"accept")
+        call = RequestCall(
+            caller=caller,
+            as_string="as" in said,
+            as_text=route.plain and calls.wants(accept, b"text/plain", b"text/*"),
+            as_lines=bool(route.line) and calls.wants(accept, LINES, b"application/*"),
+            tag=tag,
+            key=calls.key_of(headers) if route.key else None,
+            timeout=self._timeout(body.get("timeout", said.get("timeout"))),
+            path=path,
+            query=said,
+            body=body,
+        )
+        if route.of_numbers:
+            await self._service.look_ups.look_up(tag, call.timeout, draws=route.draws)
+        return await route.handler(self._service, call)
+
+    def _caller(self, route: Route, headers: Mapping[bytes, bytes]) -> Caller:
+        try:
+            return identified(self._access, headers.get(b"authorization"))
+        except Unauthenticated:
+            if route.scope:
+                raise
+            return _NOBODY
+
+    def _timeout(self, asked: Any) -> float | None:
+        """Return the timeout of a call in seconds, at most the server's. None means the timeout of the issuer."""
+        if isinstance(asked, bool) or not isinstance(asked, int | float):
+            return None
+        return min(self._service.longest, asked)
 
 
-def _last(send: Send) -> Send:
-    """Return what sends replies that end their connections."""
+_NEXT: Final = route_of("POST", "/v1/tags/-/next")[0]
 
-    async def sending(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == _START:
-            others = [each for each in message["headers"] if each[0] != b"connection"]
-            message = {**message, "headers": [*others, (b"connection", b"close")]}
-        await send(message)
 
-    return sending
+def _tag(path: Mapping[str, str], query: Mapping[str, str]) -> str:
+    """Return the tag of a request, "" without one. Clients resolve `.` and `..` in paths, so the query names those."""
+    tag = path.get("tag", "")
+    if tag == calls.ELSEWHERE and "tag" in query:
+        return query["tag"]
+    if tag and "tag" in query:
+        raise Problem(
+            422,
+            "unknown_parameter",
+            f"`tag` is allowed in the query only if the path has {calls.ELSEWHERE} in its place",
+        )
+    return tag
 
 
 def application(

@@ -1,4 +1,4 @@
-"""Calls: a request taken apart, checked as far as HTTP and JSON go."""
+"""Calls: the parts of a request, decoded and checked by the rules of HTTP and JSON."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
-from starlette.types import Receive, Scope
-
 from issuer.doors.access import Caller
-from issuer.doors.web.problems import Problem
-from issuer.doors.web.replies import JSON
+from issuer.doors.web.replies import JSON, LAST, Message, Problem, Receive
 from issuer.errors import InvalidArgument, brief
 
-#: The longest body, in bytes, and the seconds in which all of it has to come.
+#: Largest body in bytes, and the seconds in which all of it must arrive.
 BODY_MOST: Final = 65_536
 BODY_WITHIN: Final = 30.0
 
-#: What is left of the body would be taken for the next request.
-_LAST: Final = [(b"connection", b"close")]
-
-#: The segment of a path in place of a tag that is said in the query.
+#: Segment of a path in place of a tag that the query names.
 ELSEWHERE: Final = "-"
 
-#: Headers that may come once only: of two, a proxy may have looked at the other one.
+#: Headers that must not be repeated. A proxy may have checked only one of two.
 _ONCE: Final = frozenset(
     (b"host", b"origin", b"authorization", b"idempotency-key", b"content-type", b"content-length", b"sec-fetch-site")
 )
 _BROKEN: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-#: Python refuses to read integers of more than 4300 digits, and says so in words of its own.
+#: Python rejects integers of more than 4300 digits, with a message that does not fit here.
 _DIGITS_MOST: Final = 4000
 
 
 @dataclass(slots=True)
 class RequestCall:
-    """A request, taken apart. `path`, `query`, `body`: what it says, by name. `key`: its Idempotency-Key.
+    """A request after all checks.
 
-    `as_string`: whether it wants a tag's numbers as strings. `as_text`: whether it wants the bare number. `as_lines`:
-    whether it wants a line for each tag. `timeout`: in seconds, None: the issuer's.
+    Attributes:
+        as_string: Numbers of a tag are JSON strings.
+        as_text: The reply is the bare number.
+        as_lines: The reply has a line for each tag.
+        key: The Idempotency-Key. None if the request has none.
+        timeout: Longest wait in seconds. None means the timeout of the issuer.
+        path: Decoded segments of the path, by name.
+        query: Parameters of the query, by name.
+        body: Members of the body, by name.
     """
 
     caller: Caller
@@ -56,16 +57,16 @@ class RequestCall:
     body: Mapping[str, Any] = field(default_factory=dict)
 
 
-def raw_path(scope: Scope) -> str:
-    """Return the path as it was sent: a decoded one doesn't tell a slash of a tag from one between segments."""
+def raw_path(scope: Message) -> str:
+    """Return the path as it was sent. A decoded path does not show whether a slash is part of a tag."""
     raw = scope.get("raw_path")
-    if raw is None:  # a server that hasn't it: no tag with a slash, then
-        return quote(scope["path"])
-    return bytes(raw).partition(b"?")[0].decode("latin-1")
+    # A server without raw paths cannot serve tags that contain a slash.
+    path = quote(scope["path"]) if raw is None else bytes(raw).partition(b"?")[0].decode("latin-1")
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def decoded(segment: str) -> str:
-    """Return a segment of a path, decoded. Raises Problem."""
+    """Return a segment of a path after percent-decoding. Raises Problem."""
     raw = segment.encode("latin-1")
     try:
         if _BROKEN.search(raw):
@@ -77,7 +78,7 @@ def decoded(segment: str) -> str:
         raise Problem(400, "malformed", "the path is not percent-encoded UTF-8") from error
 
 
-def queried(scope: Scope) -> dict[str, str]:
+def queried(scope: Message) -> dict[str, str]:
     """Return the parameters of the query. Raises Problem."""
     raw: bytes = scope["query_string"]
     if not raw:
@@ -98,8 +99,8 @@ def queried(scope: Scope) -> dict[str, str]:
     return found
 
 
-def headers_of(scope: Scope) -> dict[bytes, bytes]:
-    """Return the headers by name. Raises Problem for one that comes twice and means two things then."""
+def headers_of(scope: Message) -> dict[bytes, bytes]:
+    """Return the headers by name. Raises Problem if a header is repeated and only one of the two can apply."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in found:
@@ -112,7 +113,7 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 def key_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the caller's key. Raises Problem."""
+    """Return the Idempotency-Key, None without one. Raises Problem."""
     key = headers.get(b"idempotency-key")
     try:
         return None if key is None else key.decode()
@@ -121,7 +122,7 @@ def key_of(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str, Any]:
-    """Return the object that the body is, {} without a body. Raises Problem, InvalidArgument."""
+    """Return the JSON object in the body, {} without a body. Raises Problem, InvalidArgument."""
     length = headers.get(b"content-length")
     if length is not None and (not length.isdigit() or len(length) > len(str(BODY_MOST)) or int(length) > BODY_MOST):
         raise _too_large()
@@ -129,7 +130,7 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str,
         async with asyncio.timeout(BODY_WITHIN):
             body = await _whole_body(receive)
     except TimeoutError:
-        raise Problem(408, "body_late", f"the body did not arrive within {BODY_WITHIN:g} s", headers=_LAST) from None
+        raise Problem(408, "body_late", f"the body did not arrive within {BODY_WITHIN:g} s", headers=LAST) from None
     _check_type(headers.get(b"content-type"), body)
     return parsed(bytes(body)) if body else {}
 
@@ -140,7 +141,7 @@ async def _whole_body(receive: Receive) -> bytearray:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            # The client has gone, or what it sends is cut up as no body is: granian wants an answer all the same.
+            # The client has disconnected, or its chunks are malformed. In both cases granian expects a reply.
             raise Problem(400, "malformed", "the body is incomplete, or its chunks are malformed")
         body += message.get("body", b"")
         if len(body) > BODY_MOST:
@@ -150,11 +151,12 @@ async def _whole_body(receive: Receive) -> bytearray:
 
 
 def _too_large() -> Problem:
-    return Problem(413, "too_large", f"the body is larger than {BODY_MOST} bytes", headers=_LAST)
+    # The connection is closed, else the rest of the body would be read as the next request.
+    return Problem(413, "too_large", f"the body is larger than {BODY_MOST} bytes", headers=LAST)
 
 
 def _check_type(said: bytes | None, body: bytearray) -> None:
-    """Raise Problem unless it is JSON: forms and texts are what a page of another site can send unasked."""
+    """Raise Problem unless the type is JSON. A page of another site can send forms and texts without permission."""
     media, _, parameters = (said or b"").lower().partition(b";")
     charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
     if (said is None and not body) or (media.strip() == JSON and charset in (b"", b"utf-8")):
@@ -163,12 +165,12 @@ def _check_type(said: bytes | None, body: bytearray) -> None:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Return the object that the JSON is. Raises Problem; InvalidArgument for an integer that nothing holds."""
+    """Return the JSON object. Raises Problem, or InvalidArgument for an integer that is too long."""
     try:
         text = body.decode()
         found = json.loads(text, object_pairs_hook=_named, parse_constant=_no_number, parse_int=_integer)
         if "\\u" in text:
-            json.dumps(found, ensure_ascii=False).encode()  # refuses halves of characters, which no text has
+            json.dumps(found, ensure_ascii=False).encode()  # rejects lone surrogates
     except (UnicodeError, RecursionError) as error:
         raise Problem(400, "malformed", "the body is not valid JSON in UTF-8, or is nested too deeply") from error
     except json.JSONDecodeError as error:
@@ -198,12 +200,12 @@ def _integer(text: str) -> int:
 
 
 def wants(accept: bytes | None, *names: bytes) -> bool:
-    """Whether the client prefers this media type to JSON, by its Accept header. `names`: the type and its family."""
+    """Return whether the Accept header prefers a media type to JSON. `names`: the type, and its `type/*`."""
     return accept is not None and _quality(accept, *names) > _quality(accept, JSON, b"application/*")
 
 
 def _quality(accept: bytes, *names: bytes) -> float:
-    """Return how much a media type is wanted, 0..1; `names`: its own and its family's."""
+    """Return the quality of a media type, 0..1. `names`: the type, and its `type/*`."""
     said: dict[bytes, float] = {}
     for each in accept.lower().split(b","):
         name, *parameters = (part.strip() for part in each.split(b";"))

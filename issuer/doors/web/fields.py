@@ -1,4 +1,4 @@
-"""Fields: members of bodies and parameters of queries, by one table for reading them and for the document."""
+"""Fields: members of bodies and parameters of queries, with their types. Requests and the document use them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from issuer.doors.web.problems import Problem
+from issuer.doors.web.replies import Problem
 from issuer.errors import InvalidArgument, brief
 from issuer.numbers.limits import NAMES
 from issuer_persistence.records import HIGHEST
 
-#: Digits that are read as a number, if one that is too large: Python refuses to read 4300 of them.
+#: Digits that are read as an integer, also if it is too large. Python rejects integers of more than 4300 digits.
 _DIGITS: Final = re.compile(r"-?[0-9]{1,100}", re.ASCII)
 _SECONDS: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of JSON. `fits`: whether a value is of it; ranges are the library's. `said`: its name in messages.
+    """A type of a field.
 
-    `read`: makes a value of a text in a query, and returns the text if it is none.
+    Attributes:
+        fits: Returns whether a value has the type. The issuer checks the range.
+        said: Name of the type in messages.
+        read: Converts a text from a query. It returns the text itself if it cannot be converted.
     """
 
     schema: Mapping[str, Any]
@@ -31,7 +34,7 @@ class Kind:
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is an integer of JSON."""
+    """Return whether the value is an integer in JSON."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -89,7 +92,7 @@ SECONDS: Final = Kind(
     _seconds,
 )
 FLAG: Final = Kind({"type": "boolean"}, _is_flag, "true or false", _flag)
-#: A tag's number: beyond 2^53 some clients have it as a string only.
+#: A number of a tag. Some clients cannot represent integers above 2^53, so a string is accepted too.
 NUMBER: Final = Kind(_NUMBER, _is_digits, "an integer, or a string of its digits")
 LIMIT: Final = Kind(
     {
@@ -132,13 +135,13 @@ OPTIONS: Final = Kind(
 
 
 def words(*each: str) -> Kind:
-    """Return the kind of one of these strings."""
+    """Return the type of a field that is one of these strings."""
     return Kind({"enum": list(each)}, lambda value: isinstance(value, str) and value in each, " or ".join(each))
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A member of a body, or a parameter of a query. `about`: what it says, for the document."""
+    """A member of a body, or a parameter of a query. `about`: its description in the document."""
 
     name: str
     kind: Kind
@@ -148,12 +151,12 @@ class Field:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Its schema."""
+        """Its schema in the document."""
         return {**self.kind.schema, **(self.schema or {})}
 
 
 def read_body(found: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the members of a body, checked. Raises Problem for those that the call doesn't know, or of other types."""
+    """Return the members of a body. Raises Problem if one is unknown, is missing, or has the wrong type."""
     known = {field.name: field for field in fields}
     strange = sorted(found.keys() - known.keys())
     if strange:
@@ -172,7 +175,7 @@ def read_body(found: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, An
 
 
 def _plain(value: Any, kind: Kind) -> Any:
-    """Return a value with numbers that came as strings as numbers."""
+    """Return the value with numbers of a tag as integers."""
     if kind is NUMBER:
         return int(value)
     if kind is SCRAMBLE and isinstance(value, list):
@@ -181,7 +184,7 @@ def _plain(value: Any, kind: Kind) -> Any:
 
 
 def read_query(found: Mapping[str, str], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the parameters of a query, checked. Raises Problem for one that isn't known; InvalidArgument."""
+    """Return the parameters of a query. Raises Problem if one is unknown, InvalidArgument if one is invalid."""
     known = {field.name: field for field in fields}
     strange = sorted(found.keys() - known.keys())
     if strange:

@@ -1,32 +1,46 @@
-"""Guard: which hosts and origins are served, so that a page in a browser can't draw; and who a caller is."""
+"""Guard: the checks of host, origin and token, and the audit log of operators' calls and failed authentication."""
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
+from secrets import token_hex
 from typing import Any, Final
 
 from issuer.doors.access import Access, Caller
-from issuer.doors.web.problems import Problem
+from issuer.doors.web.replies import Message, Problem, Reply
 from issuer.errors import ConfigurationError, Unauthenticated, brief
 
-#: Names that every resolver, and every browser, takes for this machine.
+audit = logging.getLogger("issuer.audit")
+
+#: Names that every resolver and every browser resolves to this machine.
 _LOCAL: Final = ("localhost", "*.localhost")
-#: Hosts whose verdict is kept: a client can send any.
+#: Number of Host headers for which the result is cached. Clients can send any text.
 _KEPT: Final = 1000
 
 _BEARER: Final = b"bearer "
 
+#: Request ids that are accepted from clients. Other texts could look like a second line of the log.
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,100}")
+
 
 class HeaderGuard:
-    """Looks at the headers of each request."""
+    """Checks the headers Host and Origin, so that a page of another site cannot draw numbers through a browser."""
 
     def __init__(self, allowed: Sequence[str], *, any_host: bool = False) -> None:
-        """Take the names of this server: "*.example.com" for all below one, "*" for any. Raises ConfigurationError.
+        """Create a guard.
 
-        `any_host`: serve every name, as where callers need a token, which no page of another site has.
+        Args:
+            allowed: Names of this server. "*.example.com" means all names below example.com, "*" means any name.
+            any_host: Accept every name. This is safe if callers need a token, because no other site has one.
+
+        Raises:
+            ConfigurationError: `allowed` is not a list of names.
         """
-        named: Any = allowed  # of a settings file, say
+        named: Any = allowed  # it may come from a settings file
         if isinstance(named, str) or not all(isinstance(each, str) and each.strip() for each in named):
             raise ConfigurationError(f"allowed_hosts is a list of names, not {brief(allowed)}")
         self._allowed = {_name_of(each.strip().lower()) for each in (*_LOCAL, *allowed)}
@@ -35,11 +49,11 @@ class HeaderGuard:
         self._known: dict[bytes, bool] = {}
 
     def serves(self, host: bytes | None) -> bool:
-        """Whether that is the name of this server, or an address.
+        """Return whether the Host header is a name of this server, or an address.
 
-        A page of another site that has its name resolved to this server (DNS rebinding) sends its own name. A page can
-        only send an address if it came from there. No header, for which granian has an empty one: HTTP/1.0, which no
-        browser speaks.
+        A page of another site can make its own name resolve to this server (DNS rebinding). The browser then sends that
+        name. It sends an address only for pages that were loaded from the address. HTTP/1.0 has no Host header (granian
+        passes an empty one), and no browser uses HTTP/1.0.
         """
         if not host:
             return True
@@ -58,7 +72,7 @@ class HeaderGuard:
         return any(f"*.{'.'.join(above[at:])}" in self._allowed for at in range(1, len(above)))
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Problem for another server's name, or for a page of another site."""
+        """Raise Problem if the host is not a name of this server, or if a page of another site sends the request."""
         host = headers.get(b"host")
         if not self.serves(host):
             raise Problem(403, "wrong_host", "the Host header is not a name of this server; add it to `allowed_hosts`")
@@ -69,7 +83,7 @@ class HeaderGuard:
 
 
 def _name_of(host: str) -> str:
-    """Return the host without its port, an address without its brackets."""
+    """Return the host without its port, and an address without its brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".") if host.count(":") <= 1 else host
@@ -84,7 +98,7 @@ def _is_address(name: str) -> bool:
 
 
 def identified(access: Access, authorization: bytes | None) -> Caller:
-    """Return the caller that sent the header. Raises Unauthenticated."""
+    """Return the caller of a request by its Authorization header. Raises Unauthenticated."""
     if authorization is None:
         return access.identify(None)
     if authorization[:7].lower() != _BEARER:
@@ -92,3 +106,36 @@ def identified(access: Access, authorization: bytes | None) -> Caller:
             return access.identify(None)
         raise Unauthenticated("the Authorization header must be `Bearer TOKEN`")
     return access.identify(authorization[7:].strip().decode("latin-1"))
+
+
+# ------------------------------------------------------------------ audit
+
+
+def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) -> Reply:
+    """Log a call of an operator. Return the reply with the id of the request."""
+    request = _id(scope)
+    who = f"token {token!r}" if token else "a caller without a token"
+    audit.info("%s of tag %r: %s, by %s from %s, request %s", call, tag, reply.status, who, _from(scope), request)
+    return _named(reply, request)
+
+
+def unauthenticated(scope: Message, access: Access, error: Unauthenticated, reply: Reply) -> Reply:
+    """Count and log a request without a valid token. Return the reply with the id of the request."""
+    request = _id(scope)
+    access.failed("http", _from(scope), f"request {request}", error)
+    return _named(reply, request)
+
+
+def _named(reply: Reply, request: str) -> Reply:
+    return replace(reply, headers=[*reply.headers, (b"x-request-id", request.encode())])
+
+
+def _id(scope: Message) -> str:
+    """Return the id that the client or a proxy gave the request, else a new id."""
+    sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    return sent.decode() if _REQUEST_ID.fullmatch(sent) else token_hex(8)
+
+
+def _from(scope: Message) -> str:
+    client = scope.get("client")
+    return client[0] if client else "an unknown address"

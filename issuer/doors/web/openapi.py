@@ -1,4 +1,4 @@
-"""The document of the API in OpenAPI 3.1, made of the table of routes."""
+"""The OpenAPI 3.1 document, generated from the table of routes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from issuer.doors.web.replies import LINES
 from issuer.doors.web.routes import ROUTES, Route
 from issuer.doors.web.schemas import SCHEMAS
 
-#: What else a status means here.
+#: Descriptions of the statuses of problems.
 _TOLD: Final[Mapping[int, str]] = {
     400: "The request is malformed, or an argument is out of range",
     401: "The token is missing or unknown",
@@ -104,7 +104,7 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def statuses(route: Route) -> list[int]:
-    """Return the statuses of its problems."""
+    """Return the statuses of the problems that a route can have."""
     found = {400, 403, 500}
     if route.scope:
         found |= {401, 404, 409, 422, 429, 503}
@@ -135,6 +135,6 @@ def _bad(status: int) -> dict[str, Any]:
     response: dict[str, Any] = {"description": _TOLD[status], "content": content}
     if status in (429, 503):
         response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until a retry"}}
-    if status == 401:  # noqa: PLR2004 - Unauthorized
+    if status == HTTPStatus.UNAUTHORIZED:
         response["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
     return response

@@ -1,4 +1,4 @@
-"""The page of the API: the document as HTML, in one piece, without a script."""
+"""The page /docs: the OpenAPI document as HTML, without scripts and without other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ td, th { text-align: left; vertical-align: top; padding: 0.2rem 0.8rem 0.2rem 0;
 a { color: inherit; }
 """
 
-#: Nothing is loaded, sent or run; the style is this one.
+#: Content-Security-Policy: the page loads, sends and runs nothing. Only its own style is allowed.
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -31,7 +31,7 @@ POLICY: Final = (
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Return the page."""
+    """Return the page for a document."""
     info = document["info"]
     title = f"{escape(info['title'])} {escape(info['version'])}"
     parts = [
@@ -87,7 +87,7 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Return a schema in a few words."""
+    """Return a short description of a schema."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'
@@ -106,6 +106,6 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _inline(text: str) -> str:
-    """Return a text as HTML, what stands between backquotes as code."""
+    """Return a text as HTML. Words between backquotes become code."""
     pieces = escape(text, quote=False).split("`")
     return "".join(f"<code>{each}</code>" if at % 2 else each for at, each in enumerate(pieces))

@@ -1,15 +1,38 @@
-"""Replies: status, headers and body, as they are sent."""
+"""Replies: results of calls, and errors as problem details (RFC 9457)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+import logging
+import traceback
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass
+from http import HTTPStatus
+from math import ceil
+from pathlib import Path
 from typing import Any, Final
 
-from starlette.types import Receive, Scope, Send
+from issuer import errors
+from issuer.advice import http
+from issuer.errors import IssuerError
+from issuer.views import view
 
+log = logging.getLogger("issuer.doors.web")
+
+#: The types of ASGI.
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 JSON: Final = b"application/json"
@@ -17,10 +40,15 @@ LINES: Final = b"application/x-ndjson"
 TEXT: Final = b"text/plain; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
 
-#: Headers of every reply: a number must not come out of a cache, and no browser may take JSON for a page.
+#: Headers of every reply. No cache may return a number again, and no browser may display JSON as a page.
 ALWAYS: Final[Headers] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+#: Header of the last reply of a connection.
+LAST: Final[Headers] = ((b"connection", b"close"),)
 
-#: Members that hold a number of a tag, as JSON strings if the client asks for these.
+START: Final = "http.response.start"
+BODY: Final = "http.response.body"
+
+#: Members that hold a number of a tag. With `as=string` they are JSON strings.
 NUMBERS: Final = frozenset(
     (
         *("number", "numbers", "first", "last", "value", "counter", "drawn"),
@@ -28,13 +56,42 @@ NUMBERS: Final = frozenset(
         *("cur", "mark", "next_cur", "next_max", "old", "new", "gap"),
     )
 )
-#: Members with numbers within that are no tag's: what makes them, by the names that the store has, and counts.
+#: Members with integers inside that are counts or settings, not numbers of a tag.
 _OTHERS: Final = frozenset({"scheme", "waste", "layout"})
+
+#: Status of each error: the first line that fits. All other errors have 500, because an operator must act.
+STATUSES: Final[tuple[tuple[type[IssuerError], int], ...]] = (
+    (errors.Unauthenticated, 401),
+    (errors.Forbidden, 403),
+    (errors.Refused, 403),
+    (errors.UnknownTag, 404),
+    (errors.TagExists, 409),
+    (errors.LimitReached, 409),
+    (errors.FormatOverflow, 409),
+    (errors.NotDecodable, 422),
+    (errors.InvalidArgument, 400),
+    (errors.ForeignHash, 500),
+    (errors.ConfigurationError, 422),
+    (errors.TooManyRequests, 429),
+    (errors.Unavailable, 503),
+    (errors.FenceError, 503),
+    (errors.StoreBehind, 503),
+)
+
+#: Retry-After in seconds for errors that have no time of their own. An operator must act first.
+LATER: Final = 10.0
+
+#: The log shows this many calls of a traceback.
+_CALLS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply, which is an ASGI application that sends itself. `rest`: pieces of the body that are sent after it."""
+    """A reply.
+
+    Attributes:
+        rest: Pieces of the body that are sent after `body`. None means that `body` is the whole body.
+    """
 
     body: bytes = b""
     media: bytes = JSON
@@ -42,49 +99,109 @@ class Reply:
     headers: Headers = ()
     rest: Iterable[bytes] | AsyncIterable[bytes] | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; to HEAD without its body."""
-        del receive
+    async def send(self, method: str, send: Send, *, last: bool = False) -> None:
+        """Send the reply, without its body if the method is HEAD. `last`: close the connection after it."""
         headers = [*ALWAYS, *self.headers]
-        if self.status != 204:  # noqa: PLR2004 - No Content
+        if last:
+            headers = [*(each for each in headers if each not in LAST), *LAST]
+        if self.status != HTTPStatus.NO_CONTENT:
             headers.append((b"content-type", self.media))
             if self.rest is None:
                 headers.append((b"content-length", b"%d" % len(self.body)))
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.body", "body": b""})
+        await send({"type": START, "status": self.status, "headers": headers})
+        if self.rest is None or method == "HEAD":
+            await send({"type": BODY, "body": b"" if method == "HEAD" else self.body})
             return
-        if self.rest is not None:
-            await send({"type": "http.response.body", "body": self.body, "more_body": True})
-            async for piece in self.rest if isinstance(self.rest, AsyncIterable) else _with_pauses(self.rest):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        await send({"type": "http.response.body", "body": self.body})
+        await send({"type": BODY, "body": self.body, "more_body": True})
+        async for piece in self.rest if isinstance(self.rest, AsyncIterable) else _with_pauses(self.rest):
+            await send({"type": BODY, "body": piece, "more_body": True})
+        await send({"type": BODY, "body": b""})
 
 
 async def _with_pauses(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece
-        await asyncio.sleep(0)  # a million numbers take 0.2 s: the other requests have their turn in between
+        await asyncio.sleep(0)  # a million numbers take 0.2 s: other requests run in between
 
 
 def dumped(content: object) -> bytes:
-    """Return JSON in UTF-8, without blanks. A lone surrogate, as of a plugin's words, stays escaped."""
+    """Return JSON in UTF-8, without blanks. A lone surrogate, as in a message of a plugin, stays escaped."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")
 
 
 def shown(content: Mapping[str, Any], *, as_string: bool, status: int = 200, headers: Headers = ()) -> Reply:
-    """Return a reply of JSON. `as_string`: a tag's numbers as strings, for clients whose integers end at 2^53."""
+    """Return a reply with JSON. `as_string`: numbers of a tag are strings."""
     return Reply(dumped(as_strings(content) if as_string else content), status=status, headers=headers)
 
 
 def as_strings(content: Any, name: str = "") -> Any:
-    """Return the content with a tag's numbers as strings. `name`: of the member that it is."""
+    """Return the content with the numbers of a tag as strings. `name`: the member that has the content."""
     if isinstance(content, Mapping):
         return {key: each if key in _OTHERS else as_strings(each, key) for key, each in content.items()}
     if isinstance(content, list | tuple):
         return [as_strings(each, name) for each in content]
     whole = isinstance(content, int) and not isinstance(content, bool)
     return str(content) if whole and name in NUMBERS else content
+
+
+# ------------------------------------------------------------------ problems
+
+
+class Problem(Exception):
+    """A request that is rejected before any operation begins. Nothing was changed."""
+
+    def __init__(self, status: int, code: str, detail: str, *, headers: Headers = (), **values: object) -> None:
+        """`values`: further members of the reply, by name."""
+        super().__init__(detail)
+        self.status, self.code, self.headers, self.values = status, code, headers, values
+
+
+def status_of(error: IssuerError) -> int:
+    """Return the status for an error of the library."""
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+
+
+def answer(error: Exception, route: str, *, as_string: bool = False, closed: bool = False) -> Reply:
+    """Return the reply to a request that failed.
+
+    Args:
+        error: Any exception. Only the log has details of an unexpected one.
+        route: Name for the log, without values from the request.
+        as_string: Numbers of a tag are strings.
+        closed: The issuer is closed. The client can retry at another server.
+    """
+    if isinstance(error, Problem):
+        return _problem(error.status, error.code, str(error), error.values, error.headers)
+    if isinstance(error, IssuerError):
+        return _of_library(error, as_string=as_string, closed=closed)
+    # The message and the traceback are not logged: both may contain secrets of a client or an operator.
+    log.error("%s: %s in %s", route, type(error).__name__, _place(error))
+    return _problem(500, "internal", "internal error: the server's log has the details", {})
+
+
+def _of_library(error: IssuerError, *, as_string: bool, closed: bool) -> Reply:
+    status = 503 if closed and type(error) is IssuerError else status_of(error)
+    values = {name: value for name, value in view(error).items() if name not in ("error", "message", "code")}
+    if error.drawn:
+        values["drawn"] = list(error.drawn)
+    headers: list[tuple[bytes, bytes]] = []
+    if status in (429, 503):
+        later = error.retry_after if isinstance(error, errors.Unavailable) else 1.0 if closed else LATER
+        headers.append((b"retry-after", b"%d" % max(1, ceil(later))))
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return _problem(status, error.code, error.told(http), as_strings(values) if as_string else values, headers)
+
+
+def _problem(status: int, code: str, detail: str, values: Mapping[str, Any], headers: Headers = ()) -> Reply:
+    """Return problem details. With the type about:blank, the title must be the phrase of the status."""
+    title = HTTPStatus(status).phrase
+    content = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, **values}
+    return Reply(dumped(content), PROBLEM, status, headers)
+
+
+def _place(error: Exception) -> str:
+    """Return the last calls before the failure, the innermost first, without their arguments."""
+    frames = traceback.extract_tb(error.__traceback__)[-_CALLS:]
+    return " < ".join(f"{each.name} ({Path(each.filename).name}:{each.lineno})" for each in reversed(frames))

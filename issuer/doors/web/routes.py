@@ -1,7 +1,8 @@
-"""The table of routes: Starlette's, and the document, are both made of it."""
+"""The table of routes. The application, the OpenAPI document and /docs use it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +25,7 @@ from issuer.doors.web.fields import (
     Field,
     words,
 )
-from issuer.doors.web.replies import Reply
+from issuer.doors.web.replies import Problem, Reply
 from issuer.doors.web.service import Service
 from issuer.operations.tag_options import TAG_OPTIONS
 from issuer_persistence.records import HIGHEST
@@ -54,7 +55,7 @@ _KINDS: Final = {
     "whole": WHOLE, "number": NUMBER, "text": TEXT, "flag": FLAG, "step": STEP, "limit": LIMIT, "scramble": SCRAMBLE,
     "shards": SHARDS, "options": OPTIONS,
 }  # fmt: skip
-#: Forms of a value that only JSON has.
+#: Additional help for values that have another form in JSON.
 _FORMS: Final = {
     "scramble": ". Or a list of pairs: a number, and the name of the key from this number on",
     "shards": ". An object also sets `shard_bits`, `app_bits` or `app`",
@@ -62,7 +63,7 @@ _FORMS: Final = {
 
 
 def _member(name: str) -> Field:
-    """Return the member of a body for a setting of a tag."""
+    """Return the member of a body that sets a setting of a tag."""
     option = TAG_OPTIONS[name]
     range = {"minimum": option.lowest, "maximum": option.highest}
     kind = _KINDS[option.kind] if option.kind in _KINDS else words(*option.words)
@@ -75,12 +76,20 @@ _CHANGEABLE: Final = tuple(_member(name) for name in TAG_OPTIONS if name != "ord
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method of a path. `name`: the operation's; `told`: what it does, for the document.
+    """A method of a path.
 
-    `scope`: what a token needs, one of several; (): nothing, and no token. `of_all`: it is about all tags unless its
-    query names one. `query`, `body`: what it takes; None: no body. `reply`: the schema of its reply; "": there is none.
-    `plain`: it gives the bare number as text too. `line`: the schema of a line, if it can reply with a line for each
-    tag. `checked`: whether its handler asks for the scope.
+    Attributes:
+        name: Name of the operation.
+        told: Description of the operation, for the document.
+        scope: Scopes of which the token needs one. () means that no token is needed.
+        reply: Schema or media type of the reply. "" means that the reply has no body.
+        query: Parameters of the query.
+        body: Members of the body. None means that the request has no body.
+        statuses: Statuses of successful replies.
+        plain: The reply can also be the bare number as text.
+        line: Schema of a line, if the reply can have a line for each tag.
+        key: The route accepts an Idempotency-Key.
+        checked: The handler checks the scope itself.
     """
 
     method: str
@@ -100,22 +109,22 @@ class Route:
 
     @property
     def of_tag(self) -> bool:
-        """Whether its path names a tag."""
+        """Whether the path has a tag."""
         return "{tag}" in self.path
 
     @property
     def draws(self) -> bool:
-        """Whether it draws numbers of the tag, or has them drawn."""
+        """Whether the route draws numbers of the tag, or loads them."""
         return self.scope == ISSUE
 
     @property
     def of_numbers(self) -> bool:
-        """Whether it is for those who draw: they may make names up."""
+        """Whether tokens that draw may call it. Such callers can send any name, so the tag is looked up first."""
         return self.of_tag and "issue" in self.scope
 
     @property
     def parameters(self) -> tuple[Field, ...]:
-        """All that its query takes."""
+        """All parameters of the query."""
         own = (_TAG, _AS, *self.query) if self.of_tag else (_AS, *self.query)
         if not self.scope:
             return self.query
@@ -123,7 +132,7 @@ class Route:
 
     @property
     def members(self) -> tuple[Field, ...]:
-        """All that its body takes."""
+        """All members of the body."""
         return (*(self.body or ()), _TIMEOUT)
 
 
@@ -227,3 +236,24 @@ ROUTES: Final = (
           "application/json"),
     Route("GET", "/docs", "docs", "This API as a page for people.", upkeep.page, (), "text/html"),
 )  # fmt: skip
+
+_PATTERNS: Final = [
+    (
+        re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path))),
+        {route.method: route for route in ROUTES if route.path == path},
+    )
+    for path in dict.fromkeys(route.path for route in ROUTES)
+]
+
+
+def route_of(method: str, path: str) -> tuple[Route, dict[str, str]]:
+    """Return the route of a path as it was sent, and the segments that its path names. Raises Problem."""
+    for pattern, methods in _PATTERNS:
+        if found := pattern.fullmatch(path):
+            route = methods.get("GET" if method == "HEAD" else method)
+            if route is None:
+                allowed = ", ".join(sorted({*methods} | ({"HEAD"} if "GET" in methods else set())))
+                allow = [(b"allow", allowed.encode())]
+                raise Problem(405, "method_not_allowed", f"this path allows {allowed}", headers=allow)
+            return route, found.groupdict()
+    raise Problem(404, "not_found", "no route has this path; /docs lists all routes")

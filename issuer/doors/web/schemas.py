@@ -1,4 +1,4 @@
-"""Schemas of replies, made of the records that are shown."""
+"""Schemas of replies. Most are derived from the dataclasses that the replies show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
     Any: {},
 }
 
-#: A number of a tag: a string of its digits with ?as=string.
+#: A number of a tag. With `as=string` it is a string of digits.
 NUMBER: Final[Schema] = {"type": ["integer", "string"], "minimum": -1, "maximum": HIGHEST, "pattern": "^[0-9]+$"}
 _TEXT: Final[Schema] = {"type": "string"}
 _OBJECT: Final[Schema] = {"type": "object"}
@@ -43,7 +43,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _of_type(hint: Any, name: str = "") -> Schema:
-    """Return the schema of a type. `name`: of the member that has it, as a tag's numbers may be strings."""
+    """Return the schema of a type. `name`: the member, because numbers of a tag may be strings."""
     if hint is int and name in NUMBERS:
         return NUMBER
     if hint in _PLAIN or hint in _NAMES:
@@ -59,8 +59,8 @@ def _of_type(hint: Any, name: str = "") -> Schema:
 
 
 def _record(kind: type, *, without: Sequence[str] = (), maybe: Collection[str] = (), **more: Schema) -> Schema:
-    """Return the schema of a record's view. `without`: fields it leaves out, `maybe`: those it may; `more`: adds."""
-    # Some modules import these for type checkers only.
+    """Return the schema of a dataclass. `without`: hidden fields; `maybe`: optional fields; `more`: further members."""
+    # Some modules import these two names for type checkers only.
     hints = get_type_hints(kind, localns={"Mapping": Mapping, "Sequence": Sequence})
     names = [each.name for each in fields(kind) if each.name not in without]
     properties = {name: _of_type(hints[name], name) for name in names} | more
@@ -85,7 +85,7 @@ _NAMES: Final[Mapping[Any, str]] = {
     Waste: "Waste",
 }
 
-#: What numbers that come of no counter have no use for.
+#: Fields that only tags with a counter have.
 _COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "ahead")
 _CODE: Final = _or_null({"type": "string"}) | {"description": "Error code; null: it answers, or there is none"}
 _NEXT: Final = _or_null({"type": "string"}) | {"description": "`cursor` of the next page; null on the last page"}
@@ -103,7 +103,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "Numbers": _shape({"tag": _TEXT, "numbers": {"type": "array", "items": NUMBER}}),
     "Range": _shape({"tag": _TEXT, "first": NUMBER, "last": NUMBER}),
-    # A strategy's parts stand beside these, under the names that it gives them.
+    # The parts of a strategy are further members. The strategy names them.
     "Decoded": {
         **_record(Decoded, without=("fields",), maybe={each.name for each in fields(Decoded)} - {"tag", "value"}),
         "additionalProperties": {"type": "integer"},

@@ -1,4 +1,4 @@
-"""The service behind the routes: an issuer, and what the application was made with."""
+"""State that all routes of an application share."""
 
 from __future__ import annotations
 
@@ -15,29 +15,34 @@ from issuer.doors.rates import Bucket, RateBuckets
 from issuer.errors import StoreUnavailable, TooManyRequests
 from issuer.settings import Settings
 
-#: Seconds that a look at Redis and the store may take in all, and for which it holds.
+#: Seconds that one check of Redis and the store may take in total, and for which its result is valid.
 LOOK_WITHIN: Final = 2.0
 LOOK_FOR: Final = 1.0
-#: Seconds that a reply waits for a look. Kubernetes takes a probe without a reply within 1 s for one that failed.
+#: Seconds that a reply waits for a check. Kubernetes counts a probe without a reply within 1 s as failed.
 LOOK_WAITED_FOR: Final = 0.5
 
-#: Seconds for which a tag counts as one without texts: a format that another process gives it is seen after that.
+#: Seconds for which a tag counts as one without texts. A format that another process sets is used after this time.
 PLAIN_FOR: Final = 1.0
-#: The most tags of which that is kept.
+#: Largest number of tags for which this is remembered.
 _PLAIN_MOST: Final = 10_000
 
-#: Content type and body of /metrics.
+#: Function that returns the content type and the body of /metrics.
 Exposition = Callable[[], tuple[str, bytes]]
 
 
 @dataclass(slots=True)
 class Service:
-    """An issuer, and what the application was made with. `longest`: seconds that a call may ask for, at most.
+    """An issuer and the options of the application.
 
-    `rates`: where new keys are counted. `look_ups`: of tags that it does not know yet.
-    `stopping`: whether a stop of the server has begun.
-    `plain`: by tag, until when it is known that its numbers have no texts, on the monotonic clock. `document`, `page`:
-    the contents of /openapi.json and /docs; `policy`: the page's Content-Security-Policy.
+    Attributes:
+        longest: Largest timeout of a call, in seconds.
+        rates: Rate limits of new Idempotency-Keys.
+        look_ups: Look-ups of tags that this process has not used yet.
+        document: Content of /openapi.json.
+        page: Content of /docs.
+        policy: Content-Security-Policy of /docs.
+        stopping: The server has begun to stop.
+        plain: Tags whose numbers have no texts, each with the monotonic time until which this is valid.
     """
 
     ids: AsyncIssuer
@@ -57,9 +62,9 @@ class Service:
     _looking: asyncio.Task[Readiness] | None = None
 
     def count_key(self, owner: str) -> Callable[[], object]:
-        """Count a new Idempotency-Key of a token; return what takes that back. Raises TooManyRequests."""
+        """Count a new Idempotency-Key of a token. Return a function that undoes this. Raises TooManyRequests."""
         bucket = self._keys.get(owner)
-        if bucket is None:  # no token has this name
+        if bucket is None:  # a name with a colon cannot be the name of a token
             bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.settings.keys_per_second)
         if wait := bucket.take():
             problem = f"more than {bucket.most} new Idempotency-Keys in a second (keys_per_second)"
@@ -67,7 +72,7 @@ class Service:
         return bucket.give_back
 
     async def composed(self, tag: str, timeout: float | None) -> bool:
-        """Return whether the tag's numbers have texts, periods or shards; see AsyncIssuer.composed."""
+        """Return whether the numbers of the tag have texts, periods or shards; see AsyncIssuer.composed."""
         if await self.ids.composed(tag, timeout=timeout):
             self.plain.pop(tag, None)
             return True
@@ -77,9 +82,9 @@ class Service:
         return False
 
     async def beneath(self) -> Readiness:
-        """Return what is known of Redis and the store: of this second if they answer in time, else what was seen last.
+        """Return whether Redis and the store answer: the result of this second, or the previous one if they are late.
 
-        All that ask at once share a look.
+        Requests that arrive at the same time share one check.
         """
         if self._looking is None and monotonic() >= self._seen_until:
             self._looking = asyncio.create_task(self._look())

@@ -1,4 +1,4 @@
-"""Handlers of tags: list, create, inspect, configure, delete, and the pages of a ledger."""
+"""Handlers of the routes for tags: list, create, inspect, configure, delete, and pages of the ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from issuer.doors.web.service import Service
 from issuer.errors import CorruptState, Forbidden, InvalidArgument
 from issuer.views import view
 
-#: Entries of a page, if the client doesn't say it, and the most.
+#: Default and largest number of entries in a page.
 PAGE: Final = 100
 PAGE_MOST: Final = 1000
 
@@ -30,7 +30,7 @@ def _count(query: Mapping[str, Any]) -> int:
 
 
 async def tags(service: Service, call: RequestCall) -> Reply:
-    """Show a page of the tags that the caller may read, by name."""
+    """Show a page of the tags that the caller may read, sorted by name."""
     count, beyond = _count(call.query), None
     if "cursor" in call.query:
         beyond = place(call.query["cursor"])
@@ -39,7 +39,7 @@ async def tags(service: Service, call: RequestCall) -> Reply:
     refusal: Forbidden | None = None
     try:
         call.caller.need("read")
-    except Forbidden as error:  # a token for some tags sees these
+    except Forbidden as error:  # a token that is valid for some tags lists only those
         refusal = error
     found = await service.ids.tags(timeout=call.timeout)
     if refusal is not None:
@@ -55,38 +55,38 @@ async def tags(service: Service, call: RequestCall) -> Reply:
 
 
 async def create(service: Service, call: RequestCall) -> Reply:
-    """Make a tag."""
+    """Create a tag."""
     said = {name: value for name, value in call.body.items() if name not in ("tag", "timeout")}
     made = await service.ids.create(call.tag, timeout=call.timeout, **said)
     place = (b"location", b"/v1/tags/" + quote(made.tag, safe="").encode())
-    # With exist_ok it may have been there: that it was made can't be said.
+    # With exist_ok the tag may exist already, and the result does not show it.
     status = 200 if said.get("exist_ok") else 201
     return shown(view(made), as_string=call.as_string, status=status, headers=[place])
 
 
 async def inspect(service: Service, call: RequestCall) -> Reply:
-    """Show all that is known of a tag."""
+    """Show the settings and the state of a tag."""
     found = await service.ids.inspect(call.tag, timeout=call.timeout)
     return shown(view(found), as_string=call.as_string)
 
 
 async def configure(service: Service, call: RequestCall) -> Reply:
-    """Change a tag."""
+    """Change settings of a tag."""
     said = {name: value for name, value in call.body.items() if name != "timeout"}
-    service.plain.pop(call.tag, None)  # before, and after: a draw beside it may see the tag as it was
+    service.plain.pop(call.tag, None)  # before and after: a concurrent draw may still see the old settings
     changed = await service.ids.configure(call.tag, timeout=call.timeout, **said)
     service.plain.pop(call.tag, None)
     return shown(view(changed), as_string=call.as_string)
 
 
 async def delete(service: Service, call: RequestCall) -> Reply:
-    """Retire a tag."""
+    """Delete a tag."""
     await service.ids.delete(call.tag, timeout=call.timeout)
     return Reply(status=204)
 
 
 async def segments(service: Service, call: RequestCall) -> Reply:
-    """Show a page of a tag's ledger."""
+    """Show a page of the ledger of a tag."""
     beyond = place(call.query["cursor"]) if "cursor" in call.query else None
     if beyond is not None and not _is_position(beyond):
         raise InvalidArgument("must be the `next` of a page", value=call.query["cursor"], argument="cursor")
@@ -99,19 +99,19 @@ async def segments(service: Service, call: RequestCall) -> Reply:
 
 
 def _is_position(place: Any) -> bool:
-    """Whether a page of a ledger can have ended there."""
+    """Return whether this can be the last entry of a page."""
     if not isinstance(place, list | tuple) or [*map(is_whole, place)] != [True, True, False]:
         return False
     return isinstance(place[2], str)
 
 
 def cursor(place: Any) -> str:
-    """Return the cursor of a place."""
+    """Return the cursor for the last entry of a page."""
     return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def place(cursor: str) -> Any:
-    """Return the place. InvalidArgument if that is no cursor."""
+    """Return the last entry of the previous page. Raises InvalidArgument."""
     try:
         return json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (NoBase64, UnicodeError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Handlers for operators: verify, doctor, halt, recover; and the server's own routes."""
+"""Handlers of the routes for operators (verify, doctor, halt, recover), and of the server's own routes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 from issuer.advice import http
 from issuer.care.aio import Verdict
 from issuer.doors.web.calls import RequestCall
-from issuer.doors.web.problems import Problem, answer
-from issuer.doors.web.replies import LINES, Reply, as_strings, dumped, shown
+from issuer.doors.web.replies import LINES, Problem, Reply, answer, as_strings, dumped, shown
 from issuer.doors.web.service import Service
 from issuer.threads import in_thread
 from issuer.views import view
 
 
 async def verify(service: Service, call: RequestCall) -> Reply:
-    """Compare ledger, store and Redis: reply at the end, or with a line for each tag as soon as it is checked."""
+    """Check the ledger. Reply at the end, or with a line for each tag as soon as it is checked."""
     if not call.as_lines:
         found = await service.ids.verify(call.tag or None, timeout=call.timeout)
         return shown({"discrepancies": list(map(view, found))}, as_string=call.as_string)
     outcomes = service.ids.engine.care.verified(call.tag or None, call.timeout)
-    first = await anext(outcomes, None)  # an error of the whole request must come before the status is sent
+    first = await anext(outcomes, None)  # if the whole request fails, this raises before the status is sent
     if first is not None and first.error is not None and call.tag:
         raise first.error
     return Reply(media=LINES, rest=_lines(first, outcomes, as_string=call.as_string))
@@ -40,20 +39,20 @@ async def _lines(outcome: Verdict | None, others: AsyncIterator[Verdict], *, as_
 
 
 async def doctor(service: Service, call: RequestCall) -> Reply:
-    """Examine everything."""
+    """Check the installation, and list risks and remedies."""
     found = await service.ids.doctor(most=call.query.get("most"), timeout=call.timeout)
     findings = [view(each) | {"remedy": each.told(http)} for each in found]
     return shown({"findings": findings}, as_string=call.as_string)
 
 
 async def halt(service: Service, call: RequestCall) -> Reply:
-    """Stop a tag's reservations."""
+    """Stop all reservations of a tag."""
     await service.ids.halt(call.tag, timeout=call.timeout)
     return Reply(status=204)
 
 
 async def recover(service: Service, call: RequestCall) -> Reply:
-    """Recover a tag, or show what that would do."""
+    """Recover a tag, or show what this would change."""
     dry_run = call.body.get("dry_run", True)
     at_least = call.body.get("at_least", 0)
     done = await service.ids.recover(call.tag, at_least=at_least, dry_run=dry_run, timeout=call.timeout)
@@ -61,45 +60,46 @@ async def recover(service: Service, call: RequestCall) -> Reply:
 
 
 async def alive(service: Service, call: RequestCall) -> Reply:
-    """Say that the loop runs."""
+    """Reply that the event loop runs."""
     del service
     return shown({"status": "ok"}, as_string=call.as_string)
 
 
 async def readyz(service: Service, call: RequestCall) -> Reply:
-    """Say whether this process serves, and what is known of Redis, the store and halted tags.
+    """Reply whether this process accepts requests. Also show whether Redis and the store answer, and the halted tags.
 
-    Only a stop makes it not ready: numbers in hand are served while a server is away, and other tags while one is
-    halted. All servers have the same Redis and store, so a load balancer would take every one of them out at once.
+    Only a stop makes the process not ready. While Redis or the store is down, buffered numbers are still served. While
+    a tag is halted, other tags are served. All servers share Redis and the store: if an outage made them not ready, a
+    load balancer would remove all of them at once.
     """
     if service.stopping:
         detail = "this server is stopping: send new requests to another one"
         raise Problem(503, "stopping", detail, headers=[(b"retry-after", b"1")], ready=False)
     content = view(await service.beneath())
     halted = content.pop("halted")
-    # Anybody may ask: names of tags, and of servers in messages, are for those who may read them.
+    # This route needs no token, so names of tags are shown only to callers that may read the tags.
     shown_tags = [tag for tag in halted if call.caller.may("read", tag)]
     content |= {"ready": True, "halted": len(halted), "halted_tags": shown_tags}
     return shown(content, as_string=call.as_string)
 
 
 async def metrics(service: Service, call: RequestCall) -> Reply:
-    """Show the metrics that the server counts."""
+    """Show the metrics of the server."""
     del call
     if service.metrics is None:
         raise Problem(404, "not_found", "this server has no metrics")
-    media, body = await in_thread(service.metrics)  # it may read other workers' files
+    media, body = await in_thread(service.metrics)  # it may read the files of other workers
     return Reply(body, media.encode())
 
 
 async def document(service: Service, call: RequestCall) -> Reply:
-    """Show the document of the API."""
+    """Show the OpenAPI document."""
     del call
     return Reply(service.document)
 
 
 async def page(service: Service, call: RequestCall) -> Reply:
-    """Show the same to people."""
+    """Show the OpenAPI document as a page for people."""
     del call
     policy = [(b"content-security-policy", service.policy), (b"referrer-policy", b"no-referrer")]
     return Reply(service.page, b"text/html; charset=utf-8", headers=policy)
