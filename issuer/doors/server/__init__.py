@@ -1,6 +1,6 @@
-"""The server behind `issuer serve`: one process supervises workers, each of which serves HTTP and RESP over one issuer.
+"""The server behind `issuer serve`: a supervisor and its workers. Each worker serves HTTP and RESP over one issuer.
 
-Workers are forked from a supervisor that has no threads and holds no connection: they begin with everything imported,
-and one that died is replaced within milliseconds. The sockets are the supervisor's, so connections that come meanwhile
-wait in place of being refused. A pipe whose other end the supervisor alone holds ends them with it.
+The supervisor has no threads and no connections, and forks the workers after all imports. So it replaces a dead worker
+within milliseconds. It owns the listening sockets: until a new worker accepts them, connections wait and are not
+refused. Each worker ends if the supervisor dies, because a pipe between them closes.
 """

@@ -1,4 +1,4 @@
-"""Files that a server's process may have open: one budget for both protocols, with a reserve for the process itself."""
+"""The limit of open files of a process, shared by its connections, with a reserve for its own files."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Final
 
 from issuer.errors import ConfigurationError
 
-#: As many as a process asks the system for, if that allows them.
+#: The limit that a process requests from the system.
 FILES_MOST: Final = 65_536
 
-#: Connections of one protocol that a worker has at most, and at least.
+#: Largest and smallest number of connections per protocol in a worker.
 CONNECTIONS_MOST: Final = 10_000
 CONNECTIONS_LEAST: Final = 50
 
-#: Files of the process itself beside its connections to Redis: the store's, those of the metrics, what listens.
+#: Files for the store, the metrics and the listening sockets. Connections to Redis are counted separately.
 _OWN: Final = 168
 
 
 def raise_limit() -> None:
-    """Raise the soft limit of open files to the hard one: many systems leave it at 1024, for programs of old."""
+    """Raise the soft limit of open files to the hard limit. Many systems set the soft limit to 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, FILES_MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # a system with a limit of its own
+        with suppress(OSError, ValueError):  # the system has another limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def connections(protocols: int, to_redis: int) -> int:
-    """Return how many connections of each protocol a worker may have. ConfigurationError if these are too few."""
+    """Return the number of connections per protocol in a worker. Raises ConfigurationError if it is too small."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES_MOST if soft == resource.RLIM_INFINITY else soft
     each = (files - _OWN - to_redis) // protocols

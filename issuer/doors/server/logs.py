@@ -1,4 +1,4 @@
-"""Logs of a server: lines of text, or of JSON, on stderr. No number that was issued and no token is among them."""
+"""Logs of a server: text or JSON lines on stderr. They contain no issued number and no token."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
 
 from issuer.advice import command_line
 from issuer.clock import monotonic
+from issuer.doors.web.replies import Message, Receive, Send
 from issuer.errors import IssuerError
 
 log = logging.getLogger("issuer.doors.server.requests")
 
-_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-_App = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
+_App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _NUMBER = re.compile(r"/(decode|who)/.*", re.DOTALL)
 
 
 class _Line(logging.Formatter):
-    """A line per record. Of an exception it has the class, what it says, and where it was raised: no traceback."""
+    """One line per record. An exception is shown by its class, message and place, without a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
         message = _message(record)
         if record.exc_info and record.exc_info[1] is not None:
             message += f": {_raised(record.exc_info[1])}"
-        # One record, one line, whatever a tag or the error of a library has in it.
+        # A message may contain line breaks, for example from an error of another library.
         return self.line(record, " ".join(message.splitlines()))
 
     def line(self, record: logging.LogRecord, message: str) -> str:
@@ -43,7 +41,7 @@ class _Line(logging.Formatter):
 
 
 class _JsonLine(_Line):
-    """The same as an object."""
+    """One JSON object per record."""
 
     def line(self, record: logging.LogRecord, message: str) -> str:
         """Return the line."""
@@ -63,7 +61,7 @@ def _raised(error: BaseException) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """Return what the record says, errors of the library in the words of the command line."""
+    """Return the message. Errors of the issuer have the advice for the command line."""
     if isinstance(record.args, tuple) and any(isinstance(each, IssuerError) for each in record.args):
         return str(record.msg) % tuple(_in_words(each) for each in record.args)
     return record.getMessage()
@@ -74,7 +72,7 @@ def _in_words(value: object) -> object:
 
 
 def begin(log_format: str, *, verbose: bool) -> None:
-    """Send all records of this process to stderr, from INFO upwards; `verbose`: from DEBUG."""
+    """Send the log of this process to stderr, from level INFO. `verbose`: from level DEBUG."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLine() if log_format == "json" else _Line())
     root, ours = logging.getLogger(), logging.getLogger("issuer")
@@ -87,7 +85,7 @@ def begin(log_format: str, *, verbose: bool) -> None:
     threading.excepthook = _thread_failed
     sys.unraisablehook = _unraisable
     logging.captureWarnings(True)  # noqa: FBT003 - the library's signature
-    # Its lines of information tell the last number issued.
+    # Its INFO records contain the last issued number.
     logging.getLogger("issuer.extension").setLevel(logging.WARNING)
 
 
@@ -110,12 +108,12 @@ def fail(error: BaseException) -> None:
 
 
 def logged(app: _App) -> _App:
-    """Return the application, with a line in the log for each of its requests."""
+    """Return an application that logs a line for each request."""
 
-    async def logging_app(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
+    async def logging_app(scope: Message, receive: Receive, send: Send) -> None:
         began, status = monotonic(), 0
 
-        async def sending(message: MutableMapping[str, Any]) -> None:
+        async def sending(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
@@ -130,6 +128,6 @@ def logged(app: _App) -> _App:
 
 
 def _path(path: str) -> str:
-    """Return the path as it may be logged: without the number that was asked about, on one line."""
+    """Return the path for the log: on one line, and without the number in it."""
     shown = _NUMBER.sub(r"/\1/...", path)
     return shown if shown.isprintable() else ascii(shown)

@@ -1,4 +1,4 @@
-"""Options of a server, as the settings have them, and what must not be served."""
+"""Options of a server, with the check that it is not open to other machines by accident."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from issuer.settings import Settings, host_and_port
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address at which one protocol is served. `name`: http or resp; `source`: where the setting came from.
+    """An address at which one protocol is served.
 
-    `family`, `address`: as `socket` has them.
+    Attributes:
+        name: http or resp.
+        family: Address family, as in the module `socket`.
+        address: Address, as in the module `socket`.
+        source: Place of the setting, for messages.
     """
 
     name: str
@@ -26,21 +30,18 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone reaches it."""
+        """Whether only this machine can reach it."""
         return ipaddress.ip_address(self.address[0].partition("%")[0]).is_loopback
 
     def shown(self, port: int) -> str:
-        """Return it as a URL, with the port that was bound."""
+        """Return the URL with the port that was bound."""
         host = self.address[0]
         return f"{'http' if self.name == 'http' else 'redis'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a server.
-
-    `given`: the arguments of `connect`, `config` among them.
-    """
+    """Options of a server. `given`: arguments of `connect`, also `config`."""
 
     settings: Settings
     given: Mapping[str, Any]
@@ -49,12 +50,12 @@ class ServerOptions:
 
     @property
     def has_redis(self) -> bool:
-        """Whether there is a Redis, for which the server runs a keeper."""
+        """Whether Redis is used. If so, the server runs a keeper."""
         return bool(self.settings.redis_url != "none")
 
     @classmethod
     def of(cls, settings: Settings, given: Mapping[str, Any], *, verbose: bool) -> ServerOptions:
-        """Put them together. Raises ConfigurationError."""
+        """Return the options of these settings. Raises ConfigurationError if they contradict each other."""
         sources = settings.sources
         named = (("http", settings.http), ("resp", settings.resp))
         endpoints = tuple(_endpoint(name, text, sources[name]) for name, text in named if text)
@@ -81,6 +82,6 @@ def _endpoint(name: str, text: str, source: str) -> Endpoint:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(f"{name} from {source}: there is no host {host!r}: {error}") from error
-    # Of a name that has both, IPv4: what clients find in any case.
+    # A name may have both kinds of addresses. IPv4 is preferred, because every client supports it.
     family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return Endpoint(name, family, address, source)

@@ -1,4 +1,4 @@
-"""A whole server: its sockets, its workers, and its keeper."""
+"""`issuer serve`: the sockets, the workers and the keeper of a server."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from issuer_persistence.opening import store_class
 
 log = logging.getLogger("issuer.doors.server")
 
-#: Where the processes count, by prometheus_client, which looks for it when it is imported.
+#: Variable with the directory of the metrics files. prometheus_client reads it when it is imported.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
-#: What the extra brings.
+#: Packages of the extra `server` that every server needs.
 _EXTRA = ("granian", "prometheus_client")
 
 
 def serve(options: ServerOptions) -> int:
-    """Serve until a signal comes; return the exit code. Raises ConfigurationError."""
+    """Serve until a signal arrives. Return the exit code. Raises ConfigurationError."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, _end_at_start)
     logs.begin(options.settings.log_format, verbose=options.verbose)
     raise_limit()
-    connections(len(options.endpoints), options.settings.redis_connections)  # told here rather than by a worker
+    connections(len(options.endpoints), options.settings.redis_connections)  # raises before a worker starts
     sockets = listen(options.endpoints)
     with ExitStack() as ends:
         for each in sockets.values():
@@ -73,13 +73,13 @@ def serve(options: ServerOptions) -> int:
 
 
 def _end_at_start(_number: int, _frame: FrameType | None) -> None:
-    """End before anything is served: what was made until now is taken away."""
+    """Exit during the start. Exit handlers remove the temporary files."""
     sys.exit(0)
 
 
 @contextmanager
 def _counting_together() -> Iterator[None]:
-    """Have the processes count in files of one folder, so that each can tell the metrics of all."""
+    """Let all processes write their metrics to one directory, so that each can show the metrics of all."""
     if os.environ.get(FOLDER):
         yield
         return
@@ -99,14 +99,14 @@ def _counting_together() -> Iterator[None]:
 
 
 def _forgetting(*, several: bool) -> Callable[[int], object]:
-    """Return what takes a process that has ended out of the metrics."""
+    """Return a function that removes an exited process from the metrics."""
     from issuer.metrics import forget
 
     return forget if several else lambda _process: None
 
 
 def _prepare(options: ServerOptions) -> None:
-    """Import what the workers need, once for all. ConfigurationError if the extra is missing."""
+    """Import the modules of the workers before they are forked. Raises ConfigurationError if the extra is missing."""
     try:
         for name in _EXTRA:
             import_module(name)
@@ -115,7 +115,7 @@ def _prepare(options: ServerOptions) -> None:
     import_module("issuer.doors.server.worker")
     for endpoint in options.endpoints:
         import_module("issuer.doors.web.app" if endpoint.name == "http" else "issuer.doors.resp.server")
-    with suppress(StoreError):  # connecting reports what is wrong with the URL
+    with suppress(StoreError):  # the connection reports the error later
         store_class(options.settings.store_url)
 
 
@@ -132,13 +132,13 @@ def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) 
 
 
 def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report], None]) -> None:
-    """Extend every tag of the store in time, until the lifeline is at its end."""
+    """Run the keeper: load segments for every tag of the store, until the supervisor closes the lifeline."""
     from issuer.metrics import install
 
     stop = threading.Event()
 
     def end_with_supervisor() -> None:
-        # Not a read: a worker's loop has made it one that doesn't block.
+        # Not os.read: the event loop of a worker has made the shared pipe non-blocking.
         while not wait([lifeline.end], ALIVE_EVERY):
             report(Alive())
         stop.set()

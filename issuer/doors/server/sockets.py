@@ -1,4 +1,4 @@
-"""Sockets that a server listens on: made before any process of it, so that a port in use is told at once."""
+"""Listening sockets. They are created before the processes, so that a port in use is reported at once."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from issuer.clock import monotonic
 from issuer.doors.server.options import Endpoint
 from issuer.errors import ConfigurationError
 
-#: How many connections may wait to be accepted.
+#: Number of connections that may wait to be accepted.
 BACKLOG = 1024
 
-#: Seconds for handshakes that have begun to end, and at most until all who have connected are accepted.
+#: Seconds for running handshakes to finish, and the longest time until all connections are accepted.
 HANDSHAKES: Final = 0.2
 ACCEPTING: Final = 1.0
 
-#: The same on every platform of Linux that Python has wheels for; Python's `socket` does not name it.
+#: Has this value on every Linux platform with Python wheels. The module `socket` has no name for it.
 _SO_ATTACH_FILTER: Final = 26
-#: A program of the packet filter, over a TCP header: drop packets that have SYN without ACK, let all others pass.
+#: Program for the packet filter (BPF) over a TCP header: drop packets with SYN but without ACK, accept all others.
 _NO_SYN: Final = (
-    (0x30, 0, 0, 13),  # load the byte of flags
+    (0x30, 0, 0, 13),  # load the flags
     (0x54, 0, 0, 0x12),  # keep SYN and ACK
-    (0x15, 0, 1, 0x02),  # SYN alone: go on, else skip a line
+    (0x15, 0, 1, 0x02),  # SYN without ACK: continue, else skip one line
     (0x06, 0, 0, 0),  # drop
     (0x06, 0, 0, 0xFFFFFFFF),  # pass
 )
-#: Where in Linux's tcp_info of a listening socket stands how many connections wait to be accepted.
+#: Offset in Linux's tcp_info of a listening socket: the number of connections that wait to be accepted.
 _WAITING_AT: Final = 24
 
 _WHY = {
@@ -44,10 +44,10 @@ _WHY = {
 
 
 def listen(endpoints: Iterable[Endpoint]) -> dict[str, socket.socket]:
-    """Return a listening socket for each, by name. Raises ConfigurationError, and listens nowhere then.
+    """Return a listening socket for each endpoint, by name. Raises ConfigurationError and closes all if one fails.
 
-    All workers accept from the same sockets. With sockets of their own (SO_REUSEPORT) a second server would start on
-    the same port without a word, and connections that wait for a worker that dies would die with it.
+    All workers accept from the same sockets. If each worker had its own socket (SO_REUSEPORT), a second server could
+    start on the same port without an error, and connections that wait for a worker would be lost if it died.
     """
     with ExitStack() as failed:
         sockets = {each.name: failed.enter_context(_bound(each)) for each in endpoints}
@@ -58,7 +58,7 @@ def listen(endpoints: Iterable[Endpoint]) -> dict[str, socket.socket]:
 def _bound(endpoint: Endpoint) -> socket.socket:
     bound = socket.socket(endpoint.family, socket.SOCK_STREAM)
     try:
-        # Connections of a server that has just ended are no reason to wait a minute.
+        # Else the port stays in use for a minute after a server ends, because of its old connections.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.family == socket.AF_INET6:
@@ -73,16 +73,16 @@ def _bound(endpoint: Endpoint) -> socket.socket:
 
 
 def close(sockets: Iterable[socket.socket]) -> None:
-    """Close sockets from which other processes accept: let nobody else connect, and wait for those who have.
+    """Close sockets from which other processes accept, after all clients that have connected are accepted.
 
-    Linux resets connections that wait to be accepted when the last copy of a socket is closed, with the requests that
-    their clients have sent. So new handshakes are dropped first: their clients send them again after a second, and are
-    refused then. Elsewhere there is no such filter, and clients that connect in the very moment of the end are reset.
+    When the last copy of a socket is closed, Linux resets the connections that wait to be accepted, and their requests
+    are lost. So new handshakes are dropped first. Their clients retry after a second and are refused then. Other
+    systems lack this filter: a client that connects just before the end may be reset.
     """
     listening = list(sockets)
     if sys.platform == "linux":
         for each in listening:
-            with suppress(OSError):  # an imitation of Linux without the filter
+            with suppress(OSError):  # a system that emulates Linux without the filter
                 _drop_handshakes(each)
         time.sleep(HANDSHAKES)
         deadline = monotonic() + ACCEPTING
@@ -99,6 +99,6 @@ def _drop_handshakes(listening: socket.socket) -> None:
 
 
 def _waiting(listening: socket.socket) -> int:
-    """Return how many connections wait to be accepted."""
+    """Return the number of connections that wait to be accepted."""
     info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING_AT + 4)
     return int(struct.unpack_from("I", info, _WAITING_AT)[0])

@@ -1,4 +1,4 @@
-"""Supervisor: starts the processes of a server, replaces those that die, and ends them all in order."""
+"""The supervisor: starts the processes of a server, replaces those that die, and stops all in order."""
 
 from __future__ import annotations
 
@@ -20,47 +20,49 @@ from issuer.errors import ConfigurationError, IssuerError
 
 log = logging.getLogger("issuer.doors.server")
 
-#: Seconds that all processes together have to end in order. Then they are killed.
+#: Seconds in which all processes must stop. Then they are killed.
 STOPPING: Final = 4.7
-#: Seconds before a process that died is started again: the first time, and at most, doubled each time in between.
+#: Seconds before a process that died is started again: first and longest pause. The pause doubles each time.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0
-#: A process that has lived for this many seconds is started again as if it had never died.
+#: After a process has run for this many seconds, the next pause is the first one again.
 SOUND: Final = 30.0
 
-#: Seconds between two reports of a process that it is alive, and between two looks of the supervisor at them.
+#: Seconds between two reports of a process that it is alive, and between two checks of the supervisor.
 ALIVE_EVERY: Final = 1.0
-#: A process is killed if this many looks in a row found no report. Looks are counted, not seconds: the supervisor does
-#: not look while the whole machine stands still, so a machine that wakes up has no hung process.
+#: A process is killed if this many checks in a row found no report. Checks are counted instead of seconds: while the
+#: whole machine is suspended there are no checks, so no process is killed after the machine resumes.
 SILENT_LOOKS: Final = 30
 
 #: Signals that stop the server.
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-#: Signals that would end a process, and mean nothing here.
+#: Signals that have no effect on the server. By default they would end a process.
 MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
-#: Forked, not spawned: an interpreter that imports all this takes half a second or more. The supervisor has no threads,
-#: which a fork would lose with the locks that they hold.
+#: Processes are forked: a new interpreter would need half a second or more for its imports. The supervisor has no
+#: threads, so no lock can be held during a fork.
 _processes = multiprocessing.get_context("fork")
 
 
 class _Pipe:
-    """A pipe that nothing is written to: its reading end is at its end once every writing end is closed."""
+    """A pipe without data. The reading end reports end of file once every copy of the writing end is closed."""
 
     def __init__(self) -> None:
         self.reading, self._writing = os.pipe()
 
     def cut(self) -> None:
-        """Close the writing end: of this process, or of the child that has got a copy."""
+        """Close the writing end of this process."""
         if self._writing >= 0:
             os.close(self._writing)
             self._writing = -1
 
 
 class Lifeline:
-    """Two pipes that tell children how far a stop is. Both are at their end if the supervisor is dead.
+    """Two pipes that signal a stop to the children. Both also report end of file if the supervisor dies.
 
-    `stopping`: at its end when a stop has begun. `end`: at its end when the child has to end.
+    Attributes:
+        stopping: Descriptor that reports end of file when a stop begins.
+        end: Descriptor that reports end of file when the child must end.
     """
 
     def __init__(self) -> None:
@@ -68,36 +70,39 @@ class Lifeline:
         self.stopping, self.end = self._stopping.reading, self._end.reading
 
     def begin_stop(self) -> None:
-        """Tell all children that a stop has begun."""
+        """Signal to all children that a stop has begun."""
         self._stopping.cut()
 
     def cut(self) -> None:
-        """Tell all children to end; in a child: close its copies."""
+        """Signal to all children that they must end. In a child, this closes its copies."""
         self._stopping.cut()
         self._end.cut()
 
 
 @dataclass(slots=True)
 class Ready:
-    """A child reports that it serves."""
+    """Report of a child that it serves."""
 
 
 @dataclass(slots=True)
 class Alive:
-    """A child reports, every ALIVE_EVERY seconds, that it does its work."""
+    """Report of a child, every ALIVE_EVERY seconds, that it runs."""
 
 
 Report = Ready | Alive | IssuerError
-#: What a child does: until the lifeline's `end` is at its end. It reports that it is alive, and once that it serves, or
-#: an error.
+#: Work of a child. It returns when `Lifeline.end` reports end of file. It reports Alive regularly, and Ready or an
+#: error once.
 Job = Callable[[Lifeline, Callable[[Report], None]], None]
 
 
 @dataclass(slots=True)
 class _Child:
-    """A place for a process. `starts`: how often one was started here.
+    """A child process and its replacements.
 
-    `deaths`: how often one has died here, without one that was sound in between. `silent`: looks since its last report.
+    Attributes:
+        starts: Number of processes that were started.
+        deaths: Number of deaths in a row, each after less than SOUND seconds.
+        silent: Number of checks since the last report.
     """
 
     name: str
@@ -109,7 +114,7 @@ class _Child:
     starts: int = 0
     deaths: int = 0
     silent: int = 0
-    #: When to start a process, on the monotonic clock.
+    #: Monotonic time of the next start. None if a process runs, or if none must be started.
     due: float | None = field(default=0.0)
 
     def forget(self) -> None:
@@ -121,7 +126,7 @@ class _Child:
 
 
 class Supervisor:
-    """Runs a process for each job, until a signal comes or one of them can't begin."""
+    """Runs a process for each job, until a signal arrives or a process cannot start."""
 
     def __init__(
         self,
@@ -132,10 +137,14 @@ class Supervisor:
         drain_delay: float = 0.0,
         close: Callable[[], object] = lambda: None,
     ) -> None:
-        """`jobs`: with the name of each, for the log.
+        """Create a supervisor.
 
-        `serving`: called once, when all serve. `ended`: called with the id of a process that has ended.
-        `drain_delay`: seconds between SIGTERM and the end of the children. `close`: called at the end of that time.
+        Args:
+            jobs: Names for the log, and jobs.
+            serving: Called once, when all children serve.
+            ended: Called with the id of each process that has ended.
+            drain_delay: Seconds between SIGTERM and the signal to the children that they must end.
+            close: Called at the end of `drain_delay`.
         """
         self._children = [_Child(name, job) for name, job in jobs]
         self._serving: Callable[[], object] | None = serving
@@ -146,7 +155,7 @@ class Supervisor:
         self._signalled, self._signal = os.pipe()
         os.set_blocking(self._signalled, False)
         os.set_blocking(self._signal, False)
-        #: When the children are told to end, and when those that have not ended are killed, on the monotonic clock.
+        #: Monotonic times: when the children are signalled to end, and when the remaining ones are killed.
         self._drained: float | None = None
         self._end: float | None = None
         self._next_look = 0.0
@@ -154,11 +163,11 @@ class Supervisor:
         self._killed = False
 
     def run(self) -> int:
-        """Return the exit code: 0 after a signal, 1 if a process had to be killed, 128 and more after a second signal.
+        """Return the exit code: 0 after a signal, 1 if a process was killed, 128 or more after a second signal.
 
-        Raises the error of a process that can't begin.
+        Raises the error of a process that cannot start.
         """
-        # What is there now is there for good: the collector needn't touch it, so that children go on sharing it.
+        # Exclude the existing objects from garbage collection, so that the children keep sharing their memory.
         gc.collect()
         gc.freeze()
         with self._catching():
@@ -180,7 +189,7 @@ class Supervisor:
 
     @contextmanager
     def _catching(self) -> Iterator[None]:
-        """Have signals wake the loop. Those that are ignored, as SIGHUP under nohup, stay so."""
+        """Let signals wake the loop. Ignored signals, such as SIGHUP under nohup, stay ignored."""
 
         def caught(number: int, _frame: FrameType | None) -> None:
             with suppress(BlockingIOError):
@@ -197,7 +206,7 @@ class Supervisor:
                 signal.signal(each, handler)
 
     def _signals(self) -> int | None:
-        """Begin to stop at the first signal, and return the second."""
+        """Begin a stop at the first signal. Return the second signal."""
         with suppress(BlockingIOError):
             for number in os.read(self._signalled, 64):
                 name = signal.Signals(number).name
@@ -206,8 +215,8 @@ class Supervisor:
                 elif self._drained is not None or self._end is not None:
                     return number
                 else:
-                    # SIGTERM comes from what starts and stops services. The others come from a terminal, where a
-                    # person waits.
+                    # SIGTERM is sent by a service manager. The other signals come from a terminal, where a person
+                    # waits, so they have no delay.
                     delay = self._drain_delay if number == signal.SIGTERM else 0.0
                     log.info(
                         "received %s: stopping%s", name, f" after serving for another {delay:g} s" if delay else ""
@@ -217,17 +226,17 @@ class Supervisor:
         return None
 
     def _stop(self) -> None:
-        """Have the children end."""
+        """Signal to the children that they must end."""
         if self._end is None:
             self._close()
-            self._serving = None  # a child that is ready only now has no socket to tell of
+            self._serving = None  # the sockets are closed, so their ports cannot be logged any more
             self._end = monotonic() + STOPPING
             self._lifeline.cut()
             for child in self._children:
                 child.due = None
 
     def _look(self) -> None:
-        """Kill the children that have not reported for too long; they are replaced as others that die."""
+        """Kill children that have not reported for too long. They are replaced like other dead processes."""
         now = monotonic()
         if now < self._next_look or self._end is not None:
             return
@@ -267,9 +276,9 @@ class Supervisor:
         child.starts += 1
 
     def _become(self, child: _Child, theirs: Connection) -> None:
-        """Do the job, in the child; leave nothing open of the supervisor's that says whether it lives."""
-        # Ctrl-C reaches all processes of a terminal, and systemd's SIGTERM all of a unit: the supervisor decides when
-        # each ends.
+        """Run the job in the child. First close all copies of the supervisor's pipes, so that its death is noticed."""
+        # Ctrl-C is sent to all processes of a terminal, and systemd sends SIGTERM to all of a unit. Children ignore
+        # both, because the supervisor decides when each of them ends.
         for number in (*SIGNALS, *MEANINGLESS):
             signal.signal(number, signal.SIG_IGN)
         self._lifeline.cut()
@@ -282,7 +291,7 @@ class Supervisor:
         os.set_blocking(theirs.fileno(), False)
 
         def report(said: Report) -> None:
-            # The supervisor is dead, and the lifeline says so; or it does not run, and the pipe is full.
+            # The supervisor is dead, or it is suspended and the pipe is full. A report is not needed in either case.
             with suppress(OSError):
                 theirs.send(said)
 
@@ -295,7 +304,7 @@ class Supervisor:
             log.exception("%s failed", child.name)
             report(IssuerError(f"{child.name} failed with {type(error).__name__}: the log has the details"))
             os._exit(1)
-        # Threads that still wait for a server that hangs must not keep the process.
+        # Threads may still wait for Redis or the store. They must not keep the process alive.
         logging.shutdown()
         os._exit(0)
 
@@ -345,7 +354,7 @@ class Supervisor:
                 child.report = None
             return
         if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
-            # At the start an operator is there to mend it. Later it may be mended while others serve.
+            # At the start an operator can correct the error. Later, the other processes continue to serve.
             self._error = self._error or said
             self._stop()
         else:

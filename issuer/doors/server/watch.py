@@ -1,4 +1,4 @@
-"""A keeper's look at tags and servers."""
+"""The regular check of tags, Redis and the store by a keeper."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from issuer.api.blocking import Issuer
 from issuer.errors import IssuerError
 from issuer.terminal import numbered, plain
 
-#: Seconds between two looks for new tags and at the servers.
+#: Seconds between two checks.
 EVERY = 2.0
 
 
 class Watch:
-    """Keeps every tag of the store, and tells what has changed since the last look."""
+    """Keeps every tag of the store loaded, and reports changes since the last check."""
 
     def __init__(
         self, issuer: Issuer, tell: Callable[[str], object], warn: Callable[[str], object] | None = None
     ) -> None:
-        """`tell`: called with what has changed; `warn`: with trouble, and when it is over; None: as `tell`."""
+        """`tell`: called with each change; `warn`: called when an error begins or ends, None: the same as `tell`."""
         self._issuer = issuer
         self._tell = tell
         self._warn = warn or tell
@@ -28,14 +28,14 @@ class Watch:
 
     @property
     def counted(self) -> str:
-        """How many tags there are, in words."""
+        """The number of tags as text."""
         return numbered(len(self._tags), "tag")
 
     def look(self) -> list[str]:
-        """Keep every tag of the store; return what has changed. Raises what keeps one of the servers from working."""
+        """Keep every tag of the store. Return the changes. Raises the error if Redis or the store does not answer."""
         before, self._tags = self._tags, {record.tag for record in self._issuer.keep()}
-        # The sweep leaves unreachable servers to the callers' errors, and a keeper has no callers. Without a tag it
-        # does not ask Redis at all.
+        # The sweep reports no outage, because callers get errors. A keeper has no callers, so it checks Redis here.
+        # Without tags the sweep sends no command to Redis at all.
         trouble = self._issuer.ready().redis
         if trouble is not None:
             raise trouble
@@ -43,7 +43,7 @@ class Watch:
                 *(f"tag {plain(tag)} is gone" for tag in sorted(before - self._tags))]  # fmt: skip
 
     def again(self) -> None:
-        """Look, and tell trouble once: when it begins, when it changes, and when it is over."""
+        """Check once. Report an error when it begins, when it changes, and when it ends."""
         try:
             changes = self.look()
         except IssuerError as error:
@@ -56,7 +56,7 @@ class Watch:
             self._tell(change)
 
     def trouble(self, error: IssuerError) -> None:
-        """Tell it, unless it is what was told last."""
+        """Report an error, unless it was the last one that was reported."""
         said = error.told(command_line)
         if said != self._trouble:
             self._trouble = said

@@ -1,4 +1,4 @@
-"""A worker: one event loop with an issuer, and the servers of both protocols over it."""
+"""A worker process: an event loop with an issuer, and the servers of HTTP and the Redis protocol over it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer.doors.server")
 
-#: Seconds that requests under way have when the server is stopped. What waits for a number then gets an error.
+#: Seconds that running requests may take when the server stops. Callers that still wait for a number get an error.
 DRAINING: Final = 1.2
-#: Seconds that the answers of those have to leave.
+#: Seconds for sending these errors.
 ANSWERING: Final = 0.3
 
-#: Seconds that a client of HTTP has for the head of a request, and between two of them.
+#: Seconds in which an HTTP client must send the head of a request, also between two requests.
 IDLE: Final = 30.0
 
 
 class _Granian(embed.Server):
-    """Granian in a loop and on a socket of ours."""
+    """Granian in an existing event loop, on a socket that listens already."""
 
     def __init__(self, app: Any, listening: socket.socket, most: int = CONNECTIONS_MOST) -> None:
         super().__init__(
@@ -53,15 +53,15 @@ class _Granian(embed.Server):
             backlog=BACKLOG,
             backpressure=most,
             http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000)),
-            # What its threads log has tracebacks in it, and its lines of requests have numbers.
+            # Its other lines contain tracebacks, and paths with numbers that were issued.
             log_level=LogLevels.critical,
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
         )
         self._listening = listening
 
     def _init_shared_socket(self) -> None:
-        """Give its threads the socket, of which they close their copy."""
-        # Its stub lacks the arguments: descriptor, whether it is a Unix socket, backlog.
+        """Pass the socket to its threads. They close the descriptor, so they get a copy."""
+        # The type stub lacks the arguments: descriptor, whether it is a Unix socket, backlog.
         self._shd = cast("Any", net).SocketHolder(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
 
 
@@ -74,13 +74,13 @@ def run(
     *,
     first: bool,
 ) -> None:
-    """Serve until the lifeline is at its end. `first`: whether this worker speaks for all."""
+    """Serve until the supervisor closes the lifeline. `first`: this worker logs warnings that concern all workers."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_Worker(options, sockets, report, access, first=first).serve(lifeline))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's, where it is installed."""
+    """Return the event loop of uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -107,17 +107,17 @@ class _Worker:
         self._stop = asyncio.Event()
 
     async def serve(self, lifeline: Lifeline) -> None:
-        """Serve, and end in order."""
+        """Serve until the supervisor ends this process, then stop in order."""
         loop = asyncio.get_running_loop()
         self._say_alive(loop)
         for pipe, event in ((lifeline.stopping, self._stopping), (lifeline.end, self._stop)):
             loop.add_reader(pipe, self._cut, loop, pipe, event)
         options = self._options
-        if not self._first:  # one of several warnings is enough
+        if not self._first:  # the first worker logs these warnings for all
             default_is_known()
             logging.getLogger("issuer.doors.access").setLevel(logging.CRITICAL)
         access = self._access
-        access.look()  # the file may have changed since this process was forked from the supervisor, which read it
+        access.look()  # the tokens file may have changed since the supervisor read it
         ids = aconnect(**options.given)
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
@@ -140,7 +140,7 @@ class _Worker:
             for each in self._sockets.values():
                 each.close()
             await asyncio.gather(*(door.close(DRAINING) for door in doors))
-            # Requests that wait for a number past that are told that there will be none.
+            # Requests that still wait for a number get an error now.
             await ids.close()
             await asyncio.gather(*(door.close(ANSWERING) for door in doors))
 
@@ -149,12 +149,12 @@ class _Worker:
         event.set()
 
     def _say_alive(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell the supervisor now and then that this loop turns."""
+        """Report to the supervisor, every ALIVE_EVERY seconds, that this event loop runs."""
         self._report(Alive())
         loop.call_later(ALIVE_EVERY, self._say_alive, loop)
 
     async def _drain(self, doors: Sequence[_Http | _Resp]) -> None:
-        """Have clients take other connections, once a stop has begun: they are still served here meanwhile."""
+        """When a stop begins, close each connection after its next reply, so that clients move to another server."""
         await self._stopping.wait()
         for door in doors:
             door.drain()
@@ -166,9 +166,9 @@ class _Worker:
         return await _Resp.open(ids, self._access, look_ups, listening, most=most)
 
     async def _look(self, ids: AsyncIssuer) -> None:
-        """Ask the store once, so that what is wrong with the settings is told at the start, and not to each caller.
+        """Query the store once, so that wrong settings end the server at its start.
 
-        A store that is away is waited for: callers get 503 until it is back.
+        If the store is down, the server starts anyway. Callers get 503 until the store answers.
         """
         try:
             await ids.tags()
@@ -179,14 +179,14 @@ class _Worker:
 
 
 async def _looking(access: Access) -> None:
-    """Look at the file of tokens by time: a token that was revoked ends whether or not a request comes."""
+    """Check the tokens file regularly, so that a revoked token also ends on connections without new requests."""
     while True:
         await asyncio.sleep(LOOK_EVERY)
         access.look()
 
 
 class _Http:
-    """HTTP on granian. `task`: ends only if granian does."""
+    """The HTTP server. `task`: it ends only if granian ends."""
 
     def __init__(
         self,
@@ -215,18 +215,18 @@ class _Http:
         self.task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._server.serve())
 
     def drain(self) -> None:
-        """End each connection with its next reply; /readyz answers 503 from now on."""
+        """Close each connection after its next reply, and answer /readyz with 503."""
         self._app.drain()
 
     async def close(self, seconds: float) -> None:
-        """Take no new connections, and wait for the answers under way. Twice: go on waiting."""
+        """Accept no new connections, and wait for running requests. A second call continues to wait."""
         self._server.stop()
         if self.task is not None:
             await asyncio.wait({self.task}, timeout=seconds)
 
 
 class _Resp:
-    """Redis's protocol, as a server of the loop's own."""
+    """The server of the Redis protocol."""
 
     task = None
 
@@ -237,20 +237,20 @@ class _Resp:
     async def open(
         cls, ids: AsyncIssuer, access: Access, look_ups: LookUps, listening: socket.socket, *, most: int
     ) -> _Resp:
-        """Begin to serve."""
+        """Start the server."""
         from issuer.doors.resp.server import start
 
-        # A fifth is for those that are told that there are too many.
+        # One fifth of the connections is reserved for clients that get the error that there are too many.
         served = await start(ids, access, sock=listening.dup(), clients_most=most * 4 // 5, look_ups=look_ups)
         return cls(served)
 
     def drain(self) -> None:
-        """End each connection with its next reply."""
+        """Close each connection after its next reply."""
         if self._server is not None:
             self._server.drain()
 
     async def close(self, seconds: float) -> None:
-        """Take no new connections, and wait for the answers under way. Twice is harmless."""
+        """Accept no new connections, and wait for running commands. A second call does nothing."""
         server, self._server = self._server, None
         if server is not None:
             await server.close(seconds)
