@@ -26,14 +26,14 @@ from issuer.tally import Tally
 log = logging.getLogger("issuer.doors.access")
 audit = logging.getLogger("issuer.audit")
 
-#: Seconds between two looks at the file. A change is taken when two looks in a row have seen the same file: one that is
-#: written in place may be a part of a file until then.
+#: Seconds between two checks of the file. A change is applied when two checks in a row find the same file. Until then a
+#: file that is written in place may be incomplete.
 LOOK_EVERY: Final = 0.5
 
-#: Bits of a file's mode that let others than its owner write it.
+#: Bits of the file mode that allow other users to write.
 _OTHERS: Final = 0o022
 
-#: Size and check sum of the content that the processes share.
+#: Size and checksum of the content that the processes share.
 _HEADER: Final = struct.Struct("=QQ")
 
 
@@ -78,7 +78,7 @@ class Caller:
         self._allow(scope, tag)
 
     def need_some(self, scope: Scope, tag: str, n: int) -> tuple[int, TooManyRequests | None]:
-        """Do the same for n requests; return how many are allowed, and the error for the others."""
+        """Do the same for n requests. Return the number of allowed requests, and the error for the others."""
         granted, wait = (n, 0.0) if self._bucket is None else self._bucket.take_some(n)
         self._allow(scope, tag)
         return granted, None if granted == n else self._used_up(wait)
@@ -97,7 +97,7 @@ class Caller:
             problem = f"token {self.name!r} may draw up to {bucket.most} numbers at once by its rate, not {n}"
             raise InvalidArgument(problem, tag=tag, value=n, argument="n")
         if wait := bucket.take(n - 1):
-            bucket.give_back()  # else a client that asks again too soon would never get as many as n
+            bucket.give_back()  # else a client that retries too soon never gets n numbers
             raise self._used_up(wait)
 
     def _used_up(self, wait: float) -> TooManyRequests:
@@ -121,17 +121,17 @@ class Caller:
 
 
 class _Published:
-    """The content of the file that is in force, for the process that made this and all that are forked from it."""
+    """The content of the tokens file that all processes of a server use: this process and those forked from it."""
 
     def __init__(self) -> None:
         self._file = nameless(self)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Give whether no other process has entered this."""
+        """Hold the lock on the content. Gives False if another process holds it."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # which of the two says "held" depends on the system
+        except (BlockingIOError, PermissionError):  # the system decides which of the two it raises
             yield False
             return
         try:
@@ -140,11 +140,11 @@ class _Published:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def put(self, content: bytes) -> None:
-        """Put it in force."""
+        """Replace the content."""
         os.pwrite(self._file, _headed(content) + content, 0)
 
     def get(self, known: bytes) -> bytes | None:
-        """Return what is in force; None if that is known, or is just being written, perhaps by one that was killed."""
+        """Return the content. None if it equals `known`, or is incomplete: a process writes it or was killed there."""
         header = os.pread(self._file, _HEADER.size, 0)
         if len(header) < _HEADER.size or header == _headed(known):
             return None
@@ -186,7 +186,7 @@ class Access:
         self._published = _Published()
         self._content = b""
         self._entries: list[Entry] = []
-        #: Of each digest the caller; None: the token has expired.
+        #: For each digest, the entry of the file and the caller. None means that the token has expired.
         self._callers: list[tuple[bytes, Entry, Caller | None]] = []
         self._complaint = ""
         self._changed: tuple[int, ...] = ()
@@ -220,7 +220,7 @@ class Access:
             raise Unauthenticated("no token was sent" if token is None else "the token is empty")
         digest = digest_of(token)
         found = None
-        # Each entry is looked at, also after the right one: the time taken says nothing of which one it is.
+        # All entries are compared, also after a match, so that the duration does not show which one matches.
         for known in self._callers:
             if hmac.compare_digest(known[0], digest):
                 found = known
@@ -242,7 +242,7 @@ class Access:
         if path is None:
             return
         try:
-            # Its place and size as well: an editor, or Kubernetes, puts another file there.
+            # The state includes inode and size, because an editor or Kubernetes replaces the file.
             state = _state(path.stat())
             settled, self._changed = state == self._changed, state
             if state != self._state and settled:
@@ -269,7 +269,7 @@ class Access:
             log.error("%s; the tokens that were read before stay valid", complaint)
 
     def _read(self, path: Path) -> tuple[int, ...]:
-        """Put the file in force; return the state that it had. Raises ConfigurationError."""
+        """Read and apply the file. Return its state. Raises ConfigurationError."""
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())

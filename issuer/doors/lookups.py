@@ -1,4 +1,4 @@
-"""Look-ups of tags that a process has not used yet, limited because clients can send any name."""
+"""Look-ups of tags that a process has not used yet. They are limited, because clients can send any name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from issuer.engine.aio import AsyncEngine
 from issuer.errors import TooManyRequests, Unavailable, UnknownTag
 from issuer.settings import seconds
 
-#: How many names are looked up at once, and how many more may wait for it.
+#: Number of names that are looked up at the same time, and of further names that may wait.
 AT_ONCE: Final = 8
 WAITING_MOST: Final = 1000
-#: Seconds that the store has for one. Numbers in Redis do not wait for a store that is silent: the draw finds them.
+#: Longest time of a look-up in seconds. If the store does not answer, the draw still finds numbers in Redis.
 WITHIN: Final = 0.5
-#: How many names that are not there the store is asked for in a second, by all processes of a server.
+#: Look-ups of unknown names per second, over all processes of a server.
 MISSES_PER_SECOND: Final = 100
-#: Seconds for which such a name is remembered, and how many of them are before those that have expired are dropped.
+#: Seconds for which an unknown name is remembered. Expired names are dropped when there are this many.
 REMEMBERED: Final = 1.0
 _REMEMBERED_MOST: Final = 1000
 
@@ -31,7 +31,7 @@ class LookUps:
     """
 
     def __init__(self, engine: AsyncEngine, rates: RateBuckets) -> None:
-        """`engine`: of the issuer that has the tags. `rates`: counts names that do not exist."""
+        """`engine`: the engine of the issuer. `rates`: counts look-ups of unknown names."""
         self.engine = engine
         self.knows = engine.knows
         self._misses: Bucket = rates.bucket(": names that are not there", MISSES_PER_SECOND)
@@ -40,10 +40,16 @@ class LookUps:
         self._missed: dict[str, tuple[float, UnknownTag]] = {}
 
     async def look_up(self, tag: str, timeout: float | None = None, *, draws: bool = True) -> None:
-        """Return if the tag is there, or may be; raise UnknownTag if it is not.
+        """Return if the tag exists, or if the store does not answer in time.
 
-        `draws`: whether the caller wants numbers, and gets none then. Raises Unavailable if others' look-ups leave no
-        time for this one.
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds. None means the timeout of the issuer.
+            draws: If True, an unknown tag counts as a rejected draw.
+
+        Raises:
+            UnknownTag: The tag does not exist.
+            Unavailable: Other look-ups took too long.
         """
         try:
             await self._in_time(tag, timeout)
@@ -53,7 +59,7 @@ class LookUps:
             raise
 
     async def exists(self, tag: str) -> bool:
-        """Whether the tag is there; see AsyncEngine.exists."""
+        """Return whether the tag exists; see AsyncEngine.exists."""
         try:
             await self._in_time(tag)
         except UnknownTag:
@@ -68,9 +74,9 @@ class LookUps:
             async with asyncio.timeout(within):
                 while (other := self._under_way.get(tag)) is not None:
                     await asyncio.wait((other,))
-                    if not other.cancelled():  # it is there, or may be
+                    if not other.cancelled():  # the tag exists, or the store did not answer
                         return
-                await self._look_up(tag, min(WITHIN, within / 2))  # the draw wants time as well
+                await self._look_up(tag, min(WITHIN, within / 2))  # the draw needs time too
         except TimeoutError:
             raise Unavailable(f"tag {tag!r}: too many unknown tags are being looked up", tag=tag) from None
 
@@ -83,7 +89,7 @@ class LookUps:
         done = self._under_way[tag] = asyncio.get_running_loop().create_future()
         try:
             async with self._free:
-                while wait := self._misses.take():  # noqa: ASYNC110 - other processes take from it as well
+                while wait := self._misses.take():  # noqa: ASYNC110 - other processes use the same limit
                     await asyncio.sleep(wait)
                 await self._ask(tag, within)
             done.set_result(None)
@@ -93,7 +99,7 @@ class LookUps:
 
     async def _ask(self, tag: str, within: float) -> None:
         try:
-            async with asyncio.timeout(within):  # a thread that asks the store may take a little longer
+            async with asyncio.timeout(within):  # the thread that queries the store may take a little longer
                 there = await self.engine.find(tag, within)
         except (Unavailable, TimeoutError):
             return

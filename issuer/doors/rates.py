@@ -18,26 +18,27 @@ from weakref import finalize
 from issuer.clock import monotonic
 from issuer.errors import ConfigurationError
 
-#: The most names of which a server counts.
+#: Largest number of names with a rate.
 NAMES_MOST: Final = 16_384
-#: How often a process tries to get a lock that another one holds for a microsecond. Then it goes on without: a process
-#: that was stopped just there must not stop the others, and all that is lost is the count of a few calls.
+#: Number of attempts to get a lock. Usually another process holds it for a microsecond. After these attempts a process
+#: continues without the lock, because a suspended process that holds it must not stop the others. Then the count may be
+#: wrong by a few calls.
 _TRIES: Final = 200
 
-#: What a second brings may come to a little less than it is, in floats.
+#: Tolerance for rounding of floats.
 _ROUNDING: Final = 1e-6
 
 _WORD: Final = 8
 
 
 def nameless(owner: object) -> int:
-    """Return the descriptor of a file for a process and those that are forked from it; open as long as the owner lives.
+    """Return the descriptor of a file without a name, for this process and those forked from it.
 
-    Nobody else can open it. So nobody else holds its locks; and none gets lost, as a lock does when a second descriptor
-    of its file is closed.
+    The descriptor stays open as long as `owner` lives. No other process can open the file, so no other process can hold
+    its locks. Also no second descriptor of the file can be opened: closing one would release all locks of a process.
     """
     if sys.platform == "linux":
-        descriptor = os.memfd_create("issuer")  # needs no folder that can be written
+        descriptor = os.memfd_create("issuer")  # needs no writable directory
     else:
         with TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
@@ -46,14 +47,14 @@ def nameless(owner: object) -> int:
 
 
 class RateBuckets:
-    """The rates of names, as far as they are used up: in memory that a process shares with those forked from it.
+    """Token buckets of names, in memory that a process shares with the processes forked from it.
 
-    For each name it holds one moment: when its rate would have begun to fill an empty bucket. A name has a place in a
-    table for as long as the server runs. A lock of the system's guards a place, and ends with the process that has it.
+    For each name the table holds one time: when an empty bucket would have started to fill. A name keeps its place in
+    the table until the server ends. A file lock protects each place. The system releases it if its process dies.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """`clock`: seconds that never go back, the same in all processes."""
+        """`clock`: monotonic time in seconds, the same in all processes."""
         self.clock = clock
         self._names = memoryview(mmap.mmap(-1, NAMES_MOST * _WORD)).cast("Q")
         self._began = memoryview(mmap.mmap(-1, NAMES_MOST * _WORD)).cast("d")
@@ -61,7 +62,7 @@ class RateBuckets:
         self._locks = nameless(self)
 
     def bucket(self, name: str, rate: float) -> Bucket:
-        """Return the bucket of the name, which the same name has in every process. Raises ConfigurationError."""
+        """Return the bucket of a name. All processes share it. Raises ConfigurationError if the table is full."""
         return Bucket(self, self._place(name), rate)
 
     def _place(self, name: str) -> int:
@@ -78,9 +79,16 @@ class RateBuckets:
         )
 
     def take(self, place: int, rate: float, n: int, *, some: bool = False) -> tuple[int, float]:
-        """Take n of a place's bucket, all or none; `some`: as many as there are. Below 0: give back.
+        """Take n tokens from the bucket at a place.
 
-        Return how many were taken, and the seconds until there will be one (`some`) or n of them.
+        Args:
+            place: Place in the table.
+            rate: Tokens per second, above 0.
+            n: Number of tokens. A negative number returns tokens.
+            some: If True, take fewer than n if the bucket has fewer. Else take all or none.
+
+        Returns:
+            The number of tokens that were taken, and the seconds until n tokens (with `some`: 1 token) are available.
         """
         full = max(1.0, rate)
         with self._locked(place):
@@ -95,7 +103,7 @@ class RateBuckets:
     @contextmanager
     def _locked(self, place: int) -> Iterator[None]:
         for _ in range(_TRIES):
-            with suppress(BlockingIOError, PermissionError):  # which of the two says "held" depends on the system
+            with suppress(BlockingIOError, PermissionError):  # the system decides which of the two it raises
                 fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
                 break
             os.sched_yield()
@@ -106,7 +114,7 @@ class RateBuckets:
 
 
 class Bucket:
-    """The token bucket of a name. It fills at `rate` per second, and holds one second's amount, at least 1."""
+    """The token bucket of a name. It fills at `rate` per second, and holds the amount of one second, at least 1."""
 
     __slots__ = ("_place", "_rates", "most", "rate")
 
@@ -115,14 +123,14 @@ class Bucket:
         self.rate, self.most = rate, max(1, floor(rate))
 
     def take(self, n: int = 1) -> float:
-        """Take n; return 0.0, or if there aren't as many the seconds until there will be."""
+        """Take n tokens and return 0.0. If there are fewer, take none and return the seconds until there are n."""
         taken, wait = self._rates.take(self._place, self.rate, n)
         return 0.0 if taken else wait
 
     def give_back(self) -> None:
-        """Give one back."""
+        """Return one token to the bucket."""
         self._rates.take(self._place, self.rate, -1)
 
     def take_some(self, n: int) -> tuple[int, float]:
-        """Take up to n; return how many, and the seconds until there will be another one."""
+        """Take up to n tokens. Return their number, and the seconds until the next token."""
         return self._rates.take(self._place, self.rate, n, some=True)

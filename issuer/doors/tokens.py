@@ -1,10 +1,10 @@
-"""Tokens of a server's callers: the file that lists them, and how a line of it is made.
+"""Tokens of a server's callers: the tokens file, and the creation of its lines.
 
-The file is TOML, one line a token, and holds hashes only:
+The file is TOML. It has one line per token, with a hash in place of the token:
 
     billing = { hash = "sha256:...", scopes = ["issue"], tags = ["orders", "invoice-*"], rate = 1000 }
 
-SHA-256 without salt and stretching is enough: a token is 256 random bits, which nobody can try out, unlike a password.
+SHA-256 without salt and stretching is enough. A token has 256 random bits, so it cannot be guessed like a password.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from issuer.errors import ConfigurationError, InvalidArgument, brief
 Scope = Literal["read", "issue", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
-#: What a token begins with, so that scanners for secrets find one that was left in a repository.
+#: Prefix of every token. Secret scanners can find a token in a repository by it.
 PREFIX: Final = "issuer_"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _KEYS: Final = ("hash", "scopes", "tags", "rate", "expires")
-#: The most hashes of one entry.
+#: Largest number of hashes in one entry.
 _HASHES_MOST: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the file. `digests`: of each token that has this name.
+    """A line of the file.
 
-    `rate`: requests and numbers a second, over all processes; None: as many as come. `expires`: in seconds since 1970,
-    None: never.
+    Attributes:
+        digests: Digests of all tokens with this name.
+        rate: Requests and numbers per second, over all processes. None means no limit.
+        expires: Time in seconds since 1970. None means never.
     """
 
     name: str
@@ -52,12 +54,12 @@ class Entry:
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return a new random token."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def line_for(token: str, name: str, scopes: Sequence[Scope], tags: Sequence[str], rate: float | None = None) -> str:
-    """Return the token's line for the file, in ASCII. Raises InvalidArgument."""
+    """Return the line of the file for a token, in ASCII. Raises InvalidArgument."""
     hash_ = f"sha256:{digest_of(token).hex()}"
     try:
         _entry(name, {"hash": hash_, "scopes": list(scopes), "tags": list(tags), "rate": rate})
@@ -74,7 +76,7 @@ def line_for(token: str, name: str, scopes: Sequence[Scope], tags: Sequence[str]
 
 
 def _quoted(text: str) -> str:
-    """Return a text as TOML's, in ASCII."""
+    """Return a text as a string in TOML, in ASCII."""
     return '"' + "".join(map(_letter, text)) + '"'
 
 
@@ -85,12 +87,12 @@ def _letter(letter: str) -> str:
 
 
 def digest_of(token: str) -> bytes:
-    """Return what the file's hash of the token stands for."""
+    """Return the SHA-256 digest of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def parsed(content: bytes, path: Path) -> list[Entry]:
-    """Return the entries of a file. ConfigurationError has the line at fault, and never what stands there."""
+    """Return the entries of a file. ConfigurationError names the invalid line without its content."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -118,13 +120,13 @@ def parsed(content: bytes, path: Path) -> list[Entry]:
 
 
 def _line_of(name: str, text: str) -> int:
-    """Return the number of the line in which an entry begins."""
+    """Return the line number at which an entry begins."""
     begins = re.search(rf"""^[ \t]*\[?[ \t]*["']?{re.escape(name)}["']?[ \t]*[=\].]""", text, re.MULTILINE)
     return text.count("\n", 0, begins.start()) + 1 if begins else 1
 
 
 def _entry(name: str, fields: Any) -> Entry:
-    """Return a line's entry; ConfigurationError says what is wrong with it, without what may be a secret."""
+    """Return the entry for a line. ConfigurationError has no value that may be a secret."""
     if not _NAME.fullmatch(name) or name.startswith(PREFIX):
         raise ConfigurationError(
             f"a token's name has 1 to 64 letters, digits, - and _, and does not begin with {PREFIX}"

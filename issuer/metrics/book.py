@@ -1,4 +1,4 @@
-"""The book of a process: the metrics of all its issuers in one registry, brought up to date when they are asked for."""
+"""The book of a registry: metrics of all issuers that share it. They are updated when they are read."""
 
 from __future__ import annotations
 
@@ -32,36 +32,35 @@ from issuer.metrics import definitions as of
 from issuer.metrics.counting import begin, count
 from issuer.metrics.definitions import DEFINITIONS, Definition
 from issuer.metrics.families import Families, several_processes
-from issuer.metrics.reading import Lines, Readings
-from issuer.metrics.served import Served
+from issuer.metrics.reading import Lines, Readings, Served
 from issuer.reentry import inside
 from issuer.tally import Tally
 
-#: Labels that tags get at most, unless `install` says otherwise.
+#: Default number of tags with a label of their own.
 TAGS: Final = 200
 
-#: The label that all other tags share.
+#: Label of all other tags.
 OTHER: Final = "other"
 
-#: With several processes, a process that isn't asked itself writes down what it knows every so many seconds.
+#: With several processes, each process writes its metrics to its file at least every so many seconds.
 EVERY: Final = 5.0
 
-#: A fork waits this many seconds for a thread that is counting: a machine may stand still for some of them.
+#: Seconds that a fork waits for a thread that is counting. A busy machine may suspend the thread for some of them.
 FORK_WITHIN: Final = 5.0
-#: How often those that give way to it look again.
+#: Seconds between two checks of a thread that waits for a fork.
 GIVING_WAY: Final = 0.001
 
-#: What prometheus_client raises where a file is empty, cut off, or holds what it never wrote.
+#: Errors of prometheus_client for a file that is empty, truncated or damaged.
 _BROKEN: Final = (struct.error, RuntimeError, ValueError, TypeError, AttributeError)
 
-#: Where the processes' files are, by prometheus_client.
+#: Variable with the directory of the metrics files. prometheus_client reads it.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 AnyIssuer = Issuer | AsyncIssuer
 
 
 class _First:
-    """A collector of no metrics: it brings the others of its registry up to date, as it is asked before them."""
+    """A collector without metrics. It is the first of its registry, and updates the others before they are read."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -75,9 +74,9 @@ class _First:
 
 
 class _Together:
-    """A collector of what all processes have in their files, but for those that can't be read.
+    """A collector of the metrics in the files of all processes. Files that cannot be read are skipped.
 
-    One that was killed while it made a file, or that found no room on the disk, leaves an empty one, or a part of one.
+    A process leaves an empty or truncated file if it is killed while it creates the file, or if the disk is full.
     """
 
     def __init__(self, folder: str) -> None:
@@ -94,20 +93,20 @@ class _Together:
     def _sound(self, file: str) -> bool:
         if _merged([file]) is not None:
             return True
-        if not _runs(file):  # else it is just being made, and there is nothing in it yet
+        if not _runs(file):  # else the process is just creating the file
             _sparing.say(log.warning, file, "broken", "metrics: %s cannot be read, so its counts are missing", file)
         return False
 
 
 def _merged(files: list[str]) -> Iterable[Metric] | None:
-    """Return the metrics in the files; None if one of them can't be read."""
+    """Return the metrics in the files. None if one of the files cannot be read."""
     with suppress(*_BROKEN):
         return list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]  # prometheus_client's
     return None
 
 
 class Source:
-    """An issuer whose metrics are in a book. The book doesn't keep it alive."""
+    """An issuer in a book. The book does not keep the issuer alive."""
 
     def __init__(self, ids: AnyIssuer) -> None:
         self.ids = weakref.ref(ids)
@@ -115,7 +114,7 @@ class Source:
         self.lines = Lines()
 
     def read(self, book: Book, into: Readings) -> bool:
-        """Count and read all; return whether there is any more to come."""
+        """Update the metrics of the issuer. Return False if it is closed, so that it can be dropped."""
         ids = self.ids()
         ended = ids is None or ids.closed
         lines: Any = () if ids is None else ids.engine.registry.combiners.values()
@@ -123,14 +122,14 @@ class Source:
         return not ended
 
     def knows(self, tag: str) -> bool:
-        """Whether the tag is there, as far as this process knows: callers may ask for any name."""
+        """Return whether this process knows that the tag exists. Callers can send any name."""
         ids = self.ids()
         combiner = None if ids is None else ids.engine.registry.combiners.get(tag)
         return combiner is not None and (combiner.supply.state.record is not None or combiner.supply.state.seen > 0)
 
 
 class Book:
-    """The metrics of a registry, and the issuers that they are of."""
+    """The metrics of a registry, and the issuers that share it."""
 
     def __init__(self, registry: CollectorRegistry, most: int) -> None:
         self.most = most
@@ -143,13 +142,14 @@ class Book:
         _living.add(self)
 
     def _fresh_locks(self) -> None:
-        #: Held by an exposition, so that no fork finds the registry's own lock held; and by whoever counts or reads.
+        #: `exposing` is held during an exposition, so that no fork happens while prometheus_client holds its own lock.
+        #: `lock` is held while counting and reading.
         self.exposing, self.lock = threading.RLock(), threading.RLock()
 
     def _begin(self) -> None:
         self._labels: set[str] = set()
         self._read_at = monotonic()
-        if several_processes():  # they are in files, and no registry of one process has them all
+        if several_processes():  # the metrics are in files, not in the registry
             self._families = Families(None)
             return
         self._first = _First(self)
@@ -163,8 +163,8 @@ class Book:
 
     # ------------------------------------------------------------------ labels
 
-    def label(self, tag: object, known: bool) -> str:  # noqa: FBT001 - where it is passed there is no doubt
-        """Return the label of a tag: its name, or that of all others. Parts have their tag's: theirs may be users'."""
+    def label(self, tag: object, known: bool) -> str:  # noqa: FBT001 - callers name it or pass a clear value
+        """Return the label of a tag: its name, or `other`. Parts have the label of their tag."""
         if not isinstance(tag, str):
             return OTHER
         name = tag.partition(PART)[0]
@@ -179,9 +179,10 @@ class Book:
     # ------------------------------------------------------------------ counting
 
     def observe(self, source: Source, event: Event) -> None:
-        """Count an event of an issuer; not that of a finalizer's draw in the middle of a call of prometheus_client.
+        """Count an event of an issuer.
 
-        It would wait for ever for a lock of that one's.
+        A finalizer can draw in the middle of a call of prometheus_client. Such a draw is not counted: it would wait
+        forever for a lock that its own thread holds.
         """
         if inside("prometheus_client"):
             return
@@ -196,7 +197,7 @@ class Book:
     # ------------------------------------------------------------------ reading
 
     def read(self) -> None:
-        """Bring counts and gauges up to date. No server is asked."""
+        """Update counters and gauges. No server is queried."""
         with self.lock:
             self._read_at = monotonic()
             readings = Readings()
@@ -208,14 +209,14 @@ class Book:
                 if each.kind == "gauge":
                     self._families.show(each, readings.values.get(each, {}))
 
-    def come_round(self, at_once: bool) -> None:  # noqa: FBT001 - by its place, as Observers calls it
-        """Read now and then: for a process that others speak for, and for the rate, which two readings make."""
+    def come_round(self, at_once: bool) -> None:  # noqa: FBT001 - Observers passes it by position
+        """Read regularly: other processes may show the metrics of this one, and a rate needs two readings."""
         if at_once or monotonic() - self._read_at >= EVERY:
             self.read()
 
     def exposition(self) -> tuple[str, bytes]:
         """Return content type and text; see Metrics."""
-        registry = self._registry  # which has the metrics read, see _First
+        registry = self._registry  # its first collector reads the metrics, see _First
         if several_processes():
             self.read()
             registry = CollectorRegistry()
@@ -229,7 +230,7 @@ class Book:
     # ------------------------------------------------------------------ forks
 
     def after_fork(self) -> None:
-        """In a child: count from 0. What the parent has counted is the parent's."""
+        """In a forked child, count from 0. The parent shows its own counts."""
         self._fresh_locks()
         for each in self.sources:
             each.lines = Lines()
@@ -320,7 +321,7 @@ def forget(process: int) -> None:
 def _forget_the_dead(folder: str) -> None:
     for file in Path(folder).glob("gauge_live*.db"):
         if not _runs(file.name):
-            with suppress(FileNotFoundError):  # another thread, or process, that is asked as well was quicker
+            with suppress(FileNotFoundError):  # another thread or process has removed it
                 mark_process_dead(int(_process_of(file.name)), folder)  # type: ignore[no-untyped-call]  # prometheus_client's
 
 
@@ -329,36 +330,36 @@ def _process_of(file: str) -> str:
 
 
 def _runs(file: str) -> bool:
-    """Whether the process that made the file is there, as far as can be told."""
+    """Return whether the process that created the file runs. True if this is unknown."""
     try:
         os.kill(int(_process_of(file)), 0)
     except ProcessLookupError:
         return False
     except (ValueError, PermissionError, OverflowError):
-        pass  # no process id, or another user's process
+        pass  # not a process id, or a process of another user
     return True
 
 
 def _version() -> str:
     try:
         return version("segment-issuer")
-    except PackageNotFoundError:  # a checkout that was never installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return "unknown"
 
 
 log = logging.getLogger("issuer.metrics")
 _sparing = Sparing()
 _lock = threading.Lock()
-#: By registry: two issuers may share one, and a program may have several. A book lives as long as its registry, or,
-#: with several processes, its issuers.
+#: Books by registry. Issuers can share a registry, and a program can have several. A book lives as long as its
+#: registry, or with several processes as long as its issuers.
 _books: weakref.WeakKeyDictionary[CollectorRegistry, weakref.ref[Book]] = weakref.WeakKeyDictionary()
 
 
 def _give_way() -> None:
-    """Before a lock is taken: wait for a fork that another thread is about to make.
+    """Wait while another thread is about to fork. Call this before taking a lock.
 
-    Locks aren't fair: beside three threads that counted without a pause a fork waited for 0.8 s (seen). Without a lock
-    itself, which the child might find held.
+    Locks are not fair: beside three threads that counted without a pause, a fork waited for 0.8 s (measured). This
+    function uses no lock, because a child could inherit it locked.
     """
     own, end = threading.get_ident(), monotonic() + FORK_WITHIN
     while _forking.get(os.getpid(), own) != own and monotonic() < end:
@@ -366,7 +367,7 @@ def _give_way() -> None:
 
 
 def _before() -> None:
-    """Let no thread be counting while the process forks: the child would find its locks held for ever."""
+    """Take all locks before a fork, so that no other thread holds one. The child could never release it."""
     _forking[os.getpid()] = threading.get_ident()
     locks = [lock for book in list(_living) for lock in (book.exposing, book.lock)]
     _releases.extend(lock.release for lock in locks if lock.acquire(timeout=FORK_WITHIN))
@@ -379,12 +380,12 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global _lock  # noqa: PLW0603 - the parent's may be held by a thread that the child doesn't have
+    global _lock  # noqa: PLW0603 - a thread of the parent may hold the old lock
     _lock = threading.Lock()
     _releases.clear()
 
 
-#: By process, the thread that forks it just now. The child finds its parent's there, which is none of its own.
+#: Thread that is about to fork, by process id. The key keeps a child from using the entry of its parent.
 _forking: dict[int, int] = {}
 _releases: list[Callable[[], None]] = []
 _living: weakref.WeakSet[Book] = living(lambda each: each.after_fork())

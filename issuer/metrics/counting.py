@@ -1,4 +1,4 @@
-"""Counting of events: which metrics each of them moves."""
+"""Counting of events: the metrics that each event raises."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _refused(families: Families, tag: str, event: events.Rejected) -> None:
     families.count(of.REFUSALS, tag, event.error.code if isinstance(event.error, IssuerError) else "failed")
 
 
-#: What each event counts.
+#: The counter function of each event.
 COUNTS: dict[type[Event], Count] = {
     events.ElectionWon: _one(of.ELECTIONS),
     events.Reserved: _reserved,
@@ -65,12 +65,12 @@ COUNTS: dict[type[Event], Count] = {
 }
 
 
-#: Why Redis loses a tag's numbers; see FenceTripped.
+#: Values of FenceTripped.cause.
 _CAUSES = ("empty", "fenced")
 
 
 def begin(families: Families, tag: str) -> None:
-    """Show 0 of what alerts look at: Prometheus sees no increase in a counter that begins with 1."""
+    """Show 0 for counters that alerts use. Prometheus sees no increase if the first value of a counter is 1."""
     for which in (of.LATE, of.WAITS, of.LOST):
         families.count(which, tag, by=0)
     for cause in _CAUSES:
@@ -78,7 +78,7 @@ def begin(families: Families, tag: str) -> None:
 
 
 def count(families: Families, tag: str, event: Event) -> None:
-    """Count an event; one of a later version that isn't known here counts for nothing. `tag`: its label."""
+    """Count an event. Unknown events are ignored. `tag`: the label of the tag."""
     known = COUNTS.get(type(event))
     if known is not None:
         known(families, tag, event)

@@ -1,15 +1,14 @@
-"""Each metric: its name, kind, labels, and how the values of several processes become one."""
+"""Definitions of all metrics: name, kind, labels, and how values of several processes are merged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: How the gauges of several processes are merged: by sum, by maximum, or by most recent value. Those of ended processes
-#: are dropped.
+#: How gauges of several processes are merged: sum, maximum, or most recent value. Exited processes are not included.
 Joined = Literal["livesum", "livemax", "livemostrecent"]
 
-#: In seconds: a store near by takes 1 to 5 ms, and a call of it ends after `store_timeout`, 3 s unless it is set.
+#: Buckets in seconds. A store near by answers in 1 to 5 ms. A call ends after `store_timeout`, by default 3 s.
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 TAG: Final = ("tag",)
@@ -17,7 +16,7 @@ TAG: Final = ("tag",)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A metric. `name`: without the suffix `_total` that a counter is shown with. `joined`: of a gauge."""
+    """A metric. `name`: without the suffix `_total` of counters. `joined`: only for gauges."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -27,7 +26,7 @@ class Definition:
 
     @property
     def shown(self) -> str:
-        """Its name in rules, dashboards and documents."""
+        """The name in rules, dashboards and documents."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a registry: prometheus_client's counters, gauges and histograms, by definition."""
+"""The metrics of a registry: one object of prometheus_client for each definition."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Family = Counter | Gauge | Histogram
 
 
 def several_processes() -> bool:
-    """Whether prometheus_client counts in files that processes share: it decides that when it is imported."""
+    """Return whether processes share their metrics through files. prometheus_client decides this at its import."""
     return bool(getattr(values.ValueClass, "_multiprocess", False))
 
 
 class Families:
-    """One metric for each definition. Gauges that are read come as a whole: a tag that isn't in it shows none."""
+    """One metric for each definition."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        """`registry`: where they are registered; None: nowhere, as with several processes."""
+        """`registry`: the registry of the metrics. None, with several processes: they are not registered."""
         self._registry = registry
         self._made: dict[str, Family] = {}
-        #: The labels that each gauge shows.
+        #: Labels that each gauge has a value for.
         self._shown: dict[str, set[tuple[str, ...]]] = {}
         try:
             for each in DEFINITIONS:
@@ -44,22 +44,22 @@ class Families:
         return Gauge(each.name, each.help, each.labels, registry=self._registry, multiprocess_mode=joined)
 
     def withdraw(self) -> None:
-        """Take them out of the registry."""
+        """Remove the metrics from the registry."""
         if self._registry is not None:
             for made in self._made.values():
-                with suppress(KeyError):  # taken out by somebody else
+                with suppress(KeyError):  # other code has removed it
                     self._registry.unregister(made)
 
     def count(self, which: Definition, *labels: str, by: float = 1) -> None:
-        """Raise a counter. `by`: 0 or more; 0 makes it be shown."""
+        """Raise a counter. `by`: 0 or more. With 0 the counter appears with its value."""
         cast("Counter", self._made[which.name]).labels(*labels).inc(by)
 
     def time(self, which: Definition, *labels: str, seconds: float) -> None:
-        """Take note of a duration in a histogram."""
+        """Add a duration to a histogram."""
         cast("Histogram", self._made[which.name]).labels(*labels).observe(max(0.0, seconds))
 
     def show(self, which: Definition, found: Mapping[tuple[str, ...], float]) -> None:
-        """Set a gauge, by its labels."""
+        """Set a gauge to the values `found`, by labels. All other labels of the gauge are removed."""
         gauge = cast("Gauge", self._made[which.name])
         for labels, value in found.items():
             (gauge.labels(*labels) if labels else gauge).set(value)
@@ -67,7 +67,7 @@ class Families:
         for labels in shown.difference(found):
             if not labels:
                 gauge.set(0)
-            elif several_processes():  # there nothing can be taken out of a file
+            elif several_processes():  # a label cannot be removed from a file
                 gauge.labels(*labels).set(nan if which.joined == "livemostrecent" else 0)
             else:
                 gauge.remove(*labels)

@@ -1,11 +1,13 @@
-"""Reading of what a process knows of its tags: counts and gauges, from positions and records, without any I/O."""
+"""Counts and gauges of a process, read from its memory without I/O: of its tags, and of its server."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from math import inf
+from typing import Final
 
 from issuer.clock import monotonic
 from issuer.core import arithmetic
@@ -16,31 +18,36 @@ from issuer.core.supply.supply import Supply
 from issuer.errors import StoreUnavailable
 from issuer.metrics import definitions as of
 from issuer.metrics.definitions import Definition
+from issuer.metrics.families import Families
 from issuer.operations.registry import IDLE_AFTER, AnyCombiner
 from issuer.strategies.snowflake.strategy import Snowflake
+from issuer.tally import WITHIN, Tally
 
-#: The rate is that of the numbers issued in this many seconds.
+#: The rate is measured over this many seconds.
 WINDOW = 60.0
 
-#: And two looks that tell a rate are this many seconds apart at least.
+#: Shortest time in seconds between two measurements for a rate.
 APART = 1.0
 
-#: What was read of a hash this many seconds ago says nothing of it now. A sweep reads those in use every second.
+#: Age in seconds after which the last state of a Redis hash is not used. A sweep reads hashes in use every second.
 STALE = 60.0
 
-#: Several tags that share a label show the sum; of these gauges the lowest or highest of them.
+#: Values of the label `le`.
+_WITHIN: Final = (*map(str, WITHIN), "+Inf")
+
+#: Tags that share a label are summed up. For these gauges, the lowest or the highest value is used.
 _LOWEST = {of.REMAINING.name, of.RUNWAY.name}
 _HIGHEST = {of.LIMIT.name}
 
 
 @dataclass(slots=True)
 class Readings:
-    """Values of gauges by their labels, as they are now."""
+    """Current values of gauges by their labels."""
 
     values: dict[Definition, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
     def add(self, which: Definition, value: float, *labels: str) -> None:
-        """Take a tag's value in."""
+        """Add the value of a tag."""
         found = self.values.setdefault(which, {})
         if labels not in found:
             found[labels] = value
@@ -53,33 +60,33 @@ class Readings:
 
 
 class Gauged:
-    """A tag's line, with what was counted of it and the pace at which its numbers go."""
+    """A tag with its combiner, its counts so far, and its rate."""
 
     def __init__(self, combiner: AnyCombiner) -> None:
         self.combiner = combiner
         self._issued = 0
         self._draws = 0
-        #: When the highest number was looked at, on the monotonic clock, and what it was; oldest first.
+        #: Measurements for the rate, the oldest first: monotonic time, and the highest number.
         self._positions: deque[tuple[float, int]] = deque()
         self._direct = False
 
     @property
     def known(self) -> bool:
-        """Whether the tag is there, as far as this process knows: a made-up name shall not become a label."""
+        """Whether this process knows that the tag exists. Only names of existing tags become labels."""
         state = self.combiner.supply.state
         return state.record is not None or state.seen > 0
 
     def counted(self) -> tuple[int, int]:
-        """Return how many numbers were issued, and drawn for how often, since this was called last."""
+        """Return the number of issued numbers and of draws since the last call."""
         state = self.combiner.supply.state
         draws, issued = state.alone + state.draws, state.issued
-        # While a buffer is dropped it may count for less for a moment.
+        # The count can be lower for a moment while a buffer is dropped.
         more = max(0, issued - self._issued), draws - self._draws
         self._issued, self._draws = max(issued, self._issued), draws
         return more
 
     def read(self, into: Readings, label: str, *, redis: bool) -> None:
-        """Read the gauges. `redis`: whether there is one."""
+        """Read the gauges. `redis`: whether the issuer uses Redis."""
         combiner = self.combiner
         supply, state = combiner.supply, combiner.supply.state
         into.add(of.WAITING, combiner.waiting, label)
@@ -108,7 +115,7 @@ class Gauged:
             into.add(of.RUNWAY, inf if not rate else arithmetic.runway(remaining, rate) or 0.0, label)
 
     def _remaining(self) -> int | None:
-        """Return how many numbers are left in Redis, as this process saw last; None if that was long ago."""
+        """Return the number of numbers left in Redis by the last state that was read. None if it is too old."""
         state = self.combiner.supply.state
         hash = state.hash
         if hash is None or hash.corrupt or monotonic() - state.looked_at > STALE:
@@ -116,7 +123,7 @@ class Gauged:
         return max(0, (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0))
 
     def _rate(self, *, direct: bool) -> float | None:
-        """Return how many numbers a second were issued: by all processes from Redis, by this one if it is direct."""
+        """Return the issued numbers per second: of all processes, or in direct mode of this process."""
         state = self.combiner.supply.state
         now, positions = monotonic(), self._positions
         looked = 0 if state.hash is None else state.hash.cur or 0
@@ -135,29 +142,29 @@ class Gauged:
 
     @property
     def in_use(self) -> bool:
-        """Whether the tag is drawn from, or kept: what is idle learns of no server that is back."""
+        """Whether the tag is in use or kept. An idle tag does not notice when Redis or the store answers again."""
         supply = self.combiner.supply
         return supply.kept or supply.used_at > monotonic() - IDLE_AFTER
 
 
 def _another(before: int, at: int, *, direct: bool) -> bool:
-    """Whether it went back, or into another period."""
+    """Return whether the position went back, or moved to another period."""
     return at < before or (not direct and at >> PERIOD_BITS != before >> PERIOD_BITS)
 
 
 def redis_silent(supply: Supply) -> bool:
-    """Whether Redis gives no answer for the tag, as far as its callers and sweeps know."""
+    """Return whether Redis does not answer for the tag, by its last draws and sweeps."""
     shortage = supply.shortage
     return bool(shortage.redis_trouble) and supply.state.looked_at <= shortage.redis_silent_since
 
 
 def store_silent(supply: Supply) -> bool:
-    """Whether the store gives no answer for the tag."""
+    """Return whether the store does not answer for the tag."""
     return isinstance(supply.refill.segments.flights.trouble, StoreUnavailable)
 
 
 class Lines:
-    """All lines of an issuer; one that it has dropped is counted once more."""
+    """The tags of an issuer. A tag that the issuer has dropped is counted once more."""
 
     def __init__(self) -> None:
         self._gauged: dict[AnyCombiner, Gauged] = {}
@@ -171,9 +178,14 @@ class Lines:
         *,
         redis: bool,
     ) -> None:
-        """Count, and read the gauges. `lines`: those that there are; `into`: None for an issuer that was closed.
+        """Update the counters and read the gauges.
 
-        `label`: of a tag, and whether it is known; `count`: raises a counter.
+        Args:
+            lines: Combiners of the issuer.
+            into: Receives the gauges. None for a closed issuer.
+            label: Returns the label of a tag. Its second argument is True if the tag is known.
+            count: Raises a counter.
+            redis: Whether the issuer uses Redis.
         """
         now = list(lines)
         self._gauged = {
@@ -192,9 +204,44 @@ class Lines:
         for each in self._gauged.values():
             supply = each.combiner.supply
             if each.known:
-                each.read(into, label(each.combiner.tag, True), redis=redis)  # noqa: FBT003 - it is known
+                each.read(into, label(each.combiner.tag, True), redis=redis)  # noqa: FBT003 - the tag is known
             if each.in_use:
                 into.add(of.REDIS_SILENT, redis and redis_silent(supply))
                 into.add(of.STORE_SILENT, store_silent(supply))
         into.add(of.TAGS, len(now))
         into.add(of.KEPT, sum(each.supply.kept for each in now))
+
+
+class Served:
+    """The counts of a server, and the part that the metrics have already."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self._counted: dict[tuple[Definition, tuple[str, ...]], float] = {}
+
+    def read(self, families: Families, into: Readings) -> None:
+        """Raise the counters by the difference to the last call, and read the gauges."""
+        totals: dict[tuple[Definition, tuple[str, ...]], float] = {}
+        for which, labels, value in self._values():
+            totals[which, labels] = totals.get((which, labels), 0) + value
+        for (which, labels), total in totals.items():
+            families.count(which, *labels, by=max(0.0, total - self._counted.get((which, labels), 0)))
+        self._counted = totals
+        for protocol, count in self.tally.connections.items():
+            into.add(of.CONNECTIONS, count(), protocol)
+
+    def _values(self) -> Iterator[tuple[Definition, tuple[str, ...], float]]:
+        tally = self.tally
+        for (route, status, token), count in list(tally.requests.items()):
+            yield of.REQUESTS, (route, str(status), token), count
+        draws = list(tally.draws.items())
+        for token, times in draws:
+            yield of.REQUESTS, ("next", "200", token), sum(times.counts)
+        for route, times in chain(list(tally.times.items()), [("next", times) for _, times in draws]):
+            yield of.REQUEST_SECONDS, (route,), times.seconds
+            for within, count in zip(_WITHIN, accumulate(times.counts), strict=True):
+                yield of.REQUESTS_WITHIN, (route, within), count
+        for name, count in list(tally.commands.items()):
+            yield of.COMMANDS, (name,), count
+        for protocol, count in list(tally.failures.items()):
+            yield of.AUTH_FAILURES, (protocol,), count

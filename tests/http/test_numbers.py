@@ -144,6 +144,8 @@ def test_the_bare_number_is_for_those_who_want_text(accept: str, plain: bool) ->
 def test_a_draw_has_the_same_reply_on_the_short_way_and_on_the_long_one(tmp_path: Path) -> None:
     access, made = tokens(tmp_path, a=(["issue"], ["*"]), b=(["read"], ["*"]))
 
+    bodies: list[Any] = [None, {}]
+
     async def behave(door: Door) -> None:
         for tag in ("orders", "ä/b"):
             await door.ids.create(tag)
@@ -153,7 +155,7 @@ def test_a_draw_has_the_same_reply_on_the_short_way_and_on_the_long_one(tmp_path
                 for token in (made["a"], made["b"], "unknown"):
                     short, long = [
                         await door.ask("POST", path + query, body, token=token, headers=[("x-request-id", "1")])
-                        for body in (None, {})
+                        for body in bodies
                     ]
                     same = [
                         (each.status, {**each.headers, "content-length": ""}, re.sub(rb"[0-9]+", b"", each.body))

@@ -64,7 +64,7 @@ def test_the_page_has_each_problem_with_its_status() -> None:
     }
     for file in (ROOT / "issuer" / "doors" / "web").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Problem", "_problem"):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Problem", "_reply"):
                 status, code, *_ = node.args
                 if isinstance(status, ast.Constant) and isinstance(code, ast.Constant):
                     expected[str(code.value)] = int(str(status.value))

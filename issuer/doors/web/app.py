@@ -88,7 +88,7 @@ class _Path:
 
 @dataclass(slots=True)
 class _Asked:
-    """What is known of a request when it is answered. `token`: name of the caller's token."""
+    """The parts of a request that the log and the metrics need. `token`: name of the caller's token."""
 
     route: Route | None = None
     token: str = ""

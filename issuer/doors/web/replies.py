@@ -172,12 +172,12 @@ def answer(error: Exception, route: str, *, as_string: bool = False, closed: boo
         closed: The issuer is closed. The client can retry at another server.
     """
     if isinstance(error, Problem):
-        return _problem(error.status, error.code, str(error), error.values, error.headers)
+        return _reply(error.status, error.code, str(error), error.values, error.headers)
     if isinstance(error, IssuerError):
         return _of_library(error, as_string=as_string, closed=closed)
     # The message and the traceback are not logged: both may contain secrets of a client or an operator.
     log.error("%s: %s in %s", route, type(error).__name__, _place(error))
-    return _problem(500, "internal", "internal error: the server's log has the details", {})
+    return _reply(500, "internal", "internal error: the server's log has the details", {})
 
 
 def _of_library(error: IssuerError, *, as_string: bool, closed: bool) -> Reply:
@@ -191,10 +191,10 @@ def _of_library(error: IssuerError, *, as_string: bool, closed: bool) -> Reply:
         headers.append((b"retry-after", b"%d" % max(1, ceil(later))))
     if status == HTTPStatus.UNAUTHORIZED:
         headers.append((b"www-authenticate", b"Bearer"))
-    return _problem(status, error.code, error.told(http), as_strings(values) if as_string else values, headers)
+    return _reply(status, error.code, error.told(http), as_strings(values) if as_string else values, headers)
 
 
-def _problem(status: int, code: str, detail: str, values: Mapping[str, Any], headers: Headers = ()) -> Reply:
+def _reply(status: int, code: str, detail: str, values: Mapping[str, Any], headers: Headers = ()) -> Reply:
     """Return problem details. With the type about:blank, the title must be the phrase of the status."""
     title = HTTPStatus(status).phrase
     content = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, **values}
