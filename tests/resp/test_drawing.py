@@ -110,6 +110,19 @@ async def test_all_that_are_there_at_once_share_a_draw_in_their_order(bench: Ben
 
 
 @on
+async def test_single_incrs_share_a_draw_that_is_granted_in_full_or_short(bench: Bench) -> None:
+    clients = [FakeClient() for _ in range(3)]
+    demands = [bench.demand(1, client) for client in clients]
+    bench.let(99)
+    assert await bench.answered(*demands) == [ints(1), ints(2), ints(3)]
+    demands = [bench.demand(1, client) for client in clients]
+    bench.let(2, 99)
+    assert await bench.answered(*demands) == [ints(4), ints(5), ints(6)]
+    assert bench.asked == [3, 3, 1]
+    assert all(client.flushed for client in clients)
+
+
+@on
 async def test_tasks_and_clients_share_a_draw_in_the_order_of_their_calls(bench: Bench) -> None:
     first, task, last = bench.demand(2), bench.task(), bench.demand(1)
     another = bench.task()

@@ -54,7 +54,7 @@ class Demand(Waiter):
 
     def give(self, numbers_: Sequence[int]) -> None:
         """Answer as many of the INCRs, in their order."""
-        if numbers_ and not self.done():
+        if numbers_ and self.reply is None and not self.client.lost:
             self.missing -= len(numbers_)
             self.parts += numbers(numbers_)
             if not self.missing:
