@@ -32,7 +32,7 @@ from issuer.threads import in_thread
 
 T = TypeVar("T")
 
-#: How many numbers of a draw become a list at once: 0.1 ms, in which no other task runs.
+#: How many numbers of a draw are converted to a list at once. This takes 0.1 ms, in which no other task runs.
 PIECE = 1000
 
 
@@ -61,9 +61,9 @@ class AsyncEngine(AsyncEngineCalls):
         self.combiners = self.registry.combiners
 
     def enter(self) -> None:
-        """Notice a fork that Python did not see, and begin in the running loop. Every call begins with this.
+        """Detect a fork that Python did not see, and start in the running loop. Every call begins with this.
 
-        What belonged to a loop that was closed is gone with that loop. Raises IssuerError if another loop is open.
+        Objects of a closed loop are dropped. Raises IssuerError if another loop is still open.
         """
         notice()
         loop = get_running_loop()
@@ -75,7 +75,7 @@ class AsyncEngine(AsyncEngineCalls):
             self._begin_anew()
         self._loop = loop
         self._stay = self._staying()
-        with suppress(StopIteration):  # it begins, and so the loop closes it at its end
+        with suppress(StopIteration):  # starts it, so that the loop closes it at its end
             self._stay.asend(None).send(None)
 
     def combiner(self, tag: str) -> AsyncCombiner:
@@ -121,7 +121,7 @@ class AsyncEngine(AsyncEngineCalls):
 
         return await self.around(tag, n, PLAIN, deadline, draw)
 
-    # Not shared with threads: one generator more costs a draw 2 to 6 us.
+    # Not shared with the blocking twin: one more generator would cost a draw 2 to 6 us.
     async def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
         try:
@@ -130,7 +130,7 @@ class AsyncEngine(AsyncEngineCalls):
                 while len(numbers) < n and combiner.serving is None:
                     self.runner.go_on()
                     drawn = await combiner.draw(n - len(numbers), deadline)
-                    scheme = combiner.state.scheme  # as it was drawn under
+                    scheme = combiner.state.scheme  # the scheme at the time of the draw
                     for at in range(0, len(drawn), PIECE):
                         if at:
                             await asyncio.sleep(0)
@@ -198,7 +198,7 @@ class AsyncEngine(AsyncEngineCalls):
 
     async def sweep(self) -> None:
         """Do the background work of all tags in use. The scheduler calls this every second."""
-        # Cancelled if the issuer is closed or the loop ends: APScheduler would report a job that failed.
+        # Cancelled if the issuer is closed or the loop ends. APScheduler would report a failed job.
         with suppress(asyncio.CancelledError):
             if await self.care.sweep():
                 self.scheduler.background(self._refresh)
@@ -216,7 +216,7 @@ class AsyncEngine(AsyncEngineCalls):
         if combiners is None:
             return
         async with AsyncExitStack() as ends:
-            # In the opposite order, each of them even if others fail.
+            # Runs in the reverse order, each even if others fail.
             ends.callback(self.config.events.come_round, at_once=True)
             ends.callback(_living.discard, self)
             ends.callback(self.runner.pool.close)
@@ -229,7 +229,7 @@ class AsyncEngine(AsyncEngineCalls):
             ends.push_async_callback(self._leave, combiners)
 
     async def _leave(self, combiners: Iterable[AsyncCombiner]) -> None:
-        """End and give back what belongs to this loop."""
+        """End the combiners of this loop, and return their unused numbers."""
         deadline = Deadline(CLOSING)
         async with AsyncExitStack() as ends:
             if self.runner.redis is not None:
@@ -243,7 +243,7 @@ class AsyncEngine(AsyncEngineCalls):
             ends.callback(self.scheduler.stop)
 
     async def _staying(self) -> AsyncGenerator[None, None]:
-        """Leave the loop in order when it ends: a loop that is shut down closes its async generators."""
+        """Clean up when the loop ends: a loop that is shut down closes its async generators."""
         try:
             yield
         finally:
@@ -252,7 +252,7 @@ class AsyncEngine(AsyncEngineCalls):
                 await self._leave(self.registry.combiners.values())
 
     def _begin_anew(self) -> object:
-        """Forget all that belongs to another loop, and return it."""
+        """Drop all objects of another loop, and return them."""
         self.registry.spend()
         forgotten = self.registry, self.scheduler, self._stay
         self._stay, pruned = None, self.care.pruned
@@ -261,28 +261,28 @@ class AsyncEngine(AsyncEngineCalls):
         return forgotten, self.runner.redis and self.runner.redis.begin()
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child."""
+        """Start again in a forked child."""
         if isinstance(self._chosen, AsyncIOScheduler):
-            # Its state is "running", but its loop is the parent's: here the callers extend by themselves.
+            # Its state is "running", but its loop is the parent's: in the child the callers load segments themselves.
             self._chosen = None
-        # First what could repeat numbers: Python ignores what an at-fork hook raises.
+        # First what could repeat numbers, because Python ignores errors of an at-fork hook.
         PARENTS.append(self._begin_anew())
         self.runner.after_fork()
         self._loop = None
         self.config.store.after_fork()
 
     def shut(self) -> None:
-        """Before a fork that Python does not see: leave no number where the child could take it without a check."""
+        """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
         self.combiners = {}
         self.registry.shut()
 
     def settle(self) -> None:
-        """After such a fork, in the parent: let `next` take numbers at once again."""
+        """After such a fork, in the parent: publish the numbers again."""
         self.combiners = self.registry.combiners
         self.registry.settle()
 
 
-#: The engine of each AsyncIssuer of this process: to begin anew in a forked child.
+#: The engine of each AsyncIssuer of this process, for the reset in a forked child.
 _living: weakref.WeakSet[AsyncEngine] = living(
     lambda each: each.after_fork(),
     unseen=lambda each: each.shut(),

@@ -72,7 +72,7 @@ class BaseEngine(ABC, Generic[L]):
 
     @abstractmethod
     def enter(self) -> None:
-        """Notice a fork that Python did not see, and a new event loop. Every call begins with this."""
+        """Detect a fork that Python did not see, and a new event loop. Every call begins with this."""
 
     def deadline(self, timeout: float | None) -> Deadline:
         """Enter, and return the deadline of a call with this `timeout`. Raises InvalidArgument."""

@@ -46,7 +46,7 @@ class Engine(EngineCalls):
         chosen: Chosen,
         lay_open: Callable[[dict[str, Iterator[int]]], object],
     ) -> None:
-        """`lay_open` is called with the numbers that `next` may take at once, by tag; after a fork with other ones."""
+        """`lay_open`: called with the numbers that `next` may take directly, by tag. Called again after a fork."""
         super().__init__(config, Chain(config.plugins) if config.plugins else None, chosen)
         self.runner = Runner(config.store, redis, config.settings.store_timeout)
         self._lay_open = lay_open
@@ -81,7 +81,7 @@ class Engine(EngineCalls):
         with self.attempt(tag):
             return self.around(tag, n, PLAIN, deadline, draw)
 
-    # Not shared with tasks: one generator more costs a draw 2 to 6 us.
+    # Not shared with the asyncio twin: one more generator would cost a draw 2 to 6 us.
     def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
         try:
@@ -112,15 +112,15 @@ class Engine(EngineCalls):
     # ------------------------------------------------------------------ end and forks
 
     def close(self) -> None:
-        """End background work, give back unused numbers, and close the connections. A second call does nothing."""
-        notice()  # at the end of a child, nothing of the parent's is given back
+        """End background work, return unused numbers, and close the connections. A second call does nothing."""
+        notice()  # at the end of a child, numbers of the parent must not be returned
         self.config.events.come_round(at_once=True)
         combiners = self.registry.close()
         if combiners is None:
             return
         deadline = Deadline(CLOSING)
         with ExitStack() as ends:
-            # In the opposite order, each of them even if others fail.
+            # Runs in the reverse order, each even if others fail.
             ends.callback(self.config.events.come_round, at_once=True)
             ends.callback(_living.discard, self)
             ends.callback(self.runner.pool.close)
@@ -135,26 +135,26 @@ class Engine(EngineCalls):
             ends.callback(self.scheduler.stop)
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child."""
-        # First what could repeat numbers: Python ignores what an at-fork hook raises.
+        """Start again in a forked child."""
+        # First what could repeat numbers, because Python ignores errors of an at-fork hook.
         self.registry.spend()
         if isinstance(self._chosen, BaseScheduler):
-            # Its state is "running", but its thread is the parent's: here the callers extend by themselves.
+            # Its state is "running", but its thread is the parent's: in the child the callers load segments themselves.
             self._chosen = None
         self.runner.after_fork()
         self.start()
         self.config.store.after_fork()
 
     def shut(self) -> None:
-        """Before a fork that Python does not see: leave no number where the child could take it without a check."""
+        """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
         self.registry.shut()
 
     def settle(self) -> None:
-        """After such a fork, in the parent: let `next` take numbers at once again."""
+        """After such a fork, in the parent: publish the numbers again."""
         self.registry.settle()
 
 
-#: The engine of each Issuer of this process that is not closed: to begin anew in a forked child, and to close at exit.
+#: The engine of each open Issuer of this process, for the reset in a forked child, and for the close at exit.
 _living: weakref.WeakSet[Engine] = living(
     lambda each: each.after_fork(),
     unseen=lambda each: each.shut(),
@@ -163,7 +163,7 @@ _living: weakref.WeakSet[Engine] = living(
 
 
 def close_all() -> None:
-    """Close all open issuers at exit, so that unused numbers are given back."""
+    """Close all open issuers at exit, so that unused numbers are returned."""
     for engine in list(_living):
         engine.close()
 

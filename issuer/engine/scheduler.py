@@ -1,6 +1,6 @@
-"""The scheduler: an APScheduler that sweeps over the tags in use, and hands that run an extension as soon as it is due.
+"""The scheduler: an APScheduler that sweeps over the tags in use, and threads or tasks that load segments at once.
 
-One tick is `Issuer.tick()`, which needs no scheduler at all; this module only says when.
+A sweep is `Issuer.tick()`, which needs no scheduler. This module only calls it periodically.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from issuer.threads import Crew
 
 log = logging.getLogger("issuer.engine.scheduler")
 
-#: Seconds between two sweeps. They catch what no draw has asked for; a draw that reaches the mark is served at once.
+#: Seconds between two sweeps. A draw that reaches the threshold does not wait for a sweep.
 SWEEP_EVERY = 1.0
 
-#: Extensions under way at once; each tag has one at most.
+#: Maximum number of concurrent loads. Each tag has at most one.
 WORKERS = 16
 
 #: APScheduler logs each sweep at level INFO and a late one at WARNING. A user needs none of it: late sweeps catch up.
@@ -54,19 +54,19 @@ class Executor(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether the timer runs. After a fork, or if its thread has died, APScheduler's `state` still says so."""
+        """Whether the timer runs. After a fork, or if its thread has died, APScheduler's `state` is wrong."""
 
     @abstractmethod
     def begin(self, sweep: Job) -> None:
-        """Start a timer, or another one."""
+        """Start a timer, or replace it."""
 
     @abstractmethod
     def run(self, job: Job) -> bool:
-        """Run the job at once, beside the caller. False if that is impossible. APScheduler would take 0.3 ms more."""
+        """Run the job at once. False if that is impossible. APScheduler would take 0.3 ms longer."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop the timer and take no more jobs. Those under way go on."""
+        """Stop the timer, and accept no more jobs. Running jobs continue."""
 
     def start(self, timer: BaseScheduler, sweep: Job) -> None:
         """Start the timer. `sweep` calls `swept` at its end; the next one does not start before that."""
@@ -81,31 +81,31 @@ class Executor(ABC):
         timer.start()
 
     def swept(self) -> None:
-        """Note the end of a sweep."""
+        """Record the end of a sweep."""
         self._sweeping = False
 
 
 def every(scheduler: BaseScheduler, sweep: Job, executor: str) -> Any:
     """Add a job that runs every second. Return it."""
-    # The trigger is made here: by its name APScheduler would import it now, and a child that another thread forks just
-    # then waits for the import's lock for ever (seen).
+    # The trigger is created here. From its name APScheduler would import it now, and a child that another thread forks
+    # at that moment waits for the import's lock for ever (seen).
     trigger = IntervalTrigger(seconds=SWEEP_EVERY, timezone=UTC)
     return scheduler.add_job(sweep, trigger, misfire_grace_time=None, coalesce=True, executor=executor)
 
 
 def _options() -> dict[str, Any]:
-    # In the timer's thread or loop, because a sweep is only handed over there. "default" too: else APScheduler would
+    # It runs in the timer's thread or loop, and only passes the sweep on. "default" too: otherwise APScheduler would
     # import another executor for it during the first call.
     executors = {EXECUTOR: DebugExecutor(), "default": DebugExecutor()}
     return {"timezone": UTC, "logger": logging.getLogger(JOBS), "executors": executors}
 
 
 class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
-    """An APScheduler with a thread of ours. It overrides and calls what APScheduler's guide has for subclasses.
+    """An APScheduler with our own thread. It overrides what APScheduler's guide allows for subclasses.
 
-    The names of `threading` are read when it starts: gevent may have replaced them since APScheduler was imported, and
-    what is Python's own can't be joined then. A worker of `gunicorn --preload -k gevent` ended with an error, or not at
-    all.
+    It reads the names of `threading` at its start: gevent may have replaced them after APScheduler was imported, and
+    Python's own thread cannot be joined then (a worker of `gunicorn --preload -k gevent` ended with an error, or not at
+    all).
     """
 
     def start(self, *args: Any, **options: Any) -> None:
@@ -131,13 +131,13 @@ class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
         while self.running:
             self.woken.wait(seconds)
             self.woken.clear()
-            # `shutdown` changes the state, and then empties the job store while a round may be under way here.
+            # `shutdown` changes the state, then empties the job store, maybe during this call.
             with suppress(JobLookupError):
                 seconds = self._process_jobs()
 
 
 class Threads(Executor):
-    """Threads of our own."""
+    """Runs jobs in the issuer's own threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Threads(Executor):
 
 
 class Tasks(Executor):
-    """The tasks of the running event loop."""
+    """Runs jobs in the running event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class Tasks(Executor):
         return self._timer is not None and bool(self._timer.running) and self._loop.is_running()
 
     def begin(self, sweep: Callable[[], Any]) -> None:
-        """Start a timer of the loop's."""
+        """Start a timer in this loop."""
 
         async def swept() -> None:
             try:
@@ -210,12 +210,12 @@ class Tasks(Executor):
         return True
 
     def close(self) -> None:
-        """Stop the timer. Tasks under way go on."""
+        """Stop the timer. Running tasks continue."""
         if self._timer is not None and self.alive:
             self._timer.shutdown(wait=False)
 
     async def cancel(self) -> None:
-        """End the tasks under way: a loop that is closed while one is pending complains."""
+        """Cancel the running tasks: a loop that is closed with pending tasks logs errors."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -226,7 +226,7 @@ class Tasks(Executor):
 def _done(job: Job) -> None:
     try:
         job()
-    except BaseException:  # in a thread of ours nobody else would hear of it
+    except BaseException:  # in our own thread nobody else would see it
         log.exception("a job failed")
 
 
@@ -236,10 +236,10 @@ def _tell(job: asyncio.Task[Any]) -> None:
 
 
 class Scheduler:
-    """Runs `sweep` every second and jobs at once. Started at the first job; made again when it is found dead."""
+    """Runs `sweep` every second, and jobs at once. It starts at the first job, and again if it has died."""
 
     def __init__(self, sweep: Job, crew: Callable[[], Executor], chosen: Chosen) -> None:
-        """`crew` makes the hands. `chosen`: the caller's own scheduler, which we neither start nor stop; None: none."""
+        """`crew`: creates the executor. `chosen`: the caller's scheduler, never started or stopped here; or None."""
         self._sweep = sweep
         self._make_crew = crew
         self._theirs = chosen if isinstance(chosen, BaseScheduler) else None
@@ -249,10 +249,10 @@ class Scheduler:
         self._stopped = chosen is None
 
     def background(self, work: Callable[..., object], *args: object) -> bool:
-        """Hand over a job, `work` on its arguments, to be run at once; False if that can't be tried.
+        """Run `work` with its arguments at once in the background. False if that is impossible.
 
-        True is no promise: all threads may be in jobs, or the process about to end. If the job doesn't begin, a caller
-        that waits for it takes it over.
+        True is no guarantee: all threads may be busy, or the process may be exiting. If the job does not start, a
+        caller that waits for it does its work.
         """
         if self._stopped:
             return False
@@ -261,19 +261,19 @@ class Scheduler:
             if not self._running():
                 return False
             if self._theirs is not None:
-                # A one-shot job without an id. `modify_job` on the sweep would be dropped while the sweep runs.
+                # A one-time job without an id. `modify_job` would have no effect during a sweep.
                 self._theirs.add_job(job, misfire_grace_time=None, coalesce=True)
             elif self._crew is not None:
                 return self._crew.run(job)
         except Exception:
-            # No thread can begin, the scheduler was stopped in between, or the caller's own wants jobs that it can
-            # write to a database.
+            # No thread can start, the scheduler was just stopped, or the caller's scheduler accepts only jobs that it
+            # can store in a database.
             log.debug("the scheduler did not accept the job", exc_info=True)
             return False
         return True
 
     def start(self) -> None:
-        """Begin to sweep, without waiting for a first job."""
+        """Start the sweeps without waiting for a first job."""
         if not self._stopped:
             try:
                 self._running()
@@ -282,9 +282,9 @@ class Scheduler:
 
     @property
     def _lock(self) -> CallLock:
-        """Made at its first use, not in the fork: gevent may patch the child in between.
+        """Created at its first use and not at the fork, as gevent may patch the child in between.
 
-        It is held while threads start. With Python's own lock that stopped all greenlets for ever.
+        It is held while threads start. With Python's own lock this blocked all greenlets for ever.
         """
         return self._locks.setdefault("", CallLock())
 
@@ -300,7 +300,7 @@ class Scheduler:
         if self._crew is not None and self._crew.alive:
             return True
         if in_uwsgi_master():
-            return False  # callers extend by themselves there, and in each worker a scheduler begins
+            return False  # callers load segments themselves there, and each worker starts a scheduler
         with self._lock.thread, self._lock.call():
             if self._stopped:
                 return False
@@ -318,7 +318,7 @@ class Scheduler:
         self._crew = crew
 
     def stop(self) -> None:
-        """Take no more jobs and sweep no more; a job under way goes on. The caller's own scheduler stays as it is."""
+        """Accept no more jobs, and stop the sweeps. A running job continues, and so does the caller's scheduler."""
         with self._lock.thread, self._lock.call():
             self._stopped = True
             sweeping, self._sweeping = self._sweeping, None
@@ -329,6 +329,6 @@ class Scheduler:
             self._crew.close()
 
     async def cancel(self) -> None:
-        """End what was left under way by `stop`, if tasks do it."""
+        """Cancel the tasks that were still running at `stop`."""
         if isinstance(self._crew, Tasks):
             await self._crew.cancel()
