@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from issuer.core.error_mapping import store_error
-from issuer.core.event_log import log_event
-from issuer.core.events import Observers
+from issuer.core.events import Observers, log_event
 from issuer.errors import ConfigurationError, IssuerError, brief
 from issuer.forks import no_fork
 from issuer.numbers.scrambling import checked_key

@@ -12,7 +12,7 @@ import click
 
 from issuer.cli import main
 from issuer.cli.exits import MEANINGS
-from issuer.gateway.scripts import NAMES, folder
+from issuer.gateway.commands import NAMES, folder
 from issuer.settings import DEFINITIONS, REDIS_VARIABLE, STORE_VARIABLES, SettingDefinition
 from tests.http.routes_page import completed
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from issuer import gateway
 from issuer.core import parts
-from issuer.core.floor import floor, identity
+from issuer.core.floor import floor
 from issuer.core.periods import SEQ_MOST
+from issuer.core.record import identity
 from issuer.core.requests import whole
 from issuer.core.scheme_record import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send

@@ -16,7 +16,7 @@ from issuer.core.supply import extend, state, supply
 from issuer.engine.blocking import Engine
 from issuer.errors import ConfigurationError
 from issuer.gateway import machine_scripts, tag_scripts
-from issuer.gateway.scripts import NAMES, Script, script
+from issuer.gateway.commands import NAMES, Script, script
 
 Change = tuple[str, str]
 

@@ -6,7 +6,8 @@ each step and sends the result back in. `steps` defines the steps, `requests` ch
 `supply` contains everything that a draw needs beyond one call to Redis. `supply.supply` combines `state` (what this
 process knows about a tag), `mode` (numbers come from Redis, from leases or from the store) and `refill` (fetches
 segments and leases with a `fetcher`). `local_buffer` keeps numbers in memory. `extend` loads a segment into Redis,
-`direct` reserves one for this process, and `lease` draws numbers ahead. `single_flight` lets one caller fetch for all.
-`record` reads a tag's record. `floor` makes Redis skip numbers. `arithmetic` contains the formulas. `error_mapping`
-turns replies of stores and scripts into public errors.
+`direct` reserves one for this process, and `lease` draws numbers ahead. The flights of `steps` let one caller fetch for
+all. `record` reads a tag's record and checks which store its hash belongs to. `floor` makes Redis skip numbers.
+`events` also has the lines of the log. `arithmetic` computes how fast a tag is used. `error_mapping` turns replies of
+stores and scripts into public errors.
 """

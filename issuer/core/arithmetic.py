@@ -1,45 +1,10 @@
-"""Formulas of the protocol, computed exactly, with integers."""
+"""The rate at which a tag is used, and the time until its numbers run out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from issuer_persistence.ledger import LedgerEntry
-from issuer_persistence.records import LEASE_MOST
-
-#: The next segment is loaded when this share of the current one is used: 20 %.
-REFILL_AFTER_USED = Fraction(20, 100)
-
-
-#: In seconds. If a stream uses up a lease in less than QUICK, the next lease is twice as large. If a lease lasts longer
-#: than SLOW, the next one is half as large. If the process is killed, the rest of the lease is a gap.
-QUICK, SLOW = 0.05, 1.0
-
-
-def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:
-    """Return the size of the next lease, after one of `before` numbers lasted `lasted` seconds.
-
-    At most a fifth of a segment, or `least`: larger leases would use up segments before the next one is loaded.
-    """
-    most = max(least, min(LEASE_MOST, segment * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
-    wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before
-    return min(most, max(least, wanted))
-
-
-#: Warn when this share of the numbers is used, in percent of the limit.
-WARN_AT = 80
-
-
-def spent(value: int, limit: int) -> bool:
-    """Whether at least 80 % of the numbers up to the limit are used. `value` is the highest number used."""
-    return value * 100 >= limit * WARN_AT
-
-
-def mark(low: int, high: int) -> int:
-    """Return the threshold, low + max(1, ceil(size x 20 %)). The draw of this number triggers the next load."""
-    size = high - low
-    return low + max(1, -(-size * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
 
 
 def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:

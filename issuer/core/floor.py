@@ -6,6 +6,7 @@ from typing import Literal
 
 from issuer import gateway
 from issuer.core.error_mapping import refused
+from issuer.core.record import identity
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import UnknownTag
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
@@ -36,11 +37,6 @@ def configure(tag: str, key: str | None, changes: TagChanges) -> Steps[Tag]:
     if key is not None and changes.raise_to is not None:
         yield from floor(tag, key, changes.raise_to, "keep", (yield from identity()))
     return record
-
-
-def identity() -> Steps[str]:
-    """Return the id of the store, which is also in each hash. "" if the store is empty."""
-    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
 
 
 def floor(

@@ -1,9 +1,18 @@
-"""Reads a tag's record from the store, or creates it at the first use of the tag."""
+"""A tag's record in the store, the id of the store, and the check that the tag's hash in Redis belongs to it.
+
+A hash has the id of the store that armed it. Only processes with this store may draw from it.
+"""
 
 from __future__ import annotations
 
-from issuer.core.steps import Steps, ask
-from issuer.errors import UnknownTag
+from collections.abc import Callable, Iterable
+from math import inf
+
+from issuer import gateway
+from issuer.clock import monotonic
+from issuer.core.error_mapping import corrupt
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import ForeignHash, IssuerError, UnknownTag
 from issuer_persistence.errors import TagPresent
 from issuer_persistence.records import Tag, TagSettings
 
@@ -33,3 +42,69 @@ def _made(tag: str) -> Steps[Tag | None]:
         )
     except TagPresent:  # another process was faster
         return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
+
+
+#: How long the first draw of a process waits for the store's id, in seconds. A first connection to MongoDB takes 20 ms
+#: or more. Without a scheduler no sweep checks later, so the draw waits longer.
+PATIENCE = 0.1
+PATIENCE_ALONE = 1.0
+
+#: After this many seconds another caller waits for the id. In the background a sweep requests it every second.
+ASK_AGAIN = 5.0
+
+
+class Identity:
+    """The id of an issuer's store, once it is known. It never changes, and draws must not wait for the store."""
+
+    __slots__ = ("_asked_at", "empty", "id")
+
+    def __init__(self) -> None:
+        #: "" until the store has returned it.
+        self.id = ""
+        #: Whether the store is empty and so has no id. Then every hash belongs to another store.
+        self.empty = False
+        self._asked_at = -inf
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a caller should request the id now."""
+        return not self.id and monotonic() - self._asked_at > ASK_AGAIN
+
+    def in_vain(self) -> None:
+        """Record that a caller has waited for the id without success."""
+        self._asked_at = monotonic()
+        self.empty = False
+
+
+def identity() -> Steps[str]:
+    """Return the id of the store, which is also in each hash. "" if the store is empty."""
+    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
+
+
+def check_owner(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
+    """Return whether the hash exists. Raises ForeignHash if it belongs to another store.
+
+    Raises CorruptState if its `store` field is no possible id: then only `recover` may write to the hash.
+    """
+    if hash.store is None:
+        return False
+    if hash.store != store_id:
+        if not hash.names_store:
+            raise corrupt(tag, key)
+        raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
+    return True
+
+
+def refuse_foreign(tags: Iterable[str], key_of: Callable[[str], str]) -> Steps[None]:
+    """Raise ForeignHash if a tag's hash belongs to another store. Changes nothing. `key_of` returns the key of a tag.
+
+    If Redis is unavailable, the check is left to the first draw.
+    """
+    store_id = yield from identity()
+    for tag in tags:
+        key = key_of(tag)
+        try:
+            hash = yield from send(gateway.read_hash(key), probe=False)
+        except IssuerError:
+            return
+        check_owner(tag, key, hash, store_id)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import redis
 
-from issuer.drivers.redis_pool import Crowded
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
-from issuer.gateway import OLDEST, RedisCall, rights
+from issuer.gateway import RedisCall, rights
 from issuer.interrupts import raise_interrupt
 
 #: Errors of redis-py's handshake and our decoders for invalid replies. UnicodeError: for a host name.
@@ -49,6 +47,10 @@ _REFUSALS = (
 )
 
 
+class Crowded(Exception):
+    """The deadline has passed while all connections were in use. Not a RedisError, as the server may be fine."""
+
+
 def connection_error(error: Exception) -> redis.RedisError:
     """Convert an error on a connection to an error of redis-py, which all callers handle.
 
@@ -65,22 +67,6 @@ def connection_error(error: Exception) -> redis.RedisError:
         raise error
     meant.__cause__ = error
     return meant
-
-
-def check_server(info: Mapping[str, str]) -> None:
-    """Raise FenceError if `INFO server` shows an unsupported server."""
-    if "dragonfly_version" in info:
-        problem = (
-            "its replication id does not change at a restart, so rollbacks cannot be detected; use Redis 6.2 or "
-            "newer, or Valkey"
-        )
-        raise FenceError(f"Dragonfly is not supported: {problem}")
-    version = info.get("redis_version", "")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < OLDEST:
-        raise FenceError(
-            f"Redis {version or 'of unknown version'} is not supported: 6.2 or newer, or Valkey, is needed"
-        )
 
 
 def tls_fails(text: str) -> bool:

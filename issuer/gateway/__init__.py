@@ -8,6 +8,7 @@ from issuer.gateway.commands import RedisCall, pack, rights
 from issuer.gateway.server_commands import (
     OLDEST,
     Shard,
+    check_server,
     cluster_slots,
     info,
     kin,
@@ -60,6 +61,7 @@ __all__ = [
     "RedisCall",
     "Role",
     "Shard",
+    "check_server",
     "cluster_slots",
     "draw",
     "drawn",

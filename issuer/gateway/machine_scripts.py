@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from issuer.gateway.commands import RedisCall, pack
+from issuer.gateway.commands import RedisCall, pack, script
 from issuer.gateway.keys import redis_key
-from issuer.gateway.scripts import script
 
 
 @dataclass(frozen=True, slots=True)

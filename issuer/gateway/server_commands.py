@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from issuer.errors import FenceError
 from issuer.gateway.commands import RedisCall, pack
 
 #: The oldest supported version of Redis.
@@ -16,6 +18,22 @@ OLDEST = (6, 2)
 def server_info() -> RedisCall[dict[str, str]]:
     """`INFO server`: the kind of server, and its version."""
     return RedisCall(pack("INFO", "server"), "", _info, repeatable=True)
+
+
+def check_server(info: Mapping[str, str]) -> None:
+    """Raise FenceError if `INFO server` shows an unsupported server."""
+    if "dragonfly_version" in info:
+        problem = (
+            "its replication id does not change at a restart, so rollbacks cannot be detected; use Redis 6.2 or "
+            "newer, or Valkey"
+        )
+        raise FenceError(f"Dragonfly is not supported: {problem}")
+    version = info.get("redis_version", "")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        raise FenceError(
+            f"Redis {version or 'of unknown version'} is not supported: 6.2 or newer, or Valkey, is needed"
+        )
 
 
 def info() -> RedisCall[dict[str, str]]:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from issuer.gateway.commands import RedisCall, pack
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import RedisCall, pack, script
 from issuer_persistence.records import HIGHEST, is_id
 
 T_co = TypeVar("T_co", covariant=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 from issuer.clock import Deadline
 from issuer.core.events import Observers
+from issuer.core.record import Identity
 from issuer.core.steps import Flight, Steps
 from issuer.core.supply.local_buffer import FastPath
-from issuer.core.supply.ownership import Identity
 from issuer.core.supply.runtime import Job, Runtime
 from issuer.errors import IssuerError, SchemeError
 from issuer.gateway.keys import redis_key

@@ -9,9 +9,8 @@ from typing import Any
 
 from issuer import gateway
 from issuer.core import floor, parts, requests, scheme_record
-from issuer.core.record import read_record
+from issuer.core.record import identity, read_record, refuse_foreign
 from issuer.core.steps import Steps, ask, send
-from issuer.core.supply.ownership import refuse_foreign
 from issuer.errors import (
     InvalidArgument,
     IssuerError,
@@ -238,7 +237,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     before, after = yield from _Change(tag, key, asked, last, config.settings.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
         # Now, instead of at the next reservation. Segments that were loaded with the old scheme are a gap.
-        store_id = yield from floor.identity()
+        store_id = yield from identity()
         until = scheme_record.until(after)
         yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
     # Settings that a tag shares with its parts.

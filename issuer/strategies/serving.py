@@ -10,8 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from issuer.clock import Deadline
-from issuer.core.single_flight import SingleFlight
-from issuer.core.steps import Ask, Steps, asking
+from issuer.core.steps import Ask, SingleFlight, Steps, asking
 from issuer.errors import IssuerError, StrategyFailed, Unavailable, brief
 from issuer.forks import living
 from issuer.interrupts import raise_interrupt

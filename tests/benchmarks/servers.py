@@ -11,8 +11,8 @@ import hiredis
 
 import issuer
 from issuer import AsyncIssuer, Issuer
+from issuer.gateway.commands import script
 from issuer.gateway.keys import redis_key
-from issuer.gateway.scripts import script
 from issuer_persistence.contract import Store
 from issuer_persistence.records import Order
 from tests.servers.binaries import primary_server

@@ -7,7 +7,7 @@ from typing import Any
 from issuer.chaos.guards import GUARDS, Guard, take_out
 from issuer.core.steps import Steps, ask
 from issuer.core.supply import direct
-from issuer.gateway.scripts import NAMES
+from issuer.gateway.commands import NAMES
 from issuer_persistence.ledger import Reservation
 
 __all__ = ["MORE_GUARDS", "hand_back_whatever_the_version", "take_out"]

@@ -11,7 +11,7 @@ from issuer.chaos.faults import WIRE, Fault, entering, on_the_wire
 from issuer.chaos.worker import Colour, Job, Setup
 from issuer.chaos.world import PLAIN, TREND, World, now
 from issuer.errors import RedisUnavailable
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from tests.chaos.more import end_with_a_lease
 from tests.chaos.worker import guest, guests
 from tests.servers.proxy import FaultProxy

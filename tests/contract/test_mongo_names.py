@@ -12,7 +12,7 @@ import pytest
 from bson.int64 import Int64
 
 from issuer_persistence.errors import Corrupt, Misconfigured
-from issuer_persistence.mongodb import MongoStore, ownership
+from issuer_persistence.mongodb import MongoStore, server
 from issuer_persistence.records import TagChanges, now_ms
 from tests.contract.benches import TIMEOUT, MongoBench, create, get, reserve, spans
 
@@ -148,16 +148,16 @@ def test_a_store_without_a_prefix_is_recognised_and_goes_on(
 def test_a_process_that_comes_while_another_one_makes_the_store_is_not_refused(
     mongo_bench: MongoBench, opened: Callable[[str | None], MongoStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = ownership.find
+    find = server.find
 
     def overtaken(*arguments: Any) -> Any:
-        monkeypatch.setattr(ownership, "find", find)
+        monkeypatch.setattr(server, "find", find)
         found = find(*arguments)
         assert found is None
         create(mongo_bench.store, step=10)
         return found
 
-    monkeypatch.setattr(ownership, "find", overtaken)
+    monkeypatch.setattr(server, "find", overtaken)
     assert get(opened(None)) == get(mongo_bench.store)
     assert mongo_bench.database["issuer_meta"].count_documents({}) == 1
 
@@ -172,5 +172,5 @@ def test_the_option_is_ours_and_pymongo_never_sees_it() -> None:
         ("mongodb+srv://h/d?collectionPrefix=a_", "mongodb+srv://h/d"),
         ("mongodb://h/?w=1;collectionPrefix=a_", "mongodb://h/?w=1"),
     ):
-        assert ownership.without_prefix(url) == (left, "a_")
-    assert ownership.without_prefix("mongodb://h/d?w=1") == ("mongodb://h/d?w=1", None)
+        assert server.without_prefix(url) == (left, "a_")
+    assert server.without_prefix("mongodb://h/d?w=1") == ("mongodb://h/d?w=1", None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from issuer.gateway.scripts import NAMES
+from issuer.gateway.commands import NAMES
 from issuer_persistence.sqlite.schema import SCHEMA
 from tests.e2e.conftest import Cli, Program, altered
 

@@ -14,7 +14,7 @@ import redis
 
 import issuer
 from issuer import CorruptState, ForeignHash, Issuer
-from issuer.core.supply import ownership
+from issuer.core import record as ownership
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import Order, TagSettings

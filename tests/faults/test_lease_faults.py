@@ -9,7 +9,7 @@ import issuer
 from issuer.clock import Deadline
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect, run

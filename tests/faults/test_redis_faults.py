@@ -11,7 +11,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from issuer_persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.colours import Awaited, Connect

@@ -14,7 +14,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import Issuer, gateway
-from issuer.core import arithmetic
+from issuer.core.supply import local_buffer
 from issuer.drivers.store_pool import StorePool
 from issuer.engine.scheduler import Threads
 from issuer_persistence.errors import Unconfirmed
@@ -110,7 +110,7 @@ def test_the_refill_is_due_at_exactly_one_number_whether_used_or_left_is_counted
     make: Make, monkeypatch: pytest.MonkeyPatch, step: int, left: Fraction
 ) -> None:
     """The first number that leaves at most that share: a share left is its complement used, and no second rule."""
-    monkeypatch.setattr(arithmetic, "REFILL_AFTER_USED", 1 - left)
+    monkeypatch.setattr(local_buffer, "REFILL_AFTER_USED", 1 - left)
     ids = make()
     ids.create("a", step=step)
     ids.warm("a")

@@ -15,7 +15,7 @@ import issuer
 from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core.supply.supply import Supply
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import HIGHEST
 from tests import colours

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from issuer.strategies import Instance
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats

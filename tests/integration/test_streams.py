@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import redis
 
-from issuer.core.arithmetic import mark
-from issuer.gateway.scripts import NAMES, script
+from issuer.core.supply.local_buffer import mark
+from issuer.gateway.commands import NAMES, script
 from issuer_persistence.records import HIGHEST
 from tests.waiting import until
 

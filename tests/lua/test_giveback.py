@@ -2,7 +2,7 @@
 
 import pytest
 
-from issuer.core.arithmetic import mark
+from issuer.core.supply.local_buffer import mark
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import BORN, KEY, OTHER_REIGN, Made, TagHash, numbers, unchanged

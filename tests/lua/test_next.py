@@ -6,7 +6,7 @@ from itertools import count, product
 
 import pytest
 
-from issuer.core.arithmetic import mark
+from issuer.core.supply.local_buffer import mark
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import KEY, WINDOW, TagHash, at_moment, numbers, unchanged

@@ -17,7 +17,7 @@ from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.redis_errors import SETTLING
 from issuer.drivers.topology import Address
 from issuer.errors import FenceError, RedisUnavailable
-from issuer.gateway.scripts import folder
+from issuer.gateway.commands import folder
 from tests import programs
 from tests.lua.hashes import BORN, KEY, STORE, TagHash, command, numbers, unchanged
 from tests.servers.redis import RedisServer

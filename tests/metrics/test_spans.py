@@ -16,7 +16,7 @@ from opentelemetry.semconv.attributes import db_attributes, error_attributes
 import issuer
 from issuer.core.steps import Masters
 from issuer.drivers import spans
-from issuer.gateway.scripts import NAMES
+from issuer.gateway.commands import NAMES
 from issuer_persistence.contract import Store
 from tests.colours import COLOURS, Connect
 from tests.unit.refusals import refused

@@ -7,7 +7,7 @@ borns and stores are ints too, compared for equality alone.
 from typing import NamedTuple
 
 from issuer import gateway
-from issuer.core.arithmetic import mark
+from issuer.core.supply.local_buffer import mark
 from tests.model.guards import Guards
 from tests.model.values import quick
 

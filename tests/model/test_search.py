@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from issuer.core import arithmetic
+from issuer.core.supply import local_buffer
 from issuer.gateway import Role
 from tests.model.search import search
 from tests.model.worlds import LARGE, SMALL
@@ -34,10 +34,10 @@ def searched() -> str:
     """Return the digest of all that decides what a search finds; comments, docstrings and imports count for nothing."""
     files = sorted(each for each in HERE.glob("*.py") if each.name not in WALKS and not each.name.startswith("test_"))
     texts = [each.read_text(encoding="utf-8") for each in files]
-    texts += [inspect.getsource(arithmetic.mark)]
+    texts += [inspect.getsource(local_buffer.mark)]
     # From 3.12 on, ast.unparse writes other quotes around a text with fields.
     code = [ast.unparse(Deciding().visit(ast.parse(text))).replace('"', "'") for text in texts]
-    code += [str(arithmetic.REFILL_AFTER_USED), str(Role)]
+    code += [str(local_buffer.REFILL_AFTER_USED), str(Role)]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()[:16]
 
 

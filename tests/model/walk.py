@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Literal
 
 from issuer import gateway
-from issuer.core.arithmetic import mark
+from issuer.core.supply.local_buffer import mark
 from tests.lua.hashes import INTACT, TagHash
 from tests.model import scripts, store
 from tests.model.scripts import LAPSED, NEVER, NOBODY, NONE, UNKNOWN, Hash, Kept, Node, Reply, Scheme

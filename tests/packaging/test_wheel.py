@@ -104,9 +104,8 @@ def test_it_holds_the_packages_the_scripts_the_types_and_the_licence_and_works_f
     assert in_repo <= names
     assert {"issuer/py.typed", "issuer_persistence/py.typed"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    program = (
-        "import issuer, issuer.gateway.scripts as s; print(issuer.__file__, s.folder(), issuer.next('orders'), sep='|')"
-    )
+    shown = "issuer.__file__, s.folder(), issuer.next('orders')"
+    program = f"import issuer, issuer.gateway.commands as s; print({shown}, sep='|')"
     told = run(sys.executable, "-c", program, PYTHONPATH=str(site), **data_in(tmp_path))
     assert told == f"{site}/issuer/__init__.py|{site}/issuer/_lua|1\n"
     # A package of the user's that is called as our folder is: ours is nowhere on the way of an import.

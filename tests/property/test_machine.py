@@ -12,8 +12,8 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core.supply.state import TagState
-from issuer.gateway import scripts, tag_scripts
-from issuer.gateway.scripts import Script
+from issuer.gateway import commands, tag_scripts
+from issuer.gateway.commands import Script
 from tests.property.machine import PROCESSES, IssuerMachine, twin_of
 from tests.seeds import SEED, chosen, seeded
 
@@ -106,11 +106,11 @@ FENCE = "not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' 
 
 def without(name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a guard out of the script of that name, for every issuer made from now on."""
-    whole = scripts.script(name)
+    whole = commands.script(name)
     assert whole.text.count(old) == 1, f"the guard {old!r} is not where it was"
     text = whole.text.replace(old, new)
     mutant = Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-    monkeypatch.setattr(tag_scripts, "script", lambda asked: mutant if asked == name else scripts.script(asked))
+    monkeypatch.setattr(tag_scripts, "script", lambda asked: mutant if asked == name else commands.script(asked))
     # A process that has seen higher numbers refuses the lower ones, and is the first to know.
     monkeypatch.setattr(TagState, "went_back", lambda *_: False)
 

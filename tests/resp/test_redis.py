@@ -12,7 +12,7 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from issuer.plugins import Call, Plugin
 from issuer.settings import REDIS_CONNECTIONS
 from tests.audit import Draw, drawn, order_violations, repeats

@@ -5,7 +5,8 @@ from math import ceil
 
 import pytest
 
-from issuer.core.arithmetic import BURST, QUICK, SLOW, mark, rate, runway, stream_lease, telling
+from issuer.core.arithmetic import BURST, rate, runway, telling
+from issuer.core.supply.local_buffer import QUICK, SLOW, mark, stream_lease
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, LEASE_MOST
 

@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from issuer.drivers import breaker as module
-from issuer.drivers.breaker import FORGOTTEN, TRIAL, Breaker, LeftAlone
+from issuer.drivers import topology as module
+from issuer.drivers.topology import FORGOTTEN, TRIAL, Breaker, LeftAlone
 from tests.clocks import Clock
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import issuer
-from issuer.core.event_log import LINES, line_of
-from issuer.core.events import Event
+from issuer.core.events import LINES, Event, line_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "events.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|(.*?)\| ?(\w*) ?\|$", re.MULTILINE)

@@ -4,7 +4,7 @@ from typing import Any
 
 from issuer import gateway
 from issuer.gateway import Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened, RedisCall
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from issuer_persistence.records import HIGHEST
 
 KEY = "issuer:{orders}"

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from issuer.core.arithmetic import mark
 from issuer.core.supply import local_buffer as module
-from issuer.core.supply.local_buffer import BUFFERS, FastPath, LocalBuffer, Place, spend
+from issuer.core.supply.local_buffer import BUFFERS, FastPath, LocalBuffer, Place, mark, spend
 from issuer_persistence.records import HIGHEST
 
 

@@ -8,7 +8,7 @@ import pytest
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.drivers.blocking.link import Waker
-from issuer.drivers.redis_pool import Pool
+from issuer.drivers.servers import Pool
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 
 from issuer import gateway
 from issuer.errors import ConfigurationError
-from issuer.gateway import machine_scripts, scripts
+from issuer.gateway import commands, machine_scripts
 from tests.unit.refusals import refused
 
-LUA = scripts.folder()
+LUA = commands.folder()
 README = (LUA / "README.md").read_text(encoding="utf-8")
 
 #: Everything that holds a number of the tag, and so must stay a string.
@@ -90,27 +90,27 @@ def complaints(name: str, text: str) -> list[str]:
     return found
 
 
-@pytest.fixture(params=scripts.NAMES)
-def script(request: pytest.FixtureRequest) -> scripts.Script:
-    return scripts.script(request.param)
+@pytest.fixture(params=commands.NAMES)
+def script(request: pytest.FixtureRequest) -> commands.Script:
+    return commands.script(request.param)
 
 
 @pytest.mark.covers("3.11")
-def test_each_script_is_what_its_header_says_and_is_named_by_the_sha1_of_its_text(script: scripts.Script) -> None:
+def test_each_script_is_what_its_header_says_and_is_named_by_the_sha1_of_its_text(script: commands.Script) -> None:
     assert complaints(script.name, script.text) == []
     assert "@include" not in script.text
     assert script.sha == hashlib.sha1(script.text.encode(), usedforsecurity=False).hexdigest()
 
 
 def test_each_lua_file_is_a_known_script_and_each_fragment_is_included() -> None:
-    assert sorted(path.stem for path in LUA.glob("*.lua")) == sorted(scripts.NAMES)
+    assert sorted(path.stem for path in LUA.glob("*.lua")) == sorted(commands.NAMES)
     included = {
         name
         for path in LUA.glob("*.lua")
         for name in re.findall(r"^--@include (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert included == {path.stem for path in (LUA / "include").glob("*")}
-    refused(ConfigurationError, "next, lease, giveback, open, load, floor", scripts.script, "drain")
+    refused(ConfigurationError, "next, lease, giveback, open, load, floor", commands.script, "drain")
 
 
 #: By the script: a call of it with all its arguments, and what its reply is decoded to.
@@ -131,7 +131,7 @@ CALLS: dict[str, tuple[gateway.RedisCall[Any], type]] = {
 }
 
 
-def test_each_script_has_a_gateway_call_that_sends_and_knows_what_is_declared(script: scripts.Script) -> None:
+def test_each_script_has_a_gateway_call_that_sends_and_knows_what_is_declared(script: commands.Script) -> None:
     call, record = CALLS[script.name]
     keys, arguments = (len(numbered(script.text, array)) for array in ("KEYS", "ARGV"))
     words = call.packed.split(b"\r\n")[2::2]
@@ -141,7 +141,7 @@ def test_each_script_has_a_gateway_call_that_sends_and_knows_what_is_declared(sc
     assert set(get_args(get_type_hints(record)["status"])) == promised(script.text) - {"BADARG"}
 
 
-def test_the_readme_lists_each_script_with_its_arguments_its_replies_and_what_to_do(script: scripts.Script) -> None:
+def test_the_readme_lists_each_script_with_its_arguments_its_replies_and_what_to_do(script: commands.Script) -> None:
     table, _, rest = README.partition("## Arguments and replies")[2].partition("\n## ")
     (line,) = (line for line in table.splitlines() if line.startswith(f"| `{script.name}` |"))
     _, _, keys, arguments, replies = (cell.strip() for cell in line.strip("|").split("|"))
@@ -156,10 +156,10 @@ def test_the_readme_lists_each_script_with_its_arguments_its_replies_and_what_to
 
 def test_the_readme_lists_each_field_of_the_hash() -> None:
     table = README.partition("## The hash")[2].partition("\n## ")[0]
-    body = "".join(code(scripts.script(name).text) for name in scripts.NAMES)
-    commands = "".join(re.findall(r"'(?:HSET|HMGET)', key, ([^\n]*)", body))
+    body = "".join(code(commands.script(name).text) for name in commands.NAMES)
+    calls = "".join(re.findall(r"'(?:HSET|HMGET)', key, ([^\n]*)", body))
     listed = " ".join(line.split("|")[1] for line in table.splitlines() if "|" in line)
-    assert set(re.findall(r"'(\w+)'", commands)) == set(re.findall(r"`(\w+)`", listed))
+    assert set(re.findall(r"'(\w+)'", calls)) == set(re.findall(r"`(\w+)`", listed))
 
 
 @pytest.mark.covers("3.12")
@@ -184,7 +184,7 @@ ADDED = {
 
 
 def test_the_checker_finds_what_is_wrong_with_a_script() -> None:
-    text = scripts.script("next").text
+    text = commands.script("next").text
     for added, complaint in ADDED.items():
         assert complaints("next", text + added) == [complaint], added
     for declared in ("ARGV[9]", "KEYS[2]"):

@@ -7,8 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from issuer.clock import Deadline
-from issuer.core.single_flight import SingleFlight
-from issuer.core.steps import Step, Wait
+from issuer.core.steps import SingleFlight, Step, Wait
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 from issuer.strategies.snowflake.machines import blocking

@@ -4,7 +4,7 @@ import pytest
 
 import issuer
 from issuer.clock import LONGEST_PAUSE
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from issuer.settings import GRACE as LAPSES_AFTER
 from tests.virtual.test_outages import GRACE
 from tests.virtual.world import World

@@ -9,10 +9,9 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.clock import LONGEST_PAUSE
-from issuer.core.floor import identity
-from issuer.core.single_flight import LATEST_RETRY
+from issuer.core.record import PATIENCE, PATIENCE_ALONE, identity
+from issuer.core.steps import LATEST_RETRY
 from issuer.core.supply.mode import Origin
-from issuer.core.supply.ownership import PATIENCE, PATIENCE_ALONE
 from issuer.engine.scheduler import SWEEP_EVERY
 from issuer.operations.registry import IDLE_AFTER
 from tests.virtual.test_outages import BACK, GRACE

@@ -11,13 +11,13 @@ import pytest
 import issuer
 from issuer import Issuer, clock
 from issuer.clock import LONGEST_PAUSE
-from issuer.core import single_flight as flight
+from issuer.core import steps as flight
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
-from issuer.drivers import breaker
+from issuer.drivers import topology as breaker
 from issuer.drivers.aio.combiner import LOOK_EVERY
 from issuer.drivers.servers import SHORTEST
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from tests.audit import repeats
 from tests.virtual.world import World
 

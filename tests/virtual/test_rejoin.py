@@ -10,7 +10,7 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.core.supply.mode import Mode
-from issuer.gateway.scripts import script
+from issuer.gateway.commands import script
 from tests.audit import repeats
 from tests.virtual.world import World
 

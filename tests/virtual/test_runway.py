@@ -2,7 +2,7 @@
 
 import pytest
 
-from issuer.core.arithmetic import REFILL_AFTER_USED, mark
+from issuer.core.supply.local_buffer import REFILL_AFTER_USED, mark
 from tests.virtual.test_hanging_store import process
 from tests.virtual.world import World
 

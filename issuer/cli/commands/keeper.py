@@ -12,8 +12,7 @@ import click
 
 from issuer.cli.exits import logged
 from issuer.cli.session import Session
-from issuer.core.event_log import line_of
-from issuer.core.events import Event, SegmentLoaded
+from issuer.core.events import Event, SegmentLoaded, line_of
 from issuer.doors.server.watch import EVERY, Watch
 from issuer.errors import ConfigurationError, Unavailable
 from issuer.terminal import say

@@ -6,7 +6,7 @@ import re
 
 import click
 
-from issuer.gateway.scripts import NAMES, script
+from issuer.gateway.commands import NAMES, script
 from issuer.terminal import Column, screen_width, show, table
 
 SECTION = "Tools"

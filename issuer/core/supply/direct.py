@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from issuer.clock import monotonic
-from issuer.core.events import Emit, ReservationFailed, Reserved, unobserved
+from issuer.core.events import Emit, unobserved
 from issuer.core.steps import Steps, ask
-from issuer.errors import StoreBehind, StoreUnavailable
-from issuer_persistence.contract import Store
+from issuer.core.supply.extend import behind, observed
+from issuer.errors import StoreUnavailable
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Purpose, Reservation
 
 #: How often to retry if the store seems to be behind but is not. A deposed MongoDB primary may return old data until it
 #: learns of the new primary.
 ATTEMPTS = 3
-
-
-def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float], Reservation]) -> Steps[Reservation]:
-    """Request a reservation from the store, and emit an event with its outcome."""
-    began = monotonic()
-    try:
-        reserved = yield from ask(question)
-    except Exception as error:
-        emit(ReservationFailed(tag, reason, error, monotonic() - began))
-        raise
-    emit(Reserved(tag, reason, reserved.low, reserved.high, monotonic() - began))
-    return reserved
 
 
 def reserve(
@@ -71,16 +58,6 @@ def reserve(
         "One of the servers returns outdated data",
         tag=tag,
     )
-
-
-def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
-    """Halt the tag and raise StoreBehind, because `taken` is surely issued and the store is below it.
-
-    If the store is no longer below it when it is told to halt, this returns: an outdated server had answered, or the
-    store was recovered meanwhile.
-    """
-    if (yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))):
-        raise StoreBehind(tag, max=stands_at, taken=taken)
 
 
 def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:

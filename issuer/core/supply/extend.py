@@ -7,24 +7,26 @@ sent again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from issuer import gateway
+from issuer.clock import monotonic
 from issuer.core import scheme_record
-from issuer.core.arithmetic import mark
 from issuer.core.error_mapping import refused
-from issuer.core.events import Emit, unobserved
+from issuer.core.events import Emit, ReservationFailed, Reserved, unobserved
 from issuer.core.floor import floor
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.record import read_record
 from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
-from issuer.core.supply import direct
+from issuer.core.supply.local_buffer import mark
 from issuer.errors import ConfigurationError, IssuerError, StoreBehind
+from issuer_persistence.contract import Store
 from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
-from issuer_persistence.ledger import Purpose
+from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
 #: Most reservations of one extension, as a load can come too late. Each late load costs a gap of one segment. The start
@@ -110,10 +112,10 @@ def extend(
             extension = yield from reserve_and_load(
                 record, key, opened, at_least=max(opened.top, seen), wanted=wanted, application=application, emit=emit
             )
-        except MaxBehind as behind:
-            if behind.certain:
-                yield from direct.behind(tag=record.tag, stands_at=behind.max, taken=behind.at_least)
-            yield from confirm_behind(record, key, store_id, opened, behind.max, seen=seen)
+        except MaxBehind as error:
+            if error.certain:
+                yield from behind(tag=record.tag, stands_at=error.max, taken=error.at_least)
+            yield from confirm_behind(record, key, store_id, opened, error.max, seen=seen)
             continue
         except (TagMissing, LimitHit, Halted):
             # Resign at once: another process may repair the tag, and should not wait until this election times out.
@@ -203,6 +205,18 @@ def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, 
     return min(max(record.segment, wanted), left), last
 
 
+def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float], Reservation]) -> Steps[Reservation]:
+    """Request a reservation from the store, and emit an event with its outcome."""
+    began = monotonic()
+    try:
+        reserved = yield from ask(question)
+    except Exception as error:
+        emit(ReservationFailed(tag, reason, error, monotonic() - began))
+        raise
+    emit(Reserved(tag, reason, reserved.low, reserved.high, monotonic() - began))
+    return reserved
+
+
 def reserve_and_load(
     record: Tag, key: str, opened: gateway.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
 ) -> Steps[Extension]:
@@ -215,7 +229,7 @@ def reserve_and_load(
         if found.scheme_id != record.scheme_id:
             return Extension("stale", found)
         n, last = _within_limit(found, at_least, wanted)
-    reserved = yield from direct.observed(
+    reserved = yield from observed(
         tag,
         "load",
         emit,
@@ -254,6 +268,14 @@ def confirm_behind(
         if (again.reign, again.born) != (opened.reign, opened.born) or again.top <= stands_at:
             return
         taken = again.top
-    halted = yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))
-    if halted:
+    yield from behind(tag, stands_at=stands_at, taken=taken)
+
+
+def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
+    """Halt the tag and raise StoreBehind, because `taken` is surely issued and the store is below it.
+
+    If the store is no longer below it when it is told to halt, this returns: an outdated server had answered, or the
+    store was recovered meanwhile.
+    """
+    if (yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))):
         raise StoreBehind(tag, max=stands_at, taken=taken)

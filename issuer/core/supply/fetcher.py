@@ -18,8 +18,7 @@ from issuer.core.events import (
     StoreBack,
     StoreSilent,
 )
-from issuer.core.single_flight import SingleFlight
-from issuer.core.steps import Flight, Steps, renewed, sleep, wait
+from issuer.core.steps import Flight, SingleFlight, Steps, renewed, sleep, wait
 from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState

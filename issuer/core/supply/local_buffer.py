@@ -5,17 +5,25 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import islice
 from operator import length_hint
 from typing import Generic, Protocol, TypeVar
 
-from issuer.core.arithmetic import mark
 from issuer.errors import CalledWithin
 from issuer.forks import under_way
 from issuer.reentry import CallLock
+from issuer_persistence.records import LEASE_MOST
 
 #: One range in use and one in reserve. A process that is killed loses at most these two.
 BUFFERS = 2
+
+#: The next segment is loaded when this share of the current one is used: 20 %.
+REFILL_AFTER_USED = Fraction(20, 100)
+
+#: In seconds. If a stream uses up a lease in less than QUICK, the next lease is twice as large. If a lease lasts longer
+#: than SLOW, the next one is half as large. If the process is killed, the rest of the lease is a gap.
+QUICK, SLOW = 0.05, 1.0
 
 #: Most numbers that are published to the fast path at once. A process that was paused may issue so many before it
 #: checks the clock and the threshold. Publishing takes 1 ns of a number's 80 ns.
@@ -23,6 +31,22 @@ OPEN = 4096
 
 #: Whether a step of a C iterator is atomic: True with the GIL, False in a free-threaded Python.
 _ATOMIC = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def mark(low: int, high: int) -> int:
+    """Return the threshold, low + max(1, ceil(size x 20 %)). The draw of this number triggers the next load."""
+    size = high - low
+    return low + max(1, -(-size * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
+
+
+def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:
+    """Return the size of the next lease, after one of `before` numbers lasted `lasted` seconds.
+
+    At most a fifth of a segment, or `least`: larger leases would use up segments before the next one is loaded.
+    """
+    most = max(least, min(LEASE_MOST, segment * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
+    wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before
+    return min(most, max(least, wanted))
 
 
 class Range(Protocol):

@@ -9,10 +9,8 @@ from typing import TypeVar
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
-from issuer.core import arithmetic
 from issuer.core.events import NotGivenBack, WentDirect
-from issuer.core.floor import identity
-from issuer.core.record import read_record
+from issuer.core.record import PATIENCE, PATIENCE_ALONE, check_owner, identity, read_record
 from issuer.core.scheme_record import (
     PARTS,
     SEGMENT,
@@ -24,10 +22,9 @@ from issuer.core.scheme_record import (
     without_raising,
 )
 from issuer.core.steps import Steps, hurried, public, send
-from issuer.core.supply import direct, lease, ownership
+from issuer.core.supply import direct, lease
 from issuer.core.supply.lease import Lease
-from issuer.core.supply.local_buffer import LocalBuffer
-from issuer.core.supply.ownership import PATIENCE, PATIENCE_ALONE
+from issuer.core.supply.local_buffer import LocalBuffer, stream_lease
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
@@ -115,7 +112,7 @@ class Origin:
     def lease_for_stream(self, n: int) -> Steps[None]:
         """Draw n numbers ahead from now on, if neither the trend tag nor the issuer has a setting for it.
 
-        The size grows while leases are used up quickly, see arithmetic.stream_lease.
+        The size grows while leases are used up quickly, see stream_lease.
         """
         if self._stream_least != n:
             if self._state.record is None:
@@ -130,7 +127,7 @@ class Origin:
         lasted, self._leased_at = now - self._leased_at, now
         if self._stream_least and record is not None:
             least = self._stream_least
-            self.stream_lease = arithmetic.stream_lease(self.stream_lease, lasted, least=least, segment=record.segment)
+            self.stream_lease = stream_lease(self.stream_lease, lasted, least=least, segment=record.segment)
 
     # ------------------------------------------------------------------ the record
 
@@ -260,7 +257,7 @@ class Origin:
             yield from self.identity()
         if store.id or store.empty:
             try:
-                state.owned = ownership.check(state.tag, state.key, hash, store.id)
+                state.owned = check_owner(state.tag, state.key, hash, store.id)
             except ForeignHash as error:
                 self._drop(error)
                 raise

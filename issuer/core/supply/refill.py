@@ -11,7 +11,7 @@ from issuer.core.events import ElectionWon, LeaseDrawn, SegmentLoaded
 from issuer.core.scheme_record import countable
 from issuer.core.steps import Flight, Steps, send
 from issuer.core.supply import direct
-from issuer.core.supply.extend import Election, extend, size
+from issuer.core.supply.extend import Election, behind, extend, size
 from issuer.core.supply.fetcher import Fetcher, Shortage
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.mode import Mode, Origin
@@ -151,7 +151,7 @@ class Refill:
         if not kept:
             yield from origin.give_back((reserved,), reserved.low)
         if welcome and not kept and reserved.low < hand.highest:
-            yield from origin.public(direct.behind(state.tag, stands_at=reserved.low, taken=hand.highest))
+            yield from origin.public(behind(state.tag, stands_at=reserved.low, taken=hand.highest))
         return kept
 
     # ------------------------------------------------------------------ leases

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from issuer.clock import Deadline
 from issuer.core.events import Emit
+from issuer.core.record import Identity
 from issuer.core.scheme_record import Numbering
 from issuer.core.steps import Flight, Steps
 from issuer.core.supply.local_buffer import FastPath
-from issuer.core.supply.ownership import Identity
 from issuer.settings import Settings
 from issuer_persistence.records import Tag
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from issuer import gateway
 from issuer.clock import monotonic
-from issuer.core.arithmetic import spent
 from issuer.core.events import LimitNear
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.scheme_record import Numbering, last_value, periods, reserved
@@ -17,6 +16,15 @@ from issuer_persistence.records import Tag
 
 #: A process's own numbers of a tag.
 Hand = LocalBuffer[Lease | Reservation]
+
+
+#: Warn when this share of the numbers is used, in percent of the limit.
+WARN_AT = 80
+
+
+def spent(value: int, limit: int) -> bool:
+    """Whether at least 80 % of the numbers up to the limit are used. `value` is the highest number used."""
+    return value * 100 >= limit * WARN_AT
 
 
 class TagState:

@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from issuer.clock import Deadline
-from issuer.drivers.redis_pool import Permit
+from issuer.drivers.servers import Permit
 from issuer.threads import in_thread
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ import redis
 from issuer.drivers.blocking.link import Link, Waker
 from issuer.drivers.blocking.wire import Wire
 from issuer.drivers.redis_errors import connection_error
-from issuer.drivers.redis_pool import Pool
-from issuer.drivers.servers import AnyNode
+from issuer.drivers.servers import AnyNode, Pool
 from issuer.drivers.topology import Address
 from issuer.interrupts import raise_interrupt
 

@@ -17,8 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.clock import Deadline, monotonic
-from issuer.drivers.redis_pool import Permit
-from issuer.drivers.servers import FAR, LOOK_OUT
+from issuer.drivers.servers import FAR, LOOK_OUT, Permit
 
 NO_RETRY = Retry(NoBackoff(), 0)
 

@@ -14,11 +14,9 @@ from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Elsewhere, Masters, Send, Server, Sighting, Visit
 from issuer.drivers.blocking.link import NO_RETRY, Link, Shown
-from issuer.drivers.breaker import EVIDENCE, LeftAlone
-from issuer.drivers.redis_errors import check_server, connection_error, meaning, settling
-from issuer.drivers.redis_pool import LOOK_AGAIN, Crowded
-from issuer.drivers.servers import SHORTEST, AnyNode, RedisStep, Servers
-from issuer.drivers.topology import Address, Exchange, Outdated, Unreached, judge
+from issuer.drivers.redis_errors import Crowded, connection_error, meaning, settling
+from issuer.drivers.servers import LOOK_AGAIN, SHORTEST, AnyNode, RedisStep, Servers
+from issuer.drivers.topology import EVIDENCE, Address, Exchange, LeftAlone, Outdated, Unreached, judge
 from issuer.errors import FenceError, IssuerError, RedisUnavailable
 
 #: How many redirects of a Cluster a call follows. While slots move, two are usual.
@@ -226,7 +224,7 @@ class RoundTrips:
         try:
             if trusts and address not in route.checked:
                 info = self.exchange(Exchange(address, gateway.server_info(), connects=exchange.connects))
-                check_server(info)
+                gateway.check_server(info)
                 route.checked.add(address)
             reply = self.exchange(exchange)
         except (redis.RedisError, FenceError) as error:

@@ -12,8 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from issuer.clock import Deadline
-from issuer.core.single_flight import SingleFlight
-from issuer.core.steps import Steps, send, sleep
+from issuer.core.steps import SingleFlight, Steps, send, sleep
 from issuer.errors import (
     ClockBehind,
     ConfigurationError,

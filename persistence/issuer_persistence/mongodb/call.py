@@ -12,14 +12,14 @@ from pymongo import ReturnDocument
 from pymongo.synchronous import client_session
 
 from issuer_persistence.errors import Corrupt, TagMissing, Unconfirmed
-from issuer_persistence.mongodb import ledger_documents, tag_documents
+from issuer_persistence.mongodb import documents
 from issuer_persistence.records import fresh_version, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from issuer_persistence.contract import CallDeadline
-    from issuer_persistence.mongodb.ownership import Collections
+    from issuer_persistence.mongodb.server import Collections
     from issuer_persistence.records import Tag
 
 Document = dict[str, Any]
@@ -87,7 +87,7 @@ class MongoCall:
     def read(self, tag: str) -> Tag | None:
         """Return the record of a tag. None if there is none."""
         found = self.tags.find_one({"_id": tag})
-        return None if found is None else tag_documents.record(found)
+        return None if found is None else documents.record(found)
 
     def live(self, tag: str) -> Tag:
         """Return the record of a tag that is not deleted. Otherwise raise TagMissing."""
@@ -104,7 +104,7 @@ class MongoCall:
         fresh = {"version": fresh_version(), "timestamp": Int64(now_ms())}
         self.writing = True
         after = self.tags.find_one_and_update(
-            tag_documents.ours(tag, condition),
+            documents.ours(tag, condition),
             {**update, "$set": {**update.get("$set", {}), **fresh}},
             return_document=ReturnDocument.AFTER,
         )
@@ -113,14 +113,14 @@ class MongoCall:
             return None
         self.wrote = True
         try:
-            return tag_documents.record(after)
+            return documents.record(after)
         except Corrupt as error:
             # Not Corrupt: it would mean that nothing has changed.
             raise Unconfirmed(str(error)) from error
 
     def swap(self, before: Tag, after: Tag) -> Tag | None:
         """Replace the record `before` by `after`. None if the record is not `before` any more."""
-        update = {"$set": {name: value for name, value in tag_documents.document(after).items() if name != "_id"}}
+        update = {"$set": {name: value for name, value in documents.document(after).items() if name != "_id"}}
         if after.lease is None:
             update["$unset"] = {"lease": ""}
         return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
@@ -133,7 +133,7 @@ class MongoCall:
     def confirm(self) -> None:
         """Check by two writes without effect that writes reach a majority. If they do not, raise as they do."""
         self._update_meta({"$set": {"confirmed": Int64(now_ms())}})
-        ledger_documents.write_nothing(self.segments)
+        documents.write_nothing(self.segments)
 
     def _update_meta(self, update: Document) -> None:
         if self.meta.update_one(self._store, update).matched_count == 0:

@@ -27,7 +27,7 @@ from issuer_persistence.contract import CallDeadline, Store
 from issuer_persistence.errors import Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
-from issuer_persistence.mongodb import ledger_documents, ownership, tag_documents
+from issuer_persistence.mongodb import documents, server
 from issuer_persistence.mongodb.call import SCHEMA, MongoCall, Replaced, unbound
 from issuer_persistence.mongodb.server import Attempts, facts, translated
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
@@ -83,9 +83,9 @@ class MongoStore(Store):
             raise Misconfigured("w=0 is not reliable: remove it; majority is used in any case")
         self._given = database
         self._shown = mask(address)
-        self._address, named = ownership.without_prefix(address)
+        self._address, named = server.without_prefix(address)
         prefix = named if prefix is None else prefix
-        self._prefix = None if prefix is None else ownership.checked(prefix)
+        self._prefix = None if prefix is None else server.checked(prefix)
         self._lock = threading.Lock()
         self._client: MongoClient[Document] | None = None
         self._database = database
@@ -93,7 +93,7 @@ class MongoStore(Store):
         self._closed = False
         # Read once per process, because each extension needs it.
         self._store_id = ""
-        self._collections: ownership.Collections | None = None
+        self._collections: server.Collections | None = None
         self._indexed = False
         self._attempts = Attempts()
         # True after a failed call. If writes reach no majority, each reservation would be a gap.
@@ -104,8 +104,8 @@ class MongoStore(Store):
 
     @classmethod
     def open(cls, url: str) -> MongoStore:
-        """Return the store of that URL, without I/O. Misconfigured if the URL is invalid. See `ownership.check_url`."""
-        ownership.check_url(url)
+        """Return the store of that URL, without I/O. Misconfigured if the URL is invalid. See `server.check_url`."""
+        server.check_url(url)
         return cls(address=url)
 
     @property
@@ -132,7 +132,7 @@ class MongoStore(Store):
                 else:
                     try:
                         with call.write():
-                            call.tags.insert_one(tag_documents.document(made))
+                            call.tags.insert_one(documents.document(made))
                     except DuplicateKeyError:
                         pass  # another process has created it: read it again
                     else:
@@ -145,7 +145,7 @@ class MongoStore(Store):
 
     def tags(self, *, timeout: float) -> list[Tag]:
         with self._call(timeout, writes=False) as call:
-            found = [tag_documents.record(each) for each in call.tags.find({"deleted": {"$ne": True}})]
+            found = [documents.record(each) for each in call.tags.find({"deleted": {"$ne": True}})]
         return sorted(found, key=lambda each: each.tag)
 
     def reserve_checked(
@@ -160,7 +160,7 @@ class MongoStore(Store):
             self._hints[tag] = after
             # By the size that was sent. The step of the record may have changed since.
             entry = purpose.entry(tag, after.max - size, after.max)
-            call.segments.insert_one(ledger_documents.document(entry))
+            call.segments.insert_one(documents.entry_document(entry))
         return Reservation(after, entry.low, entry.high, entry.id)
 
     def _advance(self, call: MongoCall, tag: str, n: int | None, *, at_least: int, exact: bool) -> tuple[Tag, int]:
@@ -210,12 +210,12 @@ class MongoStore(Store):
         last = held[-1]
         with self._call(timeout) as call:
             with call.write():
-                ledger_documents.shorten(call.segments, last.tag.tag, highs)
+                documents.shorten(call.segments, last.tag.tag, highs)
             condition = {"version": last.version, "max": Int64(last.high)}
             return call.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        update = {"$set": tag_documents.stored(changes.kept())}
+        update = {"$set": documents.stored(changes.kept())}
         if changes.raise_to is not None:
             update["$max"] = {"max": Int64(changes.raise_to)}
         with self._call(timeout) as call:
@@ -281,24 +281,24 @@ class MongoStore(Store):
         if newest == 0:
             return []  # in MongoDB, a limit of 0 means no limit
         with self._call(timeout, writes=False) as call:
-            return [LedgerEntry.checked(each) for each in ledger_documents.rows(call.segments, tag, newest)]
+            return [LedgerEntry.checked(each) for each in documents.rows(call.segments, tag, newest)]
 
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
         check_argument("count", count, 1)
         with self._call(timeout, writes=False) as call:
-            found = ledger_documents.rows(call.segments, tag, count, beyond=beyond, upward=upward)
+            found = documents.rows(call.segments, tag, count, beyond=beyond, upward=upward)
             return LedgerPage.of(found, count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         with self._call(timeout, writes=False) as call:
-            return ledger_documents.by_id(call.segments, tag, ids)
+            return documents.by_id(call.segments, tag, ids)
 
     def prune(self, *, before: int, timeout: float) -> int:
         check_argument("before", before)
         with self._call(timeout) as call, call.write():
-            return ledger_documents.prune(call.segments, before)
+            return documents.prune(call.segments, before)
 
     def examine(self, *, timeout: float) -> StoreFacts:
         with self._call(timeout, writes=False) as call:
@@ -369,7 +369,7 @@ class MongoStore(Store):
         """Give the call the collections of this store. If there are none and `writes` is True, create them."""
         collections, made = self._collections, False
         if collections is None:
-            collections, meta, made = ownership.find_or_make(database, self._prefix, call.pause, make=writes)
+            collections, meta, made = server.find_or_make(database, self._prefix, call.pause, make=writes)
             if meta is None:
                 call.take(collections, "")
                 return
@@ -383,7 +383,7 @@ class MongoStore(Store):
             self._index(collections, empty=made)
         call.take(collections, self._store_id)
 
-    def _index(self, collections: ownership.Collections, *, empty: bool) -> None:
+    def _index(self, collections: server.Collections, *, empty: bool) -> None:
         """Create the index of the ledger if it is missing, once per process. For a large ledger, in a thread.
 
         There the index takes longer than a call may take, and the server stops the build when the client disconnects.
@@ -395,10 +395,10 @@ class MongoStore(Store):
             arguments = (collections, os.getpid())
             threading.Thread(target=self._make_index, args=arguments, name="issuer-index", daemon=True).start()
 
-    def _make_index(self, collections: ownership.Collections, process: int) -> None:
+    def _make_index(self, collections: server.Collections, process: int) -> None:
         try:
             with unbound(), pymongo.timeout(_INDEX_PATIENCE):
-                collections.segments.create_index(ledger_documents.INDEX)
+                collections.segments.create_index(documents.INDEX)
         except Exception as error:  # noqa: BLE001 - no number depends on it
             if not self._closed and process == os.getpid():
                 log.warning(
@@ -418,7 +418,7 @@ class MongoStore(Store):
                     "a pymongo Database cannot be used in a forked child: create the store after the fork"
                 )
             if self._database is None:
-                named = ownership.options(self._address)
+                named = server.options(self._address)
                 self._client = MongoClient(
                     self._address,
                     event_listeners=[self._attempts],

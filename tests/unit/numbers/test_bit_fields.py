@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from issuer.core.arithmetic import spent
+from issuer.core.supply.state import spent
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers import limits
 from issuer.numbers.bit_fields import BitFields
