@@ -126,8 +126,7 @@ class Desk:
 
     def after_fork(self) -> None:
         """What the facade does in a forked child."""
-        if self.runner.redis is not None:
-            self.runner.redis.after_fork()
+        self.runner.after_fork()
         self.runner.store.after_fork()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A check of all that must be true of the numbers that were issued, made from the records alone."""
+"""Checks the numbers that callers received against all promises. It uses only the records of the run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from issuer.chaos.watched import Strike, Watched
 
 NS = 1_000_000_000
 
-#: This many of each kind are kept, to be shown.
+#: Most examples of violations that a tag adds to the report.
 EXAMPLES = 5
 
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of a check. Numbers are counted, times are in seconds."""
+    """The result of a check. Times are in seconds."""
 
     attempted: int = 0
     acknowledged: int = 0
@@ -30,39 +30,39 @@ class Verdict:
     repeats: int = 0
     above: int = 0
     disorder: int = 0
-    #: Keys that were given another number when they came again.
+    #: How often a repeated idempotency key returned another number.
     changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
-    #: The cost of the strikes of each name; see gaps.
+    #: The gaps by name of the strike; see gaps.
     costs: dict[str, Cost] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
-    #: How often each fault had its turn, by its name on a command line: a turn may be several faults.
+    #: How often each fault was caused, by its name on the command line. One fault can consist of several strikes.
     turns: Counter[str] = field(default_factory=Counter)
     without_service: float = 0.0
     slowest: str = ""
     latest: float = float("-inf")
     examples: list[str] = field(default_factory=list)
-    #: Why a run could not go on: no worker got numbers any more, or a fault could not be brought about.
+    #: Why the run ended early: a worker received no more numbers, or a fault could not be caused.
     stuck: list[str] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
-        """Whether no number came twice, from above the store's `max`, or out of order, and no key had two of them."""
+        """Whether no number was issued twice, above `max` or out of order, and no key had two numbers."""
         return not (self.repeats or self.above or self.disorder or self.changed)
 
     @property
     def kept(self) -> bool:
-        """Whether every promise was kept: sound, no more lost than the design allows, and a worker always drew on."""
+        """Whether every promise was kept: also the size of the gaps, and that callers receive numbers again."""
         return self.sound and not self.stuck and self.gap <= self.allowed_gap
 
     @property
     def struck(self) -> int:
-        """How many faults there were."""
+        """Number of strikes."""
         return self.faults.total()
 
     def add(self, other: Verdict) -> None:
-        """Count the other one in."""
+        """Add the figures of another run."""
         for name in ("attempted", "acknowledged", "repeats", "above", "disorder", "changed", "gap", "allowed_gap"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, cost in other.costs.items():
@@ -86,9 +86,10 @@ def check(
     stopped: Mapping[str, Sequence[Strike]],
     end: Strike | None = None,
 ) -> Verdict:
-    """Check all tags. `lasting`: the workers that drew to the end; `stopped`: when which of them was stopped.
+    """Check all tags.
 
-    `end`: when the drawing was ended, and how many of them held something; what is left then is no gap, but has bounds.
+    `lasting`: names of the workers that drew until the end. `stopped`: when each worker was stopped by a signal. `end`:
+    the end of the run. Numbers that are left then are no gap, but their count is limited too.
     """
     verdict = Verdict(faults=Counter(strike.name for strike in strikes))
     verdict.costs = {name: Cost(times) for name, times in verdict.faults.items()}
@@ -130,7 +131,7 @@ def _count(verdict: Verdict, callers: Iterable[Calls]) -> None:
 
 
 def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[Calls]:
-    """Return the calls as if each had been for a number; of those that brought a key the same one, the first."""
+    """Return calls for idempotency keys as plain calls for numbers, without calls that repeat a number."""
     given: dict[int, list[int]] = {}
     values: list[int] = []
     for call in sorted(chain.from_iterable(callers), key=attrgetter("ended")):
@@ -149,7 +150,7 @@ def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[C
 
 
 def _sorted(calls: Calls) -> Iterable[CallEntry]:
-    """Return what was granted by its first number. Nearly always it came like that."""
+    """Return the calls that returned numbers, sorted by their first number. They are nearly always in order already."""
     highest = 0
     for call in calls.granted():
         if call.first < highest:
@@ -159,7 +160,7 @@ def _sorted(calls: Calls) -> Iterable[CallEntry]:
 
 
 def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missing:
-    """Find numbers that came twice, and return those below the highest that never came."""
+    """Find numbers that were issued twice. Return the missing numbers below the highest."""
     highest = 0
     missing = Missing(tag)
     for call, worker in heapq.merge(*(zip(_sorted(calls), repeat(calls.worker), strict=False) for calls in callers)):
@@ -174,7 +175,7 @@ def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missin
 
 
 def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
-    """Find numbers above what the store's `max` was, or had been, when their call had returned."""
+    """Find numbers above the highest `max` that the store had had when their call returned."""
     times = [time for time, _ in tag.samples]
     highest: list[int] = []
     for _, value in tag.samples:
@@ -188,14 +189,14 @@ def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
 
 
 def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[CallEntry]:
-    """Yield what was granted while one master ruled."""
+    """Yield the calls that returned numbers, except those made while two masters served."""
     for call in calls.granted():
         if not any(split.began <= call.ended and call.began <= split.back for split in splits):
             yield call
 
 
 def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Strike]) -> None:
-    """Find calls that began after another one had ended, yet brought lower numbers."""
+    """Find calls that returned a lower number than a call that had ended before they began."""
     ended: list[tuple[int, int]] = []
     highest = 0
     for call in heapq.merge(*(_promised(calls, splits) for calls in callers), key=attrgetter("began")):
@@ -210,7 +211,7 @@ def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: 
 def _service(
     verdict: Verdict, tag: Watched, callers: Sequence[Calls], strikes: Iterable[Strike], lasting: Collection[str]
 ) -> None:
-    """How long after a fault each worker had to wait for its next number."""
+    """Measure how long each worker waited for its next number after each strike."""
     ends: dict[str, list[int]] = {}
     for calls in callers:
         ends.setdefault(calls.worker, []).extend(call.ended for call in calls.granted())
@@ -230,7 +231,7 @@ def _service(
 
 
 def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Strike]]) -> None:
-    """How long after its deadline a call returned, not counting while its process was stopped."""
+    """Measure how long after its deadline a call returned, without the time in which its process was stopped."""
     for calls in callers:
         pauses = [strike for strike in stopped.get(calls.worker, ()) if strike.back]
         for call in calls:

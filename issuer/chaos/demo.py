@@ -1,4 +1,4 @@
-"""The demo's course: draw, extend, take a snapshot, kill, roll back, draw on, recover, draw on, count."""
+"""`issuer demo`: processes draw while Redis is killed and restarted from a snapshot; then all numbers are counted."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ TAG = "orders"
 STEP = 1000
 PROCESSES = 4
 
-#: At these counts of numbers drawn: each lies well away from the marks, at 20 % of a segment, so no load is on its way.
+#: Steps of the demo, by how many numbers were drawn. At these counts no load is running: loads start at 20 % of a
+#: segment.
 SNAPSHOT_AT, KILL_AT, RECOVER_AT, GOAL = 1_500, 2_700, 4_450, 5_700
 
-#: Seconds between two draws of a process: slow enough to be watched.
+#: Seconds between two draws of a process. Slow enough to watch.
 PACE = 0.005
-#: Seconds between two looks at what the processes have drawn.
+#: Seconds between two reads of the records.
 LOOK = 0.01
-#: Seconds that a draw may take: longer than the server needs to come back, since a strict tag waits for it.
+#: Timeout of a draw in seconds. Longer than a restart of the server, because a strict tag waits for it.
 PATIENCE = 15.0
 
 now = time.monotonic_ns
 
 
 class Gap(NamedTuple):
-    """Numbers low..high that nobody got, and the cause."""
+    """Numbers low..high that no caller received, and the cause."""
 
     low: int
     high: int
@@ -54,10 +55,10 @@ class Gap(NamedTuple):
 
 
 def gaps(calls: Iterable[CallEntry], back: float, floor: int) -> list[Gap]:
-    """Return every run of numbers below the highest that nobody got.
+    """Return the ranges of numbers below the highest that no caller received.
 
-    `back`: when the rolled back server let its clients in, in ns; inf: it never was. `floor`: the one that `recover`
-    left; 0: none.
+    `back`: when clients could connect to the restarted server, in ns. inf means never. `floor`: highest number that
+    `recover` skipped. 0 means none.
     """
 
     def cause(below: CallEntry, above: CallEntry) -> str:
@@ -77,7 +78,7 @@ def gaps(calls: Iterable[CallEntry], back: float, floor: int) -> list[Gap]:
 
 
 def play() -> bool:
-    """Run the demo; return whether no number came twice, above the store's max or out of order. Raises IssuerError."""
+    """Run the demo. Return False if a number was issued twice, above `max` or out of order. Raises IssuerError."""
     with ExitStack() as ends:
         made = tempfile.TemporaryDirectory(prefix="issuer-demo-", ignore_cleanup_errors=True)
         folder = Path(ends.enter_context(made))
@@ -126,15 +127,15 @@ class _Story:
         self._loading = [Follower(folder / LOADS, name) for name in names]
         self._screen = Screen(GOAL)
         self._count = self._highest = 0
-        #: The segments loaded: first and last number, and as `began` the last number issued before.
+        #: Loaded segments. `began` is the last number that was issued before the load.
         self._segments: list[CallEntry] = []
         self._shares: list[float] = []
-        #: When the clients were let in to the rolled back server, in ns, and the last number before that.
+        #: When clients could connect to the restarted server, in ns; the last number before the kill.
         self._back, self._before = math.inf, 0
-        #: The highest number that was loaded before Redis was killed. A reply can be noted later than the kill.
+        #: Highest number that was loaded before the kill. Replies to earlier draws can be recorded after the kill.
         self._top = math.inf
         self._resumed = False
-        #: The floor that `recover` left.
+        #: Highest number that `recover` skipped.
         self._floor = 0
         self._acts: list[tuple[int, Callable[[], None]]] = [
             (SNAPSHOT_AT, self._save),
@@ -155,13 +156,13 @@ class _Story:
         self._screen.end()
         return self._summary(time.monotonic() - begun)
 
-    # ------------------------------------------------------------------ what happens by itself
+    # ------------------------------------------------------------------ watching the processes
 
     def _look(self) -> None:
         for worker in self._crew.workers:
             worker.check_alive()
         calls = [call for follower in self._drawing for call in follower.fresh(0)]
-        # After the calls: the segment of a number is loaded before the number is drawn.
+        # Read the loads after the calls: then the segment of each number is known.
         loaded = [call for follower in self._loading for call in follower.fresh(0)]
         for call in calls:
             if call.first < 0:
@@ -173,7 +174,7 @@ class _Story:
         after = [call.first for call in calls if call.first > self._top]
         if after and not self._resumed:
             self._resumed = True
-            # Not the number itself: another process may have got a lower one, and not have told yet.
+            # Show the start of its segment: another process may have drawn a lower number that is not recorded yet.
             first = min(after)
             above = next((one.first for one in [*self._segments, *loaded] if one.first <= first <= one.last), first) - 1
             found = f"after {self._before}, numbers go on above {above}"
@@ -193,7 +194,7 @@ class _Story:
         used = f"{share:.0%} of {current.first}..{current.last} used"
         self._screen.say(f"{name} loaded at number {cur}: {used}", mark="+", hue="green")
 
-    # ------------------------------------------------------------------ what we do to it
+    # ------------------------------------------------------------------ the steps
 
     def _save(self) -> None:
         self._snapshot = self._server.snapshot()
@@ -203,7 +204,7 @@ class _Story:
         self._screen.say("Redis is killed (kill -9) and restarted from the snapshot", mark="✗", hue="red")
         self._server.kill()
         self._top = max(segment.last for segment in self._segments)
-        # Else the processes would draw from it before it is asked.
+        # Otherwise the processes would draw before `cur` is read.
         self._front.refuse()
         self._server.restore(self._snapshot)
         with self._server.client() as client:

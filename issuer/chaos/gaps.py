@@ -1,19 +1,21 @@
-"""Costs of strikes in numbers that no caller was given: each is judged by itself, so that none hides behind the others.
+"""The gap that each fault caused: how many numbers no caller received because of it.
 
-When a number was lost stands nowhere, but between which moments it was does:
+The report judges each strike by itself, so that a costly strike cannot hide behind cheap ones.
 
-- not before it was reserved: `max` was below it when the store was last asked before;
-- strict: not after a higher number was returned to any caller. Numbers come in order, so no caller gets it any more;
-- trend: a process may hold numbers while others are given higher ones, but it goes up itself. So not after each process
-  that was there when the first higher number came had returned a higher one too, or, if it never did, had ended;
-- trend, through a server: at any time after that, as its processes share their clients.
+When a number was lost is not recorded. But it was lost between two known moments:
 
-A strike may have cost what was lost between the moment when all was well before it, and when nothing that was under way
-at its end can last any longer. Numbers that several strikes may have cost are charged to the last of them that has room
-in what the design allows it, so that strikes which can't be told apart share what they are allowed. What is left when
-none has room is charged to the last of them, which then has cost too much. So a strike is only blamed if there is no
-way to share the gaps out within all bounds: those that may have cost a number are neighbours, and with neighbours,
-serving first what has the fewest choices left finds a way if there is one.
+- It was not lost before it was reserved. At the last read of the store before that, `max` was lower.
+- Strict tags: it was not lost after a caller received a higher number. Numbers are drawn in order, so no caller can
+  receive the lower one later.
+- Trend tags: a process can hold numbers while others receive higher ones, but within a process numbers increase. So
+  the number was lost before every process that drew at that time had received a higher number, or had ended.
+- Trend tags that are drawn through a server: there is no upper bound, because its processes share their clients.
+
+A strike can cause a gap from the moment when all servers worked before it, until all calls that were running at its end
+have timed out. Several strikes can explain the same numbers. These numbers are charged to the last of these strikes
+that is still below its allowed gap. If all are at their limit, the last strike is charged, and exceeds its limit. So a
+strike exceeds its limit only if there is no way to distribute the gaps within all limits: the strikes that can explain
+a number are consecutive, and then it is enough to distribute first the numbers with the fewest possible strikes.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from typing import NamedTuple
 from issuer.chaos.call_files import CallEntry
 from issuer.chaos.watched import Strike, Watched
 
-#: The entry of gaps that lie near no strike.
+#: Name of the entry for gaps that no strike can explain.
 NO_FAULT = "no fault"
-#: The entry of numbers that were reserved, and held or still in Redis, when the drawing was ended.
+#: Name of the entry for numbers that were in Redis or held by processes when the run ended.
 THE_END = "the end"
 
 _FOREVER = 1 << 63
@@ -38,10 +40,10 @@ _FOREVER = 1 << 63
 
 @dataclass(slots=True)
 class Cost:
-    """Numbers that the strikes of one name have cost.
+    """The gaps that strikes of one name caused.
 
-    `strikes`: how many there were. `gap`: numbers in all. `worst`: of one strike and one tag, of which `allowed` were
-    allowed. `over`: how often one cost a tag more than that.
+    `strikes`: number of strikes. `gap`: size of all gaps. `worst`: largest gap of one strike in one tag. `allowed`: the
+    gap that the design allows for it. `over`: how often a gap was larger than allowed.
     """
 
     strikes: int = 0
@@ -51,35 +53,35 @@ class Cost:
     over: int = 0
 
     def charge(self, gap: int, allowed: int) -> None:
-        """Enter what one strike has cost one tag."""
+        """Add the gap that one strike caused in one tag."""
         self.gap += gap
         self.over += gap > allowed
         if (gap > allowed, gap) > (self.worst > self.allowed, self.worst):
             self.worst, self.allowed = gap, allowed
 
     def add(self, other: Cost) -> None:
-        """Count the other one in."""
+        """Add the figures of another run."""
         strikes, gap, over = self.strikes + other.strikes, self.gap, self.over
         self.charge(other.worst, other.allowed)
         self.strikes, self.gap, self.over = strikes, gap + other.gap, over + other.over
 
 
 def allowance(tag: Watched, segments: int, hits: int) -> int:
-    """Return how many of the tag's numbers may be lost with that many segments in Redis, and processes hit."""
-    # In a process two segments of its own and one in hand, two leases, and what a draw under way had.
+    """Return the largest gap that the design allows. `segments`: segments lost in Redis. `hits`: processes hit."""
+    # A process holds at most two segments of its own, the segment of a running draw, and two leases.
     return segments * tag.step + hits * (3 * tag.step + 2 * tag.lease)
 
 
 def allowed(tag: Watched, strike: Strike) -> int:
-    """Return how many of the tag's numbers one strike may cost."""
+    """Return the largest gap that one strike may cause in the tag."""
     if tag.order == "strict":
-        # Never leased or served direct: a process has one segment in hand.
+        # A strict tag has no leases and no direct mode: a process holds at most one segment.
         return (strike.segments + strike.hits) * tag.step
     return allowance(tag, strike.segments, strike.hits)
 
 
 class _Lost(NamedTuple):
-    """A number of numbers, lost between two moments in ns."""
+    """A count of numbers that were lost between two moments, in ns."""
 
     numbers: int
     earliest: int
@@ -88,13 +90,13 @@ class _Lost(NamedTuple):
 
 @dataclass(slots=True)
 class Missing:
-    """The stretches of numbers that no caller got, found while what was granted is taken in order."""
+    """Finds the ranges of numbers that no caller received. `told` must be called in the order of first numbers."""
 
     tag: Watched
     _stretches: list[tuple[int, int]] = field(default_factory=list)
-    #: For each stretch, when each worker's next higher number was returned.
+    #: For each range: when each worker first received a higher number.
     _passed: list[dict[str, int]] = field(default_factory=list)
-    #: For each worker: of how many stretches it has been told, when its first call began, and when its last one ended.
+    #: For each worker: how many ranges already have its entry; when its first call began and its last call ended.
     _seen: dict[str, int] = field(default_factory=dict)
     _lives: dict[str, tuple[int, int]] = field(default_factory=dict)
     _highest: int = 0
@@ -103,7 +105,7 @@ class Missing:
         self._highest = self.tag.base
 
     def told(self, call: CallEntry, worker: str) -> None:
-        """Take what was granted; `call.first` never goes back."""
+        """Take the next call. `call.first` must not decrease."""
         if call.first > self._highest + 1:
             self._stretches.append((self._highest + 1, call.first - 1))
             self._passed.append({})
@@ -117,11 +119,11 @@ class Missing:
 
     @property
     def count(self) -> int:
-        """How many numbers below the highest no caller got."""
+        """How many numbers below the highest no caller received."""
         return sum(last - first + 1 for first, last in self._stretches)
 
     def lost(self, *, ended: bool) -> Iterator[_Lost]:
-        """Yield what is missing, and between which moments it was lost; `ended`: also what lies above the highest."""
+        """Yield the missing numbers. `ended`: also those above the highest number that a caller received."""
         highs = [*accumulate((value for _, value in self.tag.samples), max)]
         for (first, last), passed in zip(self._stretches, self._passed, strict=True):
             yield from self._pieces(highs, first, last, self._latest(passed))
@@ -136,14 +138,14 @@ class Missing:
         if not self.tag.ascends:
             return _FOREVER
         return max(
-            # A worker that has ended may have been in a call then.
+            # If the worker has ended, a call of it may have been running until this time.
             passed.get(worker, ended + self.tag.timeout)
             for worker, (began, ended) in self._lives.items()
             if began <= soonest
         )
 
     def _pieces(self, highs: Sequence[int], first: int, last: int, latest: int) -> Iterator[_Lost]:
-        """Cut it where `max` once was: what was reserved later was lost later. `highs`: what it had been at most."""
+        """Split a range at the values of `max` (`highs`): numbers reserved later were lost later."""
         while first <= last:
             at = bisect_left(highs, first)
             top = min(last, highs[at]) if at < len(highs) else last
@@ -155,13 +157,13 @@ class Missing:
 def charge(
     costs: dict[str, Cost], missing: Missing, strikes: Sequence[Strike], workers: int, end: Strike | None
 ) -> None:
-    """Charge what is missing of a tag to the strikes; `workers`: how many drew it. `end`: when the drawing ended."""
+    """Charge the missing numbers of a tag to strikes. `workers`: how many drew from it. `end`: end of the run."""
     tag = missing.tag
     strikes = sorted(strikes, key=lambda strike: strike.since)
     if end is not None:
         strikes = [*strikes, replace(end, back=_FOREVER)]
     starts = [strike.since for strike in strikes]
-    # One that was over before an earlier one reaches as far as that: so what may have cost a number are neighbours.
+    # The ends must not decrease: then the strikes that can explain a number are consecutive.
     ends = [*accumulate((strike.back + tag.timeout for strike in strikes), max)]
     bounds = [allowed(tag, strike) for strike in strikes]
     gaps, elsewhere = _shared(missing.lost(ended=end is not None), starts, ends, bounds)
@@ -175,10 +177,10 @@ def charge(
 def _shared(
     pieces: Iterable[_Lost], starts: Sequence[int], ends: Sequence[int], bounds: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Return what each strike has cost, and what none has."""
+    """Return the gap of each strike, and the gap that no strike can explain."""
     gaps = [0] * len(starts)
     elsewhere = 0
-    #: By the last strike that may have cost it: the first one, and how many numbers.
+    #: By the last strike that can explain numbers: the first such strike, and how many numbers.
     waiting: dict[int, list[tuple[int, int]]] = {}
     for piece in pieces:
         first, last = bisect_left(ends, piece.earliest), bisect_right(starts, piece.latest) - 1
@@ -186,7 +188,7 @@ def _shared(
             elsewhere += piece.numbers
         else:
             waiting.setdefault(last, []).append((first, piece.numbers))
-    #: What has the fewest choices left comes first: minus the first strike that may have cost it, how many, the last.
+    #: Numbers with the fewest possible strikes come first: minus the first strike, how many numbers, the last strike.
     open_: list[tuple[int, int, int]] = []
     for at in reversed(range(len(starts))):
         for first, count in waiting.get(at, ()):

@@ -44,7 +44,7 @@ def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
 
 
 def content(verdict: Verdict) -> dict[str, Any]:
-    """Return what `rows` tells; times are in seconds."""
+    """Return the report for JSON. Times are in seconds."""
     return {
         "kept": verdict.kept,
         "faults": dict(sorted(verdict.faults.items())),

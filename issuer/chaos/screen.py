@@ -1,4 +1,4 @@
-"""The demo's screen: lines that stay, and one progress bar below them where there is a terminal."""
+"""Output of the demo: lines, and below them a progress bar if there is a terminal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 
 from issuer.terminal import color, screen_width, shortened, width
 
-#: Seconds between two pictures of the bar.
+#: Seconds between two updates of the bar.
 REDRAW = 0.05
 
-#: Cells of the bar itself, where there is room.
+#: Largest width of the bar, in cells.
 BAR = 30
 
 _CLEAR = "\r\x1b[2K"
@@ -40,7 +40,7 @@ class Screen:
         sys.stdout.flush()
 
     def progress(self, count: int, note: str, *, at_once: bool = False) -> None:
-        """Move the bar; `note` stands behind it."""
+        """Update the bar. `note` is shown behind it."""
         self._last = (count, note)
         if not sys.stderr.isatty() or (time.monotonic() - self._drawn_at < REDRAW and not at_once):
             return
@@ -56,7 +56,7 @@ class Screen:
         self._shown, self._drawn_at = True, time.monotonic()
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._clear()
 
     def _clear(self) -> None:

@@ -1,12 +1,12 @@
-"""Real Redis and Valkey servers of our own, to be killed, rolled back, cut off and promoted.
+"""Redis and Valkey servers that a run starts, kills, rolls back and promotes.
 
     with RedisServer("/usr/bin/redis-server") as server:
         server.client().set("a", 1)
         before = server.snapshot()
         server.client().set("a", 2)
-        server.restore(before)          # kill -9, older dump in place, started again: "a" is 1
+        server.restore(before)          # kill -9, restart from the older dump: "a" is 1
 
-Every server is bound to loopback, lives in a directory of its own and is ended by its process id.
+Each server listens on loopback only, has its own directory, and is killed by its process id.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _SNAPSHOTS = count(1)
 class RedisServer:
     """One server process.
 
-    By default nothing is persisted: a killed or restarted server is empty, unless its directory has a dump of a
-    `snapshot()` or of replication. If `appendonly` is True, the next start keeps an AOF, fsynced every second.
+    By default, data is not persisted: a restarted server is empty, unless its directory has a dump from `snapshot` or
+    from replication. If `appendonly` is True, the next start writes an AOF, with an fsync every second.
     """
 
     def __init__(self, binary: Path | str) -> None:
@@ -85,13 +85,13 @@ class RedisServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there, stopped or not."""
+        """Whether the process exists, perhaps stopped by a signal."""
         return self.pid is not None
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client that sends everything once; it is closed together with the server."""
+        """Return a client that does not retry. It is closed together with the server."""
         settings: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 5, "socket_connect_timeout": 5}
-        # Else redis-py reads its own version out of its metadata at each connection, for a CLIENT SETINFO.
+        # Otherwise redis-py reads its package metadata at each connection, to send its version.
         settings["driver_info"] = None
         client = redis.Redis.from_url(self.url, **{**settings, **options})
         self._clients.add(client)
@@ -112,9 +112,9 @@ class RedisServer:
     # ------------------------------------------------------------------------------------------------ life and death
 
     def start(self) -> Self:
-        """Start the process, unless it runs, and return when it answers PING and has loaded its data.
+        """Start the process if it does not run, and wait until it has loaded its data and answers PING.
 
-        Raises IssuerError if it ends at once, or doesn't answer.
+        Raises IssuerError if it ends at once or does not answer.
         """
         if self.running:
             return self
@@ -124,8 +124,8 @@ class RedisServer:
             try:
                 until(self._answers, _START_TIMEOUT, f"{self!r} is ready", ignoring=_NOT_YET)
             except _DiedError:
-                # Between free_port() and the bind another process may have taken the port. Later starts keep theirs,
-                # because clients know it.
+                # Another process may have taken the port since free_port() found it. Only the first start may choose
+                # another port: later, clients use it.
                 if not first or "in use" not in self.log() or attempt == _START_ATTEMPTS:
                     raise
                 self.port = free_port()
@@ -137,7 +137,7 @@ class RedisServer:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the process is gone. Killing a dead or stopped server is fine."""
+        """Send SIGKILL, and wait until the process has ended. Does nothing if it does not run."""
         if self._process and os.getpid() == self._owner:
             self._process.kill()
             self._process.wait()
@@ -145,7 +145,7 @@ class RedisServer:
     def end(self) -> None:
         """Kill the process, close the clients and remove the directory."""
         if os.getpid() != self._owner:
-            return  # a forked child that exits must not end its parent's server
+            return  # in a forked child: the server belongs to the parent
         for client in list(self._clients):
             client.close()
         self.kill()
@@ -155,7 +155,7 @@ class RedisServer:
     # ------------------------------------------------------------------------------------------------ back in time
 
     def snapshot(self) -> Path:
-        """SAVE, and return a copy of the dump for `restore`; the dump itself stays in place as well."""
+        """Write a dump, and return a copy of it for `restore`."""
         with self.client() as client:
             client.save()
         copy = self.directory / f"snapshot-{next(_SNAPSHOTS)}.rdb"
@@ -163,15 +163,15 @@ class RedisServer:
         return copy
 
     def restore(self, snapshot: Path) -> Self:
-        """Kill -9, put the older dump in place and start again: everything since the snapshot is forgotten."""
+        """Send SIGKILL, and restart from the older dump: all later writes are lost."""
         if self.appendonly:
-            raise ValueError("with an AOF the dump is not read at start: use cut_aof()")
+            raise ValueError("with an AOF, Redis does not read the dump at start: use cut_aof()")
         self.kill()
         shutil.copyfile(snapshot, self.directory / "dump.rdb")
         return self.start()
 
     def wipe(self) -> Self:
-        """Kill -9, remove the data and start again, empty."""
+        """Send SIGKILL, and restart without data."""
         self.kill()
         (self.directory / "dump.rdb").unlink(missing_ok=True)
         for path in self.directory.glob("appendonly*"):
@@ -179,11 +179,11 @@ class RedisServer:
         return self.start()
 
     def aof_size(self) -> int:
-        """Return the size of the AOF's newest part; the difference of two sizes is what `cut_aof` takes away."""
+        """Return the size of the newest AOF file in bytes."""
         return self._aof().stat().st_size
 
     def cut_aof(self, count: int) -> Self:
-        """Kill -9, lose the last `count` bytes of the AOF as a crash of the machine does, and start again."""
+        """Send SIGKILL, cut the last `count` bytes of the AOF, as a crash of the machine does, and restart."""
         self.kill()
         path = self._aof()
         size = path.stat().st_size
@@ -195,13 +195,13 @@ class RedisServer:
     # ------------------------------------------------------------------------------------------------ replication
 
     def replicaof(self, other: RedisServer, timeout: float = 20.0) -> None:
-        """Become a replica of `other`, and return when the link is up and the first copy is here."""
+        """Become a replica of `other`, and wait until the first copy has arrived."""
         with self.client() as client:
             client.execute_command("REPLICAOF", LOOPBACK, other.port)
         until(lambda: self.replication().get("master_link_status") == "up", timeout, f"{self!r} follows {other!r}")
 
     def promote(self) -> None:
-        """REPLICAOF NO ONE: become a master with a new replication id."""
+        """Become a master, with a new replication id."""
         with self.client() as client:
             client.execute_command("REPLICAOF", "NO", "ONE")
         until(lambda: self.replication()["role"] == "master", message=f"{self!r} is master")
@@ -209,13 +209,13 @@ class RedisServer:
     # ------------------------------------------------------------------------------------------------ inside
 
     def log(self, lines: int = 15) -> str:
-        """Return the last lines that the server wrote."""
+        """Return the last lines of the log."""
         path = self.directory / "server.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
 
     def _launch(self) -> subprocess.Popen[bytes]:
         with (self.directory / "server.log").open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal must reach the test, which then ends the server.
+            # In its own session, Ctrl-C reaches the run only, which then ends the server.
             return subprocess.Popen(  # noqa: S603 - the program that we were given, no shell
                 self._command(),
                 stdin=subprocess.DEVNULL,
@@ -228,25 +228,25 @@ class RedisServer:
     def _command(self) -> list[str]:
         command = [str(self.binary), "--port", str(self.port), "--bind", LOOPBACK, "--dir", str(self.directory)]
         command += ["--save", "", "--appendonly", "yes" if self.appendonly else "no", "--appendfsync", "everysec"]
-        # By default a master waits five seconds for more replicas before it sends the first copy.
+        # By default, a master waits 5 s for more replicas before it sends the first copy.
         return [*command, "--repl-diskless-sync-delay", "0"]
 
     def _answers(self) -> bool:
         if not self.running:
             raise _DiedError(f"{self.binary} ended at once:\n{self.log()}")
-        # A loading server answers -LOADING, which redis-py raises as a ConnectionError: not yet.
+        # A loading server replies -LOADING, which redis-py raises as a ConnectionError.
         with self.client(socket_timeout=1, socket_connect_timeout=1) as client:
-            # Another program's server may have been quicker on our port: only our own process counts.
+            # Check the process id: another program's server may listen on this port.
             return bool(client.ping()) and client.info("server")["process_id"] == self.pid
 
     def _aof(self) -> Path:
-        """Redis 7 and Valkey keep numbered parts in a directory, Redis 6 one file."""
+        """Return the newest AOF file. Redis 7 and Valkey have numbered files in a directory, Redis 6 has one file."""
         parts = sorted(self.directory.glob("appendonlydir/*.incr.aof"), key=lambda path: int(path.name.split(".")[-3]))
         return parts[-1] if parts else self.directory / "appendonly.aof"
 
 
 class _DiedError(IssuerError):
-    """The process ended while it was expected to become ready."""
+    """The process ended during its start."""
 
 
 _unended: set[RedisServer] = set()

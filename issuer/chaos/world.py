@@ -31,17 +31,17 @@ from issuer.gateway.keys import redis_key
 from issuer.wiring import connect
 from issuer_persistence.records import Tag
 
-#: The places of the tags: strict, leased, and a trend tag that is drawn number by number.
+#: Indices of the tags: a strict tag, a trend tag with a lease, and a trend tag without a lease.
 STRICT, TREND, PLAIN = range(3)
 PREFIX = "issuer"
 
-#: The strict tag goes across 2^53, above which a double can't tell neighbours apart.
+#: The strict tag starts below 2^53 and passes it. Above 2^53, a double cannot represent every whole number.
 NEAR_2_53 = 2**53 - 3000
 
-#: Seconds between two looks at the store's `max`.
+#: Seconds between two reads of the store's `max`.
 SAMPLED_EVERY = 0.05
 
-#: Python that runs a command line in a number of processes at once: what each would load first has been loaded for all.
+#: Program that runs a command line in several processes at once. It imports the modules once, before it forks.
 _AT_ONCE = """
 import multiprocessing, sys
 import issuer.cli.commands.recover, issuer.wiring
@@ -60,10 +60,11 @@ now = time.monotonic_ns
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Settings of a run. `pace`: seconds between two calls of a caller. `most`: numbers a call, `timeout`: seconds.
+    """Settings of a run. Times are in seconds.
 
-    `patience`: seconds without numbers after which a run is stuck. `without`: guards that are taken out.
-    `journal`: whether every reservation is journalled.
+    `pace`: pause between two calls of a caller. `most`: most numbers of a call. `timeout`: timeout of a call.
+    `patience`: time without numbers after which a run is stuck. `without`: guards to remove. `journal`: whether
+    reservations are written to a journal.
     """
 
     step: int = 1500
@@ -78,17 +79,17 @@ class Terms:
 
 
 class World:
-    """One run's servers and processes. `master` is the Redis that serves, `other` the one that may follow it.
+    """The servers and processes of a run. `master` is the Redis master, `other` can become its replica.
 
-    Half of the workers reach Redis through the first of `fronts`, half through the second; `desk`, where the
-    harness itself asks, is hit by nothing.
+    Half of the workers connect to Redis through the first proxy in `fronts`, half through the second. The run itself
+    connects through `desk`, a proxy that no fault uses.
     """
 
     #: The settings of a worker, which name the program that it runs.
     setup_kind: ClassVar[type[Setup]] = Setup
 
     def __init__(self, folder: Path, binary: Path, terms: Terms, store: str | None = None) -> None:
-        """`store`: the workers' URL of it, if it isn't an SQLite file in the folder."""
+        """`store`: URL of the store. None means an SQLite file in the folder."""
         self.folder = folder
         self.terms = terms
         self.store = store or f"sqlite:///{folder / 'store' / 'issuer.db'}"
@@ -100,7 +101,7 @@ class World:
         self._ends = ExitStack()
         self._stop = threading.Event()
         self._sampling = threading.Lock()
-        #: When all was well again after the last fault.
+        #: When all workers had received numbers after the last fault.
         self._settled = now()
         try:
             self._begin(binary)
@@ -135,11 +136,11 @@ class World:
 
     @property
     def journal(self) -> str:
-        """The journal that all share; "": none."""
+        """Path of the journal, which all processes share. "" if there is none."""
         return str(self.folder / "journal" / "journal") if self.terms.journal else ""
 
     def connected(self) -> Issuer:
-        """Return an issuer of this process, which no fault on the wire hits unless it is the desk's."""
+        """Return an issuer for this process. It connects through `desk`."""
         return connect(
             redis=self.desk_url,
             store=self.store,
@@ -151,10 +152,10 @@ class World:
         )
 
     def commanded(self, times: int, *words: str) -> None:
-        """Run an `issuer` command on the desk in `times` processes at once. Raises IssuerError if one fails."""
+        """Run an `issuer` command in `times` processes at once. Raises IssuerError if one fails."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
         environment |= {"ISSUER_JOURNAL": self.journal} if self.journal else {}
-        # All these processes begin at once, beside a load: a second for a round trip was too little once in a long run.
+        # The default of 1 s was too short once in a long run, because all these processes start at once under load.
         environment |= {"ISSUER_REDIS_TIMEOUT": "5"}
         options = {
             "--redis": self.desk_url,
@@ -169,7 +170,7 @@ class World:
             raise IssuerError(f"{times} issuer {' '.join(words)}: {ended.stderr.strip()}")
 
     def redis_began(self, binary: Path) -> None:
-        """Start what the workers draw from; sets `fronts` and `desk`."""
+        """Start the servers and the proxies. Sets `fronts` and `desk`."""
         self.master = self._ends.enter_context(self.server(binary))
         self.other = self._ends.enter_context(self.server(binary))
         self.link, self.desk, *self.fronts = [
@@ -177,20 +178,20 @@ class World:
         ]
 
     def server(self, binary: Path) -> RedisServer:
-        """Make a server, not yet started."""
+        """Return a server that is not started yet."""
         return RedisServer(binary)
 
     def proxy(self, upstream: tuple[str, int]) -> FaultProxy:
-        """Make a proxy before a server."""
+        """Return a proxy for a server."""
         return FaultProxy(upstream)
 
     @property
     def desk_url(self) -> str:
-        """The URL at which the harness itself finds Redis."""
+        """URL of Redis for this process."""
         return self.desk.url
 
     def front_url(self, at: int) -> str:
-        """Return the URL at which the workers of this half find Redis."""
+        """Return the URL of Redis for one half of the workers."""
         return self.fronts[at].url
 
     def setups(self, config: str) -> list[Setup]:
@@ -227,12 +228,12 @@ class World:
         ]
 
     def create(self, name: str, order: str, *, above: int = 0, lease: int | None = None, keyed: bool = False) -> int:
-        """Make a tag whose numbers are checked, and return its place."""
+        """Create a tag, check its numbers, and return its index."""
         self.ids.create(name, step=self.terms.step, order=order, above=above, lease=lease)  # type: ignore[arg-type]
         return self.watch(name, order, above, keyed=keyed)
 
     def watch(self, name: str, order: str, base: int, *, keyed: bool = False, counted: bool = True) -> int:
-        """Check the numbers of a tag that is there already, above `base`, and return its place; see `Watched`."""
+        """Check the numbers of an existing tag above `base`. Return its index; see `Watched`."""
         timeout = int(self.terms.timeout * 1e9)
         watched = Watched(name, order, base, self.terms.step, self.terms.lease, timeout, keyed=keyed, counted=counted)
         with self._sampling:
@@ -243,38 +244,38 @@ class World:
 
     @contextmanager
     def fault(self, name: str, *, segments: int = 2, hits: int = 0, split: bool = False) -> Iterator[None]:
-        """Note a fault: what it breaks is whole again when the block ends. See `Strike`."""
+        """Record a strike: it begins now, and all servers work again at the end of the block. See `Strike`."""
         settled, began = self._settled, now()
         yield
         self._settled = now()
         self.strikes.append(Strike(name, began, self._settled, segments, hits, split, settled))
 
     def more(self) -> None:
-        """Return when every worker has got numbers of each of its tags once more."""
+        """Wait until each worker has received numbers of each of its tags."""
         self.crew.wait_served(now())
         self._settled = now()
 
     @property
     def counted(self) -> list[str]:
-        """The names of the tags whose numbers come of a counter: those that can be recovered."""
+        """Names of the tags that have a counter. Only these can be recovered."""
         return [tag.name for tag in self.tags if tag.counted]
 
     def halves(self) -> tuple[list[Worker], list[Worker]]:
-        """Return the workers that reach Redis through the first of the fronts, and the others."""
+        """Return the workers that connect to Redis through the first proxy, and the others."""
         first = self.front_url(0)
         there = [worker for worker in self.crew.workers if worker.setup.redis == first]
         return there, [worker for worker in self.crew.workers if worker not in there]
 
     def key(self, at: int) -> str:
-        """Return the tag's hash in Redis."""
+        """Return the Redis key of the tag."""
         return redis_key(PREFIX, self.tags[at].name)
 
     def sha(self, script: str) -> bytes:
-        """Return what a call of the script has in it."""
+        """Return the bytes that each call of the script contains."""
         return self.scripts[script].sha.encode()
 
     def hold_load(self) -> Callable[[], None]:
-        """Return when a load is on its way, and held; what is returned lets it go on."""
+        """Wait until a proxy holds a load. Return a function that delivers it."""
         for front in self.fronts:
             front.hold(self.sha("load"), times=1)
         until(lambda: any(front.held for front in self.fronts), 30, "a load is on its way")
@@ -287,7 +288,7 @@ class World:
         return release
 
     def follow(self) -> None:
-        """Let the other server follow the master, and return when it has all that was written so far."""
+        """Make the other server a replica, and wait until it has received all writes so far."""
         self.other.start()
         self.link.pass_through()
         self.link.redirect(self.master.address)
@@ -298,14 +299,15 @@ class World:
         until(lambda: self.other.replication()["master_repl_offset"] >= offset, 10, "the replica has caught up")
 
     def lag(self) -> None:
-        """Let the other server follow, and then lack what is drawn from now on; return when that is something."""
+        """Make the other server a replica, then cut its link. Return when it lacks some draws."""
         self.follow()
         self.link.blackhole()
-        # Not `more`: what following costs is the fault's, as a first replica brings the master a new reign.
+        # Not `more`, which would set `_settled`: the first replica starts a new term of the master, and the gap of that
+        # belongs to this fault.
         self.crew.wait_served(now())
 
     def swap(self) -> None:
-        """Lead all processes to the other server, which has been promoted."""
+        """Redirect all processes to the other server, which has been promoted."""
         self.master, self.other = self.other, self.master
         for front in (*self.fronts, self.desk):
             front.redirect(self.master.address)
@@ -318,7 +320,7 @@ class World:
                 self.sample()
 
     def sample(self) -> None:
-        """Note what the store's `max` of each tag is now."""
+        """Record the `max` of each tag in the store."""
         with self._sampling:
             asked = now()
             found: dict[str, Tag] = {record.tag: record for record in self.ids.tags(timeout=1)}
@@ -327,13 +329,13 @@ class World:
                     tag.samples.append((asked, found[tag.name].max))
 
     def verdict(self) -> Verdict:
-        """End the drawing, and check all that was drawn."""
-        until(self._sampled, 10, "the store says what max is", ignoring=(IssuerError,))
+        """Stop the workers, and check all numbers."""
+        until(self._sampled, 10, "max is read", ignoring=(IssuerError,))
         lasting = {worker.name for worker in self.crew.workers if worker.alive}
         end = Strike(THE_END, now(), 0, hits=len(lasting))
         self.crew.dismiss()
-        # What they hand back is not lost.
-        until(self._sampled, 10, "the store says what max is", ignoring=(IssuerError,))
+        # The workers have returned the numbers that they held: these are not lost.
+        until(self._sampled, 10, "max is read", ignoring=(IssuerError,))
         callers = all_calls(self.folder)
         return check(self.tags, callers, self.strikes, lasting=lasting, stopped=self.crew.stopped, end=end)
 

@@ -5,8 +5,8 @@ import signal
 import sys
 
 if os.getpid() == 1:
-    # The kernel throws a signal away that the first process of a container has no handler for, and what follows takes
-    # up to two seconds to import.
+    # In a container, the kernel discards signals to the first process that have no handler. The imports below take up
+    # to two seconds.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 from issuer.cli.group import main

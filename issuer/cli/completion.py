@@ -1,4 +1,4 @@
-"""Completion of tags in the shell."""
+"""Completion of tag names in the shell."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from click.shell_completion import CompletionItem
 from issuer.cli.session import Session, is_missing
 from issuer.wiring import connect
 
-#: Longest that a Tab waits for the store, in seconds.
+#: Longest wait for the store after the Tab key, in seconds.
 PATIENCE = 1.0
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class TagName(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
-    """A tag; Tab offers those of the store."""
+    """Name of a tag. The Tab key completes it."""
 
     name = "tag"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the store's tags that begin so; nothing if anything at all goes wrong."""
+        """Return the tags that begin with the text. After any error, return nothing."""
         del param
         logging.getLogger("issuer").addHandler(logging.NullHandler())
         logging.getLogger("issuer").propagate = False
         try:
             return [CompletionItem(tag) for tag in _tags(Session.of(ctx)) if tag.startswith(incomplete)]
-        except Exception:  # noqa: BLE001 - a Tab must never print an error into the user's line
+        except Exception:  # noqa: BLE001 - an error must not be printed into the user's line
             return []
 
 
@@ -45,5 +45,5 @@ def _tags(session: Session) -> list[str]:
 
 
 def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
-    """Return the TAG argument of commands about a tag that is there."""
+    """Return the argument TAG for an existing tag."""
     return click.argument("tag", type=TagName(), required=required)

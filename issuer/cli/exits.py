@@ -1,4 +1,4 @@
-"""Exit codes, and the one place where errors become a message and a code."""
+"""Exit codes, and the conversion of errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USAGE: Final = 2
 UNKNOWN_TAG: Final = 3
 PROBLEM: Final = 4
 UNREACHABLE: Final = 5
-#: The exit code that shells report for a program that SIGINT ended.
+#: The exit code that shells report after SIGINT.
 INTERRUPTED: Final = 130
 
 #: The meaning of each code, for `issuer -h` and the page of the command line.
@@ -52,29 +52,29 @@ _CODES: Final = (
     ((Unavailable, errors.FenceError), UNREACHABLE),
 )
 
-#: The option with which results are JSON, and so are errors.
+#: The option for results and errors in JSON.
 _AS_JSON: Final = "--json"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def json_option(told: str = "Print JSON.") -> Callable[[_F], _F]:
-    """Add `--json`: the command gets it as `as_json`, and its errors are JSON as well."""
+    """Return a decorator that adds the option --json, as the argument `as_json`."""
     return click.option(_AS_JSON, "as_json", is_flag=True, help=told)
 
 
 def code_of(error: IssuerError) -> int:
-    """Return the exit code that the error stands for."""
+    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
 def said(error: object) -> str:
-    """Return a message; that of an error of the library in the words of the command line."""
+    """Return a message as text. Errors of the library name commands in place of Python methods."""
     return error.told(command_line) if isinstance(error, IssuerError) else str(error)
 
 
 def logged(record: logging.LogRecord) -> str:
-    """Return what a log record says, errors in it in the words of the command line."""
+    """Return the message of a log record. Errors in it name commands in place of Python methods."""
     shown = copy(record)
     if isinstance(record.args, tuple):
         shown.args = tuple(said(each) if isinstance(each, IssuerError) else each for each in record.args)
@@ -82,15 +82,15 @@ def logged(record: logging.LogRecord) -> str:
 
 
 def complain(message: object) -> None:
-    """Write `error: message` to stderr; of an error that may pass, when to try again."""
+    """Write an error to stderr. If a retry can help, the message contains the time to wait."""
     again = f"; try again in {lasting(message.retry_after)}" if isinstance(message, Unavailable) else ""
     say(f"{click.style('error:', fg='red', bold=True)} {said(message)}{again}")
 
 
 class Warnings(logging.Handler):
-    """Warnings of the library, as talk on stderr.
+    """Writes the warnings of the library to stderr.
 
-    Beside JSON it is held back until the end: there an error is one object, and has the warnings in it.
+    With --json, they are kept until the end, because the JSON object of an error contains them.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -99,22 +99,22 @@ class Warnings(logging.Handler):
         self._held: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it, now or in the end."""
+        """Write a warning, or keep it until the end."""
         if self.as_json:
             self._held.append(record)
         else:
             self._say(record)
 
     def end(self) -> None:
-        """Say what was held back."""
+        """Write the warnings that were kept."""
         held, self._held = self._held, []
         for record in held:
             self._say(record)
 
     def fail(self, error: object, code: str = "usage", kind: str = "UsageError") -> None:
-        """Report the error that ends the command: by its message, or as one object, the warnings in it.
+        """Write the error that ends the command, as a message or as a JSON object with all warnings.
 
-        `code`, `kind`: those of an error that isn't the library's.
+        `code`, `kind`: used if the error is not from the library.
         """
         if not self.as_json:
             complain(error)
@@ -132,12 +132,12 @@ class Warnings(logging.Handler):
 
 
 class Edge(click.Group):
-    """A group whose `main` ends the program with one of the codes above, and never shows users a traceback."""
+    """A group that ends the program with one of the exit codes above, and never with a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]  # the rest as it is
-        """Run the command line and exit; with standalone_mode=False, return or raise instead.
+        """Run the command line, and exit. With standalone_mode=False, return the result or raise the error.
 
-        A command that was to print JSON reports its error as JSON too, on stderr, also an error of usage.
+        With --json, errors are written to stderr as JSON too, also usage errors.
         """
         _open_streams()
         ends = options.get("standalone_mode", True)
@@ -160,10 +160,9 @@ class Edge(click.Group):
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the program like Ctrl-C does, with 128 + the signal as exit code.
+    """While the block runs, SIGTERM and SIGHUP end the program like Ctrl-C, with exit code 128 + signal.
 
-    Ignored signals stay ignored, as SIGHUP under nohup. In another thread than the main one, which signals never reach,
-    nothing is changed.
+    Ignored signals stay ignored, for example SIGHUP under nohup. Outside of the main thread, nothing is changed.
     """
 
     def ended(number: int, _frame: FrameType | None) -> NoReturn:
@@ -182,10 +181,10 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _open_streams() -> None:
-    """Have stdin, stdout and stderr lead somewhere, as a shell's `>&-` may have closed them.
+    """Open stdin, stdout and stderr on /dev/null if they are closed, for example by `>&-` in a shell.
 
-    Python has None in their place then; and the next file that is opened, perhaps the store's, would get their number,
-    and all that a library in C writes to stderr.
+    In Python, they are None then. Without this function, the next file, such as the store, would get the descriptor of
+    stderr, and then C libraries would write their messages into it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -225,24 +224,24 @@ def _ended(run: Callable[[], object], warnings: Warnings) -> int:
         _forget_stdout()
     except OSError as error:
         warnings.fail(error, "os", type(error).__name__)
-        # If it was stdout, the interpreter's last flush would fail as well, and exit with a code of its own.
+        # If stdout failed, the last flush of the interpreter would fail too, with another exit code.
         _forget_stdout()
     return code if isinstance(code, int) else OK
 
 
 def _no_option(error: click.NoSuchOption) -> str:
-    """Return what to write in place of an option that the command doesn't have."""
+    """Return the message for an unknown option, with a suggestion."""
     name, context = error.option_name, error.ctx
     root = None if context is None else context.find_root()
     if context is not root and root is not None and any(name in param.opts for param in root.command.params):
         return f"{name} must be before the command: issuer {name} ... {context and context.info_name}"
-    # The dashes, which click compares as well, make any two options look related.
+    # Without the dashes: click compares them too, so all options look similar.
     near = get_close_matches(name.lstrip("-"), [each.lstrip("-") for each in error.possibilities or ()])
     return error.message + (f" Did you mean --{near[0]}?" if near else "")
 
 
 def _forget_stdout() -> None:
-    """Let the interpreter's last flush go nowhere: the reader has all that it wanted, or can't have more."""
+    """Redirect stdout to /dev/null, so that the last flush of the interpreter cannot fail."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`issuer`: the group, its options, and what holds for every command."""
+"""The group `issuer` and its options."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
         context.exit()
 
 
-#: The headings of the help, in their order. The module of a command has one of them as SECTION.
+#: The headings of the help, in their order. SECTION in the module of a command is one of them.
 SECTIONS: Final = ("Numbers", "Tags", "Checks and recovery", "Servers", "Tools")
 
 
 @cache
 def _modules() -> dict[str, str]:
-    """Return the module of each command. `inspect_` has `inspect`: the standard library has a module of that name."""
+    """Return the module of each command. `_` at the end of a module name avoids names of the standard library."""
     names = (each.name for each in iter_modules(commands.__path__, f"{commands.__name__}."))
     return {name.rpartition(".")[2].rstrip("_").replace("_", "-"): name for name in names}
 
 
 class _Commands(Edge):
-    """A group whose commands are the modules of issuer.cli.commands.
+    """A group that finds its commands in the modules of issuer.cli.commands.
 
-    A command line imports the module of its command only: all of them take 60 ms longer.
+    Only the module of the requested command is imported. Importing all takes 60 ms longer.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of the help."""
+        """Return the names of the commands, in the order of the help."""
         del ctx
         return sorted(_modules(), key=lambda name: (SECTIONS.index(_section(name)), name))
 
@@ -55,7 +55,7 @@ class _Commands(Edge):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each section with its commands."""
+        """Write each heading with its commands."""
         names = self.list_commands(ctx)
         found = {name: self.get_command(ctx, name) for name in names}
         widest = max(map(len, names))
@@ -112,5 +112,5 @@ def main(context: click.Context, /, *, config: str | None, **settings: Any) -> N
     context.color = color()
     context.obj = Session(given_settings(settings), config)
     for stream in (sys.stdout, sys.stderr):
-        # A tag may have letters that this terminal's encoding lacks: better a `?` than no answer.
+        # If the encoding of the terminal cannot represent a character of a tag, write `?`.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it

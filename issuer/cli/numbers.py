@@ -1,4 +1,4 @@
-"""Arguments of the commands about single numbers, and the reading of a number or a text."""
+"""Options of commands for single numbers, and the parsing of a number or a text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def key_options(command: _F) -> _F:
 
 
 def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool = False) -> Decoded:
-    """Tell what a command's VALUE is made of: by the tag's format, unless it is a number that no text looks like."""
+    """Return the parts of VALUE. If it cannot be a text of the tag's format, it is read as a number."""
     number = int(value) if value.isascii() and value.isdecimal() and len(value) <= DIGITS_MOST else None
     if as_number:
         if number is None:
@@ -47,12 +47,12 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool 
         literals = (literal for literal, *_ in Formatter().parse(str(scheme["format"])))
         if any(literal and not literal.isdecimal() for literal in literals):
             return issuer.decode(tag, number, holder=holder)
-        # It may be a text that was mistyped, which its check digit shows.
+        # It may be a text with a typing mistake, which its check digit shows.
         raise NotDecodable(f"{error}; if it is a number, give --number", tag=tag, value=value) from error
 
 
 def ambiguous(issuer: Issuer, tag: str) -> str:
-    """Say why a number of the tag stands for several counters."""
+    """Return the reason why a number of the tag does not define its counter value."""
     scheme = issuer.inspect(tag).scheme
     if "restart" in scheme:
         return "each period has this number; give the text, which contains the period"

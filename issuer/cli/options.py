@@ -1,4 +1,4 @@
-"""Parts of command lines: options of settings, questions, numbers in a range, help with headings."""
+"""Options of settings, confirmation, parameter types, and help with headings."""
 
 from __future__ import annotations
 
@@ -49,36 +49,36 @@ def _setting(each: SettingDefinition) -> Callable[[_F], _F]:
 
 
 def check_askable(*, yes: bool) -> None:
-    """UsageError if the question can't be put: there is neither a terminal on stdin nor --yes."""
+    """Raise UsageError if the user cannot confirm: without --yes, stdin must be a terminal."""
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("stdin is not a terminal, so this can't be confirmed: give --yes")
 
 
 def asked(question: str, *, yes: bool) -> None:
-    """Return if the answer is yes; click.Abort otherwise."""
+    """Ask the user to confirm. Raises click.Abort if the answer is not yes."""
     check_askable(yes=yes)
     if yes:
         return
-    # Not click.confirm: it turns Ctrl-C into the same Abort as "no", and readline would write to stdout.
+    # click.confirm is not used: it handles Ctrl-C like the answer no, and readline writes to stdout.
     click.echo(f"{question} [y/N] ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise click.Abort
 
 
 class Whole(click.IntRange):
-    """A whole number; what isn't one is "not a valid integer", and not "integer range"."""
+    """A whole number. `name` is used in error messages."""
 
     name = "integer"
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds, with or without a point."""
+    """A number of seconds."""
 
     name = "number of seconds"
 
 
 class InSection(click.Option):
-    """An option that the help shows under a heading of its own."""
+    """An option with a heading in the help."""
 
     def __init__(self, *arguments: Any, section: str, **how: Any) -> None:
         super().__init__(*arguments, **how)
@@ -86,10 +86,10 @@ class InSection(click.Option):
 
 
 class Sectioned(click.Command):
-    """A command whose help has its options under headings; those without one come first."""
+    """A command whose help shows options under headings. Options without a heading come first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write them, in the order in which they were added."""
+        """Write the options in their order."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None

@@ -1,4 +1,4 @@
-"""The settings of a tag's scheme: as the options of a command line gave them, and as they are shown."""
+"""The settings of a tag's scheme: converts options into arguments, and settings into text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from issuer_persistence.records import Tag
 
 
 def given(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was said, a tag's other settings as they are, as `create` and `configure` take it.
+    """Return the options that were given, as arguments of `create` and `configure`.
 
-    SchemeError for widths of no shards.
+    Raises SchemeError if bits of shards are given without --shards.
     """
     found = {name: value for name, value in said.items() if value not in (None, ())}
     for name in ("shard_bits", "app_bits") if "shards" not in found else ():
@@ -40,7 +40,7 @@ def _ranges(keys: tuple[str | tuple[int, str], ...]) -> list[tuple[int, str]]:
 
 
 def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what makes a tag's numbers, a line each, as name and value; nothing if they are its counter."""
+    """Return the settings of a scheme as pairs of name and value. Empty if numbers are the tag's counter."""
     lines = _strategy(scheme)
     if "format" in scheme:
         lines.append(("format", str(scheme["format"])))
@@ -63,7 +63,7 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def summed_up(tag: Tag) -> str:
-    """Return the same in a few words, for a table; "" if the numbers are the tag's counter."""
+    """Return a summary of the scheme for a table. "" if numbers are the tag's counter."""
     scheme = tag.scheme
     words = [str(scheme["strategy"])] if scheme.get("strategy", SEGMENT) != SEGMENT else []
     if "shards" in scheme:
@@ -102,7 +102,7 @@ def _stride(piece: Mapping[str, int]) -> str:
 
 
 def _by_key(pieces: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the first piece of each stretch that has the same key: a raised limit makes one of its own."""
+    """Return the pieces at which the key changes. A raised limit also adds a piece, with the same key."""
     return [
         piece for at, piece in enumerate(pieces) if at == 0 or piece["fingerprint"] != pieces[at - 1]["fingerprint"]
     ]

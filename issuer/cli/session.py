@@ -1,4 +1,4 @@
-"""A session: the group's options, and the issuer made from them, which the commands of one command line share."""
+"""A session: the options of the group, and the issuer that is created from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from issuer_persistence.urls import mask
 
 @dataclass(slots=True)
 class Session:
-    """`options`: the settings that the options of the group gave, by name."""
+    """`options`: settings that were given as options of the group, by name."""
 
     options: Mapping[str, Any]
     config: str | None = None
@@ -28,7 +28,7 @@ class Session:
 
     @classmethod
     def of(cls, context: click.Context) -> Session:
-        """Return the session of the command line that the context belongs to, also while it is being completed."""
+        """Return the session of a command line, also during completion with the Tab key."""
         root = context.find_root()
         if not isinstance(root.obj, cls):
             root.obj = cls(given_settings(root.params), root.params.get("config"))
@@ -36,7 +36,7 @@ class Session:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that were given, as `connect` takes them."""
+        """The options that were given, as arguments of `connect`."""
         named = {settings_.DEFINITIONS[name].argument: value for name, value in self.options.items()}
         return named if self.config is None else {**named, "config": self.config}
 
@@ -45,17 +45,17 @@ class Session:
         return settings_.load({**self.options, **(more or {})}, config=self.config)
 
     def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
-        """Return the issuer, made at the first call and closed with the command line. Raises ConfigurationError.
+        """Return the issuer. The first call creates it; it is closed at the end. Raises ConfigurationError.
 
-        Without a scheduler a command extends by itself, within its timeout, and nothing in the background outlasts it.
-        `makes_store`: whether the command may be the first one that a store sees. For all others a file that isn't
-        there is a mistake in its name, or lost: `doctor` and `verify` would find an empty one, and sound.
+        Without a scheduler, the command loads segments itself, within its timeout, and leaves no background work.
+        `makes_store`: whether the command may create the store. For other commands, a missing file is an error:
+        otherwise `doctor` and `verify` would check a new, empty store, and find no problem.
         """
         if self._issuer is None:
             settings = self.settings()
             store, source = settings.store_url, settings.sources["store_url"]
             if settings.embedded and not is_missing(store):
-                default_is_known()  # its warning came when its file was made
+                default_is_known()  # the warning about it was shown when the file was created
             if not makes_store and source != settings_.DEFAULT and is_missing(store):
                 raise ConfigurationError(
                     f"there is no store {mask(store)} (from {source}): correct the name; "
@@ -71,7 +71,7 @@ def is_missing(store: object) -> bool:
     path = file_path(store) if isinstance(store, str) else ""
     try:
         return bool(path) and not Path(path).exists()
-    except OSError:  # what is wrong with the path the store tells
+    except OSError:  # the store reports the problem
         return False
 
 

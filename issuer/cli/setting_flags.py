@@ -58,7 +58,7 @@ class _Option(click.ParamType):  # type: ignore[type-arg]  # the same
 
 
 def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
-    """Return a completion that offers these names."""
+    """Return a completion function for these names."""
 
     def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         return sorted(name for name in names() if name.startswith(incomplete))
@@ -70,7 +70,7 @@ def _key_names(context: click.Context, _param: click.Parameter, incomplete: str)
     start, equals, name = incomplete.rpartition("=")
     try:
         keys = Session.of(context).settings().keys
-    except IssuerError:  # a Tab must never print an error into the user's line
+    except IssuerError:  # an error must not be printed into the user's line
         return []
     return [start + equals + key for key in sorted(keys) if key.startswith(name)]
 
@@ -87,18 +87,18 @@ _KINDS: Mapping[str, dict[str, Any]] = {
     "scramble": {"metavar": "[FROM=]KEY", "type": _Keys(), "multiple": True, "shell_complete": _key_names},
     "options": {"metavar": "NAME=VALUE", "type": _Option(), "multiple": True},
 }
-#: The same of single settings.
+#: Parameters of click for single settings.
 _MORE: Mapping[str, dict[str, Any]] = {
     "restart": {"metavar": "PERIOD"},
     "timezone": {"metavar": "NAME", "shell_complete": _starting(lambda: [*available_timezones()])},
     "strategy": {"metavar": "NAME", "shell_complete": _starting(strategy_names)},
 }
-#: Forms of a value that only the command line has.
+#: Text about forms of a value that only the command line has.
 _FORMS = {
     "scramble": ". FROM= is the first number that is scrambled with it. Can be repeated",
     "options": ". Can be repeated",
 }
-#: Members of `shards`, which have options of their own here.
+#: Members of the setting `shards`, which are options here.
 _OF_SHARDS = {
     "shard_bits": TagOption(
         "whole", "Bits for the shard, 0..16. Default: 6, for 64 shards", section="Sites and shards"

@@ -1,4 +1,4 @@
-"""The sheet that `issuer inspect` prints of one tag, and the line of `create` and `configure`."""
+"""Text output about tags: of `inspect`, `create`, `configure` and `machines`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from issuer.times import lasting
 from issuer.views import counts
 from issuer_persistence.records import HIGHEST, Tag
 
-#: The column in which values begin.
+#: Column at which values begin.
 INDENT = 13
 
 
 def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
-    """Return the tag's state as lines of `name  value`, wrapped to `room` cells. `now` is in ms since 1970."""
+    """Return the state of a tag as lines `name  value`, at most `room` cells wide. `now`: in ms since 1970."""
     lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else []), *described(seen.scheme)]
     counter = seen.parts is None and counts(seen.scheme)
     if seen.parts is not None:
@@ -44,7 +44,7 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
 
 
 def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str]]:
-    """Return what there is to say of the numbers in hand, if the tag has any of its own."""
+    """Return the lines about the numbers in Redis and about the usage."""
     lines = []
     if seen.last_extension is not None:
         lines.append(("extended", moment(seen.last_extension, now)))
@@ -110,7 +110,7 @@ def _buffer(seen: Inspection, cur: int | None, last: int | None) -> str:
 
 
 def _short(seen: Inspection, number: int) -> str:
-    """Return a number beside another one of the same period."""
+    """Return a number without its period."""
     return counted(number, seen.scheme).partition(" ")[0]
 
 
@@ -139,7 +139,7 @@ def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:
 
 
 def stands(now: Tag) -> str:
-    """Say how far it has come, and how far it can go."""
+    """Return the max, the step and the limit of a tag."""
     if not counts(now.scheme):
         return now.order
     last = last_value(now.scheme, now.limit)
@@ -148,14 +148,14 @@ def stands(now: Tag) -> str:
 
 
 def settings_of(tag: Tag) -> str:
-    """Return the tag's other settings, to stand after its order or its limit."""
+    """Return the other settings of a tag, each after a comma."""
     ahead = "" if tag.ahead == 1 or not counts(tag.scheme) else f", ahead {tag.ahead}"
     lease = "" if tag.lease is None or not counts(tag.scheme) else f", lease {tag.lease}"
     return ahead + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
 
 
 def machine_table(found: MachineNumbers) -> str:
-    """Return the machine numbers that a snowflake tag has used, a row each."""
+    """Return a table of the machine numbers that a snowflake tag has used."""
     columns = [Column("MACHINE", "right"), Column("HOLDER", flexible=True), Column("LEASE"), Column("USED UP TO")]
     columns.append(Column("AHEAD"))
     lease = {True: "held", False: "free", None: ""}

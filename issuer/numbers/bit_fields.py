@@ -1,4 +1,4 @@
-"""Bit fields: several small numbers packed into the bits of one, such as sequence, shard and application."""
+"""Bit fields: several small numbers, such as sequence, shard and application, in the bits of one number."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError, brief
 from issuer_persistence.records import is_number
 
-#: All the bits that a positive 64-bit integer has.
+#: Bits of a positive number in a signed 64-bit integer.
 BITS = 63
 
 
 class BitFields:
-    """Named fields of a number of bits each, from the highest to the lowest; at most 63 bits in all.
+    """Fields with a name and a width in bits, from the highest bits to the lowest. Their sum is at most 63.
 
     BitFields([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError.
     """
@@ -40,11 +40,11 @@ class BitFields:
         self._fields = tuple(fields)
 
     def most(self, name: str) -> int:
-        """Return the highest number that fits into the field; the lowest is 0."""
+        """Return the highest number that fits into the field. The lowest is 0."""
         return next(mask for each, _, mask in self._fields if each == name)
 
     def compose(self, **parts: int) -> int:
-        """Return the packed number. InvalidArgument, naming the field, if a part is missing, unknown or doesn't fit."""
+        """Return the packed number. Raises InvalidArgument if a part is missing, unknown or too large."""
         packed = 0
         for name, shift, mask in self._fields:
             part = parts.pop(name, None)
@@ -56,7 +56,7 @@ class BitFields:
         return packed
 
     def decompose(self, number: int) -> dict[str, int]:
-        """Return the parts by name, high to low. NotDecodable if the number has more bits than the layout."""
+        """Return the parts by name. Raises NotDecodable if the number has more bits than the layout."""
         if not is_number(number, 0, (1 << self.bits) - 1):
             raise NotDecodable(f"{brief(number)} is not a number of {self.bits} bits", value=number)
         return {name: number >> shift & mask for name, shift, mask in self._fields}

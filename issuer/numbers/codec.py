@@ -1,9 +1,9 @@
-"""A tag's scheme at work: from the counter to the value, from the value to the text, and back.
+"""Converts counter values into the numbers and texts that users see, and back.
 
     counter -> number within the period -> stride -> scramble -> value -> shard, text
 
-No step ever changes what it makes of a counter that was reserved already, so a process that knows an older scheme reads
-older counters right.
+A change of the scheme never changes the number of a counter value that is reserved already. So a process that still has
+an older scheme converts older counter values correctly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from issuer.numbers.stride import Strides, StrideSpan
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Tag
 
-#: Up to this many digits are read as a number, if one that may be too large; more can't be meant.
+#: A text with more digits is not read as a number.
 DIGITS_MOST = 100
 
 
@@ -76,7 +76,7 @@ class Scheme:
         self.periods: Periods | None = scheme_record.periods(tag)
         self._limit = int(scheme.get("limit", HIGHEST))
         self._advice = scheme_record.without_raising(scheme, self._limit)
-        #: The first value there ever was; 1 where that isn't known.
+        #: The first number of the tag. 1 if it is unknown.
         self._start = int(scheme.get("start", 1))
         self._strides = strides(scheme) if "stride" in scheme else None
         self._scrambling = Scrambling(scrambled(scheme), keys, reading=reading) if "scramble" in scheme else None
@@ -124,7 +124,7 @@ class Scheme:
         return Decoded(self.tag, value, counter)
 
     def _check_range(self, value: int) -> None:
-        """NotDecodable if that is no number that any tag gives."""
+        """Raise NotDecodable if no tag can issue this number."""
         if isinstance(value, bool) or not 0 < value <= HIGHEST:
             why = "not a whole number" if isinstance(value, bool) else "below 1" if value < 1 else "above 2^63-1"
             raise NotDecodable(
@@ -132,9 +132,9 @@ class Scheme:
             )
 
     def _number(self, value: int) -> int:
-        """Undo scrambling and strides."""
+        """Return the number before scrambling and strides. Raises NotDecodable."""
         self._check_range(value)
-        # Both bounds are the value's as much as the number's: no domain of a scrambling reaches over one.
+        # Scrambling never moves a number across these bounds, so the value can be compared with them.
         if value > self._limit:
             problem = f"{value} is above {self._limit}, the limit of tag {self.tag!r}"
             raise NotDecodable(problem, tag=self.tag, value=value)

@@ -1,4 +1,4 @@
-"""The parts of a date that a text shows, each in digits of a fixed width, and the day that they tell."""
+"""The parts of a date in a text, each with a fixed number of digits, and the date that they define."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A code of `strftime`: it shows `of` the date, in `width` digits, within low..high."""
+    """A code of `strftime`. `of`: returns the part of a date. `width`: digits. `low`, `high`: range of the part."""
 
     width: int
     low: int
@@ -18,14 +18,14 @@ class Code:
     of: Callable[[date], int]
 
     def show(self, day: date) -> str:
-        """Return it in digits. ValueError for a date that the code can't show."""
+        """Return the digits for a date. Raises ValueError if the code cannot represent it."""
         number = self.of(day)
         if not self.low <= number <= self.high:
             raise ValueError(f"the date {day} cannot be represented")
         return f"{number:0{self.width}d}"
 
 
-#: %y: the years 2000 to 2099, as two digits tell no more. %G, %V, %u: the ISO year, its week, the day of the week.
+#: %y: years 2000 to 2099. %G, %V, %u: the ISO year, its week, the day of the week.
 CODES: Final = {
     "%Y": Code(4, 1, 9999, lambda day: day.year),
     "%y": Code(2, 0, 99, lambda day: day.year - 2000),
@@ -39,8 +39,8 @@ CODES: Final = {
 
 _WHOLE_DAYS = ({"%Y", "%m", "%d"}, {"%y", "%m", "%d"}, {"%Y", "%j"}, {"%y", "%j"}, {"%G", "%V", "%u"})
 
-#: Codes that tell the periods of a kind apart: all of one of these sets. %Y with %V doesn't tell weeks apart: the last
-#: days of 2024 are in week 1 of the ISO year 2025, so 2024-01 would come twice.
+#: For each kind of period: sets of codes that differ between any two periods. %Y with %V is not one for weeks: the last
+#: days of 2024 are in week 1 of the ISO year 2025, so 2024-01 would be two weeks.
 _TELLING: Final[Mapping[str, tuple[set[str], ...]]] = {
     "daily": _WHOLE_DAYS,
     "weekly": (*_WHOLE_DAYS, {"%G", "%V"}),
@@ -50,17 +50,17 @@ _TELLING: Final[Mapping[str, tuple[set[str], ...]]] = {
 
 
 def tells(codes: Collection[str], restart: str) -> bool:
-    """Whether no two periods of that kind show the same in these codes."""
+    """Return True if these codes differ between any two periods of that kind."""
     return any(telling <= set(codes) for telling in _TELLING[restart])
 
 
 def day(shown: Mapping[str, int]) -> date | None:
-    """Return the first day that shows this, None if no year is among it. ValueError if no day can show it."""
+    """Return the first day with these parts. None if there is no year. Raises ValueError if there is no such day."""
     for code, number in shown.items():
         if not CODES[code].low <= number <= CODES[code].high:
             raise ValueError(f"{code} cannot be {number}")
     found = _first(shown)
-    # Without month or week, the other codes may speak of another day of that year than the first.
+    # If the codes do not define a single day, a code can belong to another day than the first.
     if found is not None and any(telling <= set(shown) for telling in _WHOLE_DAYS):
         wrong = [code for code, number in shown.items() if CODES[code].of(found) != number]
         if wrong:

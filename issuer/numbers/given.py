@@ -1,4 +1,4 @@
-"""Users' options for a tag's numbers, checked, and turned into the scheme that the store keeps."""
+"""Checks the settings of a tag's numbers, and converts them into the scheme that is stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from issuer_persistence.records import HIGHEST, Order, Tag
 
 Restart = Literal["daily", "weekly", "monthly", "yearly", "never"]
 
-#: Of a tag with shards: 64 of them, and 8 bits for the application.
+#: Default bits of a tag with shards: 6 for the shard, 8 for the application.
 SHARD_BITS, APP_BITS = 6, 8
 
 
@@ -58,16 +58,16 @@ class SchemeOptions(TypedDict, total=False):
     options: Mapping[str, Any]
 
 
-#: Settings that change the value of a counter: with them the scheme gets another id.
+#: Settings that change the numbers of counter values. If one changes, the scheme gets another id.
 _VALUES = ("restart", "start", "stride", "scramble", "limit")
 
 #: Settings that require another one.
 _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scramble", "app": "shards"}
 
-#: Settings of a tag that is there that require one of these to be changed with them.
+#: Settings that can be changed only together with one of these.
 _CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
 
-#: Settings that count as given even if they are empty, and what each must be.
+#: Types of settings that are checked even if their value is empty.
 _KINDS: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("keyed", "scramble_strict"), (bool, "True or False")),
     "format": (str | None, "a text"),
@@ -75,7 +75,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "options": (Mapping | None, "named values"),
 }
 
-#: Settings that a tag keeps for good.
+#: Settings that cannot be changed.
 FIXED = ("restart", "keyed", "shards", "app", "strategy", "options")
 
 
@@ -90,10 +90,10 @@ def made(
     keys: Mapping[str, bytes],
     before: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], int]:
-    """Return the scheme of a new tag, and the last counter that its store may reserve. Raises SchemeError.
+    """Return the scheme of a new tag, and the highest counter value that may be reserved. Raises SchemeError.
 
-    `before`: the scheme of a deleted tag of this name. With the settings that it had at the end, even if they were
-    others before, the tag goes on with its pieces.
+    `before`: scheme of the deleted tag with this name, if there is one. If its last settings are the same, the new tag
+    continues with its pieces.
     """
     _check_names(given)
     for name, other in _WITH.items():
@@ -127,9 +127,9 @@ def made(
 def changed(
     record: Tag, given: Mapping[str, Any], *, limit: int | None, keys: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], int | None]:
-    """Return the scheme after a change, and the last counter that the store may reserve, None: as it is.
+    """Return the changed scheme, and the highest counter value that may be reserved, None if it stays.
 
-    `limit`: another last number, None: the same. Raises SchemeError.
+    `limit`: new limit. None if it stays. Raises SchemeError.
     """
     _check_names(given)
     before = record.scheme
@@ -179,7 +179,7 @@ def _is_said(given: Mapping[str, Any], name: str) -> bool:
 
 
 def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) -> None:
-    """Refuse what would change the tag, and not the numbers: those are its parts', or its strategy's."""
+    """Raise SchemeError for settings of numbers that the tag's parts or its strategy issue."""
     what = "shards" if "shards" in record.scheme else "keyed" if record.scheme.get("keyed") else "strategy"
     if what == "strategy" and record.scheme.get("strategy", SEGMENT) == SEGMENT:
         return
@@ -228,7 +228,7 @@ def _same(before: Mapping[str, Any], name: str, value: object) -> bool:
 
 
 def _alone(given: Mapping[str, Any], name: str, friends: Sequence[str]) -> None:
-    """Refuse what the setting of that name excludes."""
+    """Raise SchemeError if a setting was given that this setting excludes. `friends`: settings that it allows."""
     for other, value in given.items():
         if other not in (name, *friends) and value not in (None, False, "never", SEGMENT, {}):
             raise SchemeError(f"excludes {other}", setting=name, value=given.get(name))
@@ -240,7 +240,7 @@ def _set_texts(scheme: dict[str, Any], given: Mapping[str, Any]) -> None:
     elif given.get("format") is not None:
         scheme.pop("format", None)
     if "timezone" in given:
-        Periods("daily", given["timezone"])  # refuses an unknown zone
+        Periods("daily", given["timezone"])  # raises SchemeError if the zone is unknown
         scheme["timezone"] = given["timezone"]
     restart = given.get("restart", scheme.get("restart", "never"))
     if restart not in get_args(Restart):
@@ -252,7 +252,7 @@ def _set_texts(scheme: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def _check_texts(scheme: Mapping[str, Any]) -> None:
-    """Refuse a format that can't be read back, or would show the same text twice."""
+    """Raise SchemeError if the format cannot be parsed, or two numbers would have the same text."""
     restart = scheme.get("restart", "never")
     if "format" not in scheme:
         if restart != "never":
@@ -336,9 +336,9 @@ def _set_stride(
     limit: int,
     before: Mapping[str, Any] | None = None,
 ) -> int:
-    """Put the stride into the scheme, and return the last counter whose value is within the limit, 0: none.
+    """Set the stride in the scheme. Return the highest counter value whose number is within the limit, 0 if none.
 
-    `before`: as for `made`.
+    `before`: see `made`.
     """
     if "restart" in scheme or "scramble" in scheme:
         raise SchemeError("excludes restart and scramble", setting="stride", value=given.get("stride"))
@@ -361,24 +361,24 @@ def _set_stride(
 
 
 def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Say where the values begin, if that is above 1, and a scheme makes them. `before`: as for `made`."""
+    """Return the setting `start` if the first number is above 1 and the scheme needs it. `before`: see `made`."""
     start = above + 1 if before is None else before.get("start", 1)
     return {"start": start} if start > 1 and {"stride", "scramble"} & scheme.keys() else {}
 
 
 def _same_class(one: stride.StrideSpan, other: stride.StrideSpan) -> bool:
-    """Whether both go on with the same numbers: every n-th, and the same of them."""
+    """Return True if both have the same stride and the same offset."""
     return one.stride == other.stride and (one.first - other.first) % one.stride == 0
 
 
 def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the pieces of `before` if they end with the same key and the same limit, else these."""
+    """Return the pieces of `before` if their last key and limit are the same. Otherwise return `pieces`."""
     old: list[dict[str, Any]] = before.get("scramble", []) if before else []
     return old if old and all(pieces[-1][name] == old[-1][name] for name in ("key", "fingerprint", "limit")) else pieces
 
 
 def _set_limit(scheme: dict[str, Any], limit: int, keys: Mapping[str, bytes]) -> int | None:
-    """Put another limit of the values into the scheme; return that of the counter, None: it has none of its own."""
+    """Set another limit in the scheme. Return the limit of the counter, None if it has no limit of its own."""
     if {"restart", "scramble"} <= scheme.keys():
         raise SchemeError(
             "cannot be changed, because numbers would be issued twice: create another tag", setting="limit", value=limit
@@ -398,7 +398,7 @@ def _set_scrambling(
     if "stride" in scheme:
         raise SchemeError("excludes stride, which the tag has", setting="scramble", value=given["scramble"])
     if record.max and "restart" in scheme:
-        # Of a period that is over, any number may have been shown.
+        # Any number may have been issued in an earlier period.
         raise SchemeError(
             "cannot be changed after numbers were issued: create another tag",
             setting="scramble",
@@ -420,8 +420,8 @@ def _pieces(
 ) -> list[dict[str, Any]]:
     """Return the pieces of the scrambling after a change at `maximum`, the highest number reserved.
 
-    The domain that this number lies in stays as it is, to its end: all of its numbers may have been shown already. So a
-    piece that begins where it ends can be replaced, and never only be left out.
+    The domain of this number keeps its key to its end, because each of its numbers may have been issued already. So a
+    piece that begins after this domain can be replaced, but not removed.
     """
     lowest = scrambling.Scrambling(before, keys).may_begin(maximum) if before and maximum else maximum + 1
     named = _said(said, before, lowest)
@@ -446,7 +446,7 @@ def _pieces(
 
 
 def _said(said: object, before: tuple[scrambling.KeySpan, ...], lowest: int) -> list[tuple[int, str]]:
-    """Return the keys that were named, with the number from which on each holds."""
+    """Return the keys that were given, each with the first number that it scrambles."""
     if isinstance(said, str):
         same = before and before[-1].key == said
         return [(piece.start, piece.key) for piece in before] if same else [(lowest, said)]
@@ -455,7 +455,7 @@ def _said(said: object, before: tuple[scrambling.KeySpan, ...], lowest: int) -> 
         raise SchemeError(
             "must be the name of a key, or a list of (first number, name)", setting="scramble", value=said
         )
-    # The first key holds from where the tag's numbers begin: "from 1 on" means that, too.
+    # A first number below the start of the tag means the start.
     first = (before[0].start, before[0].key) if before else (lowest, listed[0][1])
     return [first if each[0] < first[0] and each[1] == first[1] else (each[0], each[1]) for each in listed]
 
@@ -472,7 +472,7 @@ def _is_named(each: object) -> bool:
 
 
 def _reaching(scheme: Mapping[str, Any], limit: int, keys: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Return the pieces for a higher limit: what lies above the old one is a domain of its own."""
+    """Return the pieces for a higher limit. The numbers above the old limit are a separate domain."""
     pieces = scrambled(scheme)
     last = pieces[-1]
     if limit < last.limit:
@@ -492,7 +492,7 @@ def _kept(scrambled_by: scrambling.Scrambling) -> list[dict[str, Any]]:
 
 
 def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Mapping[str, bytes]) -> dict[str, Any]:
-    """Give the scheme an id if it makes values of counters: a new one if it makes them otherwise, or ends elsewhere."""
+    """Add an id to a scheme that converts counter values. It is a new id if the conversion or the limit changed."""
     ways = {name: scheme[name] for name in _VALUES if name in scheme}
     was = {name: before[name] for name in _VALUES if name in before}
     if not ways:
@@ -500,10 +500,10 @@ def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Ma
     if ways == was and "id" in before:
         identity = before["id"]
     else:
-        # A limit only says where values end; where it makes them, too, it is in the pieces.
+        # The limit alone does not change numbers. If it affects the scrambling, it is in the pieces too.
         same = {**ways, "limit": None} == {**was, "limit": None}
         identity = id_after(str(before.get("id", "")), same_values=same)
     found = {**scheme, "id": identity}
     probe = Tag(tag=tag, max=0, step=1, created=0, timestamp=0, version="", scheme=found)
-    Scheme(probe, keys)  # refuses what it couldn't work with
+    Scheme(probe, keys)  # raises SchemeError if it is invalid
     return found

@@ -1,4 +1,4 @@
-"""Limits by name."""
+"""Names of limits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 from issuer.errors import InvalidArgument, brief
 from issuer_persistence.records import HIGHEST
 
-#: The highest integers elsewhere: "js" is Number.MAX_SAFE_INTEGER.
+#: The highest integers of other systems. "js" is Number.MAX_SAFE_INTEGER.
 NAMES: Final = {"int32": 2**31 - 1, "uint32": 2**32 - 1, "js": 2**53 - 1, "int64": HIGHEST}
 
 
 def number(limit: int | str) -> int:
-    """Return the limit as a number in 1..2^63-1: it may be one, its digits, or a name: int32, uint32, js, int64.
+    """Return the limit as a number. `limit`: a number 1..2^63-1, its digits, or int32, uint32, js, int64.
 
-    InvalidArgument for anything else.
+    Raises InvalidArgument.
     """
     if isinstance(limit, str):
         text = limit.strip()

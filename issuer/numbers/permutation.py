@@ -1,7 +1,7 @@
-"""A keyed bijection of a range of integers onto itself: every number goes to another one, and no two to the same.
+"""A permutation of a range of whole numbers that depends on a key.
 
-This is obfuscation, not encryption: it hides how many numbers were given from people who see some of them, and it isn't
-meant to protect a secret. With the key it can be undone.
+This is obfuscation, not encryption: people who see some of the numbers cannot tell how many were issued. It does not
+protect a secret. With the key, it can be inverted.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Literal
 from issuer.errors import InvalidArgument
 from issuer_persistence.records import HIGHEST
 
-#: Rounds of the Feistel network, in pairs: 8 in all.
+#: Pairs of rounds of the Feistel network: 8 rounds.
 _PAIRS = 4
 
 _ORDER: Literal["little"] = "little"
 
 
 class Permutation:
-    """The numbers low..high in an order that only the key tells.
+    """A permutation of the numbers low..high. It is different for each key, low and high.
 
-    `key`: at least one byte; `low` and `high`: 0..2^63-1. A range of its own order for each key, low and high. What a
-    number comes to is the same in every version of this program: a change would repeat numbers that were given.
+    `key`: one byte or more. `low`, `high`: 0..2^63-1. The mapping must never change in a later version: numbers would
+    be issued twice.
 
-    A Feistel network over pairs (left, right) of about the square root of the size each, whose round function is keyed
-    BLAKE2s. Pairs beyond the range are put through again until one lies inside; about one in a root of the size does.
+    It is a Feistel network with keyed BLAKE2s as its round function. A number is a pair (left, right), each of about
+    the square root of the size. If the resulting pair is outside of the range, it is permuted again. That happens for
+    about one pair in the square root of the size.
     """
 
     __slots__ = ("_lefts", "_rights", "_rounds", "_size", "high", "low")
@@ -43,15 +44,15 @@ class Permutation:
         self._size = size = high - low + 1
         self._lefts = isqrt(size - 1) + 1
         self._rights = -(-size // self._lefts)
-        # BLAKE2s takes keys of up to 32 bytes. A state that has seen key and range already is copied for each round,
-        # which takes 0.5 us where a new one takes 0.9.
+        # BLAKE2s takes keys of up to 32 bytes. Copying a state that contains key and range takes 0.5 us, creating it
+        # takes 0.9 us.
         subkey = hashlib.blake2s(key).digest()
         header = low.to_bytes(8, _ORDER) + high.to_bytes(8, _ORDER)
         states = [hashlib.blake2s(header + bytes([n]), key=subkey, digest_size=8).copy for n in range(2 * _PAIRS)]
         self._rounds = tuple(zip(states[::2], states[1::2], strict=True))
 
     def forward(self, number: int) -> int:
-        """Return where the number goes. InvalidArgument if it lies outside low..high."""
+        """Return the image of the number. Raises InvalidArgument if it is outside low..high."""
         low, size, lefts, rights = self.low, self._size, self._lefts, self._rights
         place = number - low
         if not 0 <= place < size:
@@ -71,7 +72,7 @@ class Permutation:
                 return low + place
 
     def backward(self, number: int) -> int:
-        """Return what goes to this number. InvalidArgument if it lies outside low..high."""
+        """Return the number with this image. Raises InvalidArgument if it is outside low..high."""
         low, size, lefts, rights = self.low, self._size, self._lefts, self._rights
         place = number - low
         if not 0 <= place < size:

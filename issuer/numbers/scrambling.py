@@ -1,7 +1,7 @@
-"""Numbers that don't tell how many were given: each is replaced by another one of as many digits.
+"""Scrambling: each number is replaced by another one with as many digits, which hides how many were issued.
 
-A number of d decimal digits goes to one of d digits, within a domain that ends at 9...9, at the next key's first number
-and at the tag's limit. Each domain is permuted onto itself, so nothing repeats, and nothing exceeds the limit.
+A *domain* is a range of numbers with equally many decimal digits and one key, up to the tag's limit. Each domain is
+permuted onto itself. So no number repeats, and none is above the limit.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from issuer_persistence.records import HIGHEST
 #: The shortest key, in bytes.
 KEY_LEAST = 16
 
-#: The setting that names a tag's keys, and the one that holds those of this process.
+#: The setting of a tag with the names of keys, and the setting of a process with the keys.
 SETTING, KEYS = "scramble", "keys"
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpan:
-    """The numbers from `start` to `limit`, or to where the next piece starts, are scrambled with the key of that name.
+    """The numbers from `start` to `limit`, or to the start of the next piece, are scrambled with this key.
 
-    `fingerprint`: of the key; another key under its name is refused. `limit`: the tag's limit when the piece was made,
-    at which its last domain ends.
+    `key`: name of the key. `fingerprint`: fingerprint of the key; a process with another key of that name raises an
+    error. `limit`: limit of the tag when the piece was created. Its last domain ends there.
     """
 
     start: int
@@ -38,7 +38,7 @@ class KeySpan:
 
 
 def checked_key(name: str, key: object, source: str = "") -> bytes:
-    """Return the key. SchemeError unless it is 16 bytes or longer; the error doesn't show it. `source`: of the keys."""
+    """Return the key. Raises SchemeError if it has less than 16 bytes. `source`: where the key comes from."""
     said = f" (from {source})" if source else ""
     if not isinstance(key, bytes):
         raise SchemeError(f"key {brief(name)} must be bytes, not {type(key).__name__}{said}", setting=KEYS, value=name)
@@ -53,12 +53,12 @@ def checked_key(name: str, key: object, source: str = "") -> bytes:
 
 
 def fingerprint(key: bytes) -> str:
-    """Return 16 hexadecimal digits that tell keys apart. They can be public only since keys are random."""
+    """Return 16 hexadecimal digits that identify the key. They can be public because keys are random."""
     return hashlib.blake2s(key, digest_size=8).hexdigest()
 
 
 def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
-    """Return the key of that name. SchemeError if this process doesn't have it."""
+    """Return the key of that name. Raises SchemeError if this process does not have it."""
     if name not in keys:
         held = f"only {', '.join(sorted(keys))}" if keys else "none at all"
         raise SchemeError(
@@ -70,12 +70,12 @@ def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
 
 
 class Scrambling:
-    """The pieces of a tag, in rising order, with their keys. Numbers below the first piece stay as they are."""
+    """The pieces of a tag, in increasing order, with their keys. Numbers below the first piece are not changed."""
 
     __slots__ = ("_domains", "_found", "_keys", "_lows", "pieces")
 
     def __init__(self, pieces: Sequence[KeySpan], keys: Mapping[str, bytes], *, reading: bool = False) -> None:
-        """Check the keys. `reading`: one that is missing shows when a number of its pieces is asked for, not before."""
+        """Check the keys. `reading`: a missing key raises an error only when a number needs it."""
         self.pieces = tuple(pieces)
         _check(self.pieces)
         self._keys = keys
@@ -100,16 +100,16 @@ class Scrambling:
         return self.pieces[-1].limit
 
     def scramble(self, number: int) -> int:
-        """Return the number that is shown for this one. InvalidArgument above the limit of the last piece."""
+        """Return the scrambled number. Raises InvalidArgument above the limit of the last piece."""
         which = bisect_right(self._lows, number) - 1
         if which < 0:
             return number
         return (self._found[which] or self._made(which)).forward(number)
 
     def unscramble(self, number: int) -> int:
-        """Return the number for which this one is shown. NotDecodable if it lies above the limit of the last piece.
+        """Return the number before scrambling. Raises NotDecodable above the limit of the last piece.
 
-        A piece's numbers stay among themselves, so that its key alone is needed: SchemeError if it is missing.
+        Only the key of the number's piece is needed. Raises SchemeError if it is missing.
         """
         which = bisect_right(self._lows, number) - 1
         if which < 0:
@@ -121,27 +121,27 @@ class Scrambling:
             raise NotDecodable(problem, value=number) from None
 
     def may_begin(self, most: int) -> int:
-        """Return the lowest number at which a new piece may start, once numbers up to `most` were reserved.
+        """Return the lowest number at which a new piece may start if the numbers up to `most` are reserved.
 
-        That is where the domain of `most` ends: all of its numbers may have been shown already, also those above most.
+        It is the end of the domain of `most`: each number of this domain may have been issued, also those above `most`.
         """
         which = bisect_right(self._lows, most) - 1
         return most + 1 if which < 0 else self._domains[which][1] + 1
 
     def _made(self, which: int) -> Permutation:
         low, high, piece = self._domains[which]
-        # Threads that meet here make the same one.
+        # Several threads can do this at once: their results are equal.
         self._found[which] = made = Permutation(_same_key(self.pieces[piece], self._keys), low, high)
         return made
 
 
 def may_begin(most: int) -> int:
-    """Return the first number that has more digits than `most`: from there on, any key may be used. 1 for 0."""
+    """Return the first number with more digits than `most`: from there on, any key can be used. 1 for 0."""
     return 10 ** len(str(most)) if most > 0 else 1
 
 
 def _digits(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Cut low..high into stretches of numbers with equally many digits."""
+    """Split low..high into ranges of numbers with equally many digits."""
     while low <= high:
         end = min(high, may_begin(low) - 1)
         yield low, end

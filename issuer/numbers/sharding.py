@@ -11,12 +11,12 @@ from zlib import crc32
 from issuer.errors import InvalidArgument, brief
 from issuer_persistence.records import is_number
 
-#: Most shards that can be told apart evenly by 32 bits.
+#: Most shards. With more, a CRC of 32 bits would distribute keys unevenly.
 SHARDS_MOST = 1 << 16
 
 
 def shard_of(key: str | bytes, shards: int) -> int:
-    """Return the shard of the key, 0..shards-1. `shards`: 1..65536. InvalidArgument for others, or no UTF-8 text."""
+    """Return the shard of the key, 0..shards-1. `shards`: 1..65536. Raises InvalidArgument."""
     if not is_number(shards, 1, SHARDS_MOST):
         raise InvalidArgument(f"shards must be an integer in 1..{SHARDS_MOST}, not {brief(shards)}", value=shards)
     if not isinstance(key, str | bytes):

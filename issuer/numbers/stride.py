@@ -1,7 +1,7 @@
-"""Interleaving: several stores that share nothing give the numbers of one series, each every n-th of them.
+"""Strides: several sites with separate stores issue numbers of one series. With stride n, each site has every n-th.
 
-Of two sites with stride 2, offset 1 gives 1, 3, 5 and offset 2 gives 2, 4, 6. Each piece says from which counter on
-which stride holds; a change never touches the pieces of counters that were reserved before it.
+Example with two sites and stride 2: offset 1 gives 1, 3, 5, and offset 2 gives 2, 4, 6. A piece defines the stride from
+a counter value on. A change never affects counter values that were reserved before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 from issuer.errors import NotDecodable, SchemeError, brief
 from issuer_persistence.records import HIGHEST
 
-#: The widest stride: that many sites.
+#: The largest stride, and so the largest number of sites.
 STRIDE_MOST = 1 << 32
 
 SETTING = "stride"
@@ -22,7 +22,7 @@ SETTING = "stride"
 
 @dataclass(frozen=True, slots=True)
 class StrideSpan:
-    """The counters from `start` on have the values first, first + stride, first + 2 x stride, and so on."""
+    """Counter values from `start` on become first, first + stride, first + 2 x stride, and so on."""
 
     start: int
     first: int
@@ -30,7 +30,7 @@ class StrideSpan:
 
 
 class Strides:
-    """The pieces of a tag, in rising order. Counters below the first piece are their own values."""
+    """The pieces of a tag, in increasing order. Counter values below the first piece are not changed."""
 
     __slots__ = ("_firsts", "_starts", "pieces")
 
@@ -41,7 +41,7 @@ class Strides:
         _check(self.pieces)
 
     def value(self, counter: int) -> int:
-        """Return the counter's value; it may lie above 2^63-1."""
+        """Return the number for a counter value. It can be above 2^63-1."""
         which = bisect_right(self._starts, counter) - 1
         if which < 0:
             return counter
@@ -49,7 +49,7 @@ class Strides:
         return piece.first + (counter - piece.start) * piece.stride
 
     def counter(self, value: int) -> int:
-        """Return the counter that has this value. NotDecodable if none has."""
+        """Return the counter value for a number. Raises NotDecodable if there is none."""
         which = bisect_right(self._firsts, value) - 1
         piece = self.pieces[which] if which >= 0 else StrideSpan(0, 0, 1)
         steps, rest = divmod(value - piece.first, piece.stride)
@@ -64,7 +64,7 @@ class Strides:
         raise NotDecodable(f"{value} is not a number of the tag: {why}", value=value)
 
     def highest(self, limit: int) -> int:
-        """Return the highest counter whose value is at most `limit`; 0 if there is none."""
+        """Return the highest counter value whose number is at most `limit`. 0 if there is none."""
         which = bisect_right(self._firsts, limit) - 1
         following = self._starts[which + 1] - 1 if which + 1 < len(self._starts) else HIGHEST
         if which < 0:
@@ -74,7 +74,7 @@ class Strides:
 
 
 def checked(stride: object, offset: object) -> tuple[int, int]:
-    """Return both. SchemeError unless stride is an int in 1..2^32 and offset one in 1..stride."""
+    """Return both. Raises SchemeError if `stride` is not in 1..2^32, or `offset` not in 1..stride."""
     if isinstance(stride, bool) or not isinstance(stride, int) or not 1 <= stride <= STRIDE_MOST:
         raise SchemeError(f"must be an integer in 1..2^32, not {brief(stride)}", setting=SETTING, value=stride)
     if isinstance(offset, bool) or not isinstance(offset, int) or not 1 <= offset <= stride:
@@ -87,12 +87,12 @@ def checked(stride: object, offset: object) -> tuple[int, int]:
 def changed(
     pieces: Sequence[StrideSpan], max: int, stride: int, offset: int, *, above: object = None
 ) -> tuple[StrideSpan, ...]:
-    """Return the pieces of a tag whose counters up to `max` are reserved, with this stride from now on.
+    """Return the pieces after a change of the stride. `max`: highest counter value that is reserved.
 
-    Its numbers go on with the lowest one of the new class (offset modulo stride) above all that it has given, and above
-    `above`. Sites that change from two strides to three don't do so at one moment, so they need a common `above` that
-    none of them has reached: what one site gives in the old stride, another one could give in the new. SchemeError if
-    this site has passed it, or a setting is out of its range.
+    The next number is the lowest one with the new offset that is above all issued numbers and above `above`. Sites do
+    not change their stride at the same moment. Until all have changed, one site could issue a number with the old
+    stride and another site the same number with the new stride. So all sites need the same `above`, and none may have
+    reached it. Raises SchemeError if this site has passed it, or if a setting is out of its range.
     """
     checked(stride, offset)
     kept = tuple(piece for piece in pieces if piece.start <= max)

@@ -1,10 +1,11 @@
-"""Templates: how a number becomes the text on a document, and how that text becomes the number again.
+"""Templates: they convert numbers into texts for documents, and such texts back into numbers.
 
     BIZ{date:%y%m%d}-{seq:06d}{check}     BIZ261121-0047116
 
-`{seq}` is the number, `{seq:06d}` with six places, `{seq:6b36}` in base 36, `b62`, `c32` (Crockford) or `X`.
-`{date:...}` takes %Y %y %m %d %j %G %V %u and what stands between them. `{shard}` has the forms of seq, `{key}` is any
-text. `{check}` (Luhn), `{check:damm}`, `{check:mod97}` stand for everything before them. `{{` and `}}` are braces.
+`{seq}` is the number. `{seq:06d}` has six digits, `{seq:6b36}` six digits of base 36. Other bases are `b62`, `c32`
+(Crockford) and `X`. `{date:...}` can contain %Y %y %m %d %j %G %V %u and text. `{shard}` has the same forms as `{seq}`.
+`{key}` is the restart key. `{check}` (Luhn), `{check:damm}` and `{check:mod97}` are check digits over everything before
+them. `{{` and `}}` are braces.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from issuer.numbers import digits
 from issuer.numbers.dates import CODES, day, tells
 from issuer_persistence.records import HIGHEST, is_number
 
-#: The longest template, and the longest text that is read, in characters.
+#: Most characters of a template, of a text, and of a key.
 TEMPLATE_MOST = 200
 TEXT_MOST = 1000
 KEY_MOST = 256
 
-#: The widest field.
+#: Most digits of a field.
 PLACES_MOST = 64
 _SPEC = re.compile(r"0?(?P<width>[1-9]\d?)?(?P<base>d|X|b36|b62|c32)?")
 _BASES: Final = {
@@ -45,9 +46,9 @@ Check = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a template. kind: "text", "seq", "shard", "key", "check", or a code of a date like "%y".
+    """A part of a template. `kind`: "text", "seq", "shard", "key", "check", or a date code such as "%y".
 
-    `width`: how many characters it has, 0 if that depends on what it shows.
+    `width`: number of characters. 0 if it is not fixed.
     """
 
     kind: str
@@ -57,26 +58,26 @@ class Part:
 
     @property
     def varies(self) -> bool:
-        """Whether its length depends on what it shows."""
+        """Whether its width is not fixed."""
         return self.width == 0
 
     @property
     def signs(self) -> str:
-        """All that may stand in it, if it isn't a key."""
+        """All characters that it can contain. Not for keys."""
         return self.text if self.kind == "text" else self.base.readable
 
     @property
     def check(self) -> Check:
-        """The function that computes the digits of a check."""
+        """Function that computes the check digits."""
         return digits.CHECKS[self.text]
 
     @cached_property
     def most(self) -> int:
-        """The highest number that it shows."""
+        """The highest number that fits."""
         return min(HIGHEST, self.base.size**self.width - 1) if self.width else HIGHEST
 
     def pattern(self, date: dt.date | None) -> str:
-        """Return what stands for it in a pattern for %, on that day."""
+        """Return its part of a pattern for the operator %. Parts of the date are filled in."""
         if self.kind == "text":
             return self.text.replace("%", "%%")
         if date is not None and self.kind in CODES:
@@ -88,7 +89,7 @@ class Part:
         return self.kind in {"seq", "shard"} and self.base is digits.DECIMAL
 
     def shown(self, number: int | None) -> int | str:
-        """Return what goes into the pattern for the number. FormatOverflow if it has too few places."""
+        """Return the value for the pattern. Raises FormatOverflow if the number does not fit."""
         if number is None or not is_number(number):
             raise InvalidArgument(f"{self.kind} must be an integer in 0..2^63-1, not {brief(number)}", value=number)
         if number > self.most:
@@ -96,11 +97,11 @@ class Part:
         return number if self._is_decimal else self.base.encode(number, self.width)
 
     def write(self, number: int) -> str:
-        """Return the number in its places. FormatOverflow if there are too few."""
+        """Return the number as text. Raises FormatOverflow if it does not fit."""
         return self.pattern(None) % {self.kind: self.shown(number)}
 
     def read(self, piece: str, text: str) -> int:
-        """Return the number in it. NotDecodable if `write` would show that in another way."""
+        """Return the number in a text. Raises NotDecodable if `write` would return another text."""
         number = self.base.decode(piece)
         if number > self.most or len(self.write(number)) != len(piece):
             raise NotDecodable(f"{brief(piece)} in {brief(text)} is not a valid {{{self.kind}}}", value=text)
@@ -109,7 +110,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A text's contents. `date`: the first day that shows its `codes`, None if they tell no year."""
+    """The parts of a text. `date`: first day with these `codes`, None if they have no year."""
 
     seq: int
     date: dt.date | None = None
@@ -119,7 +120,7 @@ class Parsed:
 
 
 class Template:
-    """A template, checked and made ready. Raises SchemeError, naming the field, if it could not be read back."""
+    """A template. Raises SchemeError if it is invalid, or if its texts could not be parsed."""
 
     __slots__ = ("_chunks", "_parts", "_pattern", "_ready", "_stop", "_written", "codes", "fields", "text")
 
@@ -133,16 +134,16 @@ class Template:
         self._pattern = re.compile("".join(f"({_regex(part, self._stop)})" for part in self._parts))
         self._written = [(part.kind, part) for part in self._parts if part.kind in ("seq", "shard")]
         self._chunks = tuple(_chunks(self._parts))
-        # The template with the last date in it: the next number is mostly one of the same day.
+        # The pattern for the last date. The next number mostly has the same date.
         self._ready: tuple[dt.date | None, list[tuple[str, Check | None]]] | None = None
 
     def __repr__(self) -> str:
         return f"Template({self.text!r})"
 
     def format(self, *, seq: int, date: dt.date | None = None, shard: int | None = None, key: str | None = None) -> str:
-        """Return the text. What the template doesn't show may be left out.
+        """Return the text. Only the values that the template contains are needed.
 
-        FormatOverflow if seq or shard is too wide; InvalidArgument if something is missing or can't be shown.
+        Raises FormatOverflow if a number does not fit. Raises InvalidArgument if a value is missing or invalid.
         """
         ready = self._ready
         if ready is None or ready[0] != date:
@@ -160,9 +161,9 @@ class Template:
         return text
 
     def parse(self, text: str) -> Parsed:
-        """Return what the text says: the exact inverse of `format`. NotDecodable for every other text.
+        """Return the parts of a text. This is the inverse of `format`. Raises NotDecodable for every other text.
 
-        A Crockford number may be written as people do, in lower case, with I or L for 1 and O for 0.
+        Crockford digits may be in lower case, with I or L for 1 and O for 0.
         """
         found = self._pattern.fullmatch(text) if len(text) <= TEXT_MOST else None
         if found is None:
@@ -196,9 +197,9 @@ class Template:
         return shown
 
     def shows_period(self, restart: str) -> bool:
-        """Whether its dates tell the periods of this kind apart: "daily", "weekly", "monthly" or "yearly".
+        """Return True if its date differs between any two periods of this kind, such as "daily".
 
-        If they don't, the same texts come again in each of them.
+        Otherwise the same texts would be issued in each period.
         """
         return tells(self.codes, restart)
 
@@ -287,7 +288,7 @@ def _date(spec: str, text: str) -> Iterator[Part]:
 
 
 def _check(text: str, parts: Sequence[Part]) -> None:
-    """Refuse what shows no number, shows one twice, or checks what it can't see."""
+    """Raise SchemeError if a field is missing, occurs twice, or is in the wrong place."""
     kinds = [part.kind for part in parts]
     if "seq" not in kinds:
         raise _refused(f"{text!r} has no {{seq}}, so all numbers would have the same text", text)
@@ -307,10 +308,10 @@ def _check(text: str, parts: Sequence[Part]) -> None:
 
 
 def _stops(text: str, parts: Sequence[Part]) -> str | None:
-    """Return the sign at which a key ends, "" if it goes on to where the rest has its width; None without a key.
+    """Return the character that ends a key, "" if no character is needed, None if there is no key.
 
-    Where two fields have no fixed width, reading from the left must tell where the first one ends: by a sign that
-    stands between them, and in nothing before that. Otherwise the template is refused.
+    Between two fields without a fixed width, there must be a character that neither the first field nor the text before
+    it can contain. Otherwise the end of the first field is ambiguous: raises SchemeError.
     """
     stop: str | None = "" if any(part.kind == "key" for part in parts) else None
     varying = [place for place, part in enumerate(parts) if part.varies]
@@ -350,7 +351,7 @@ def _regex(part: Part, stop: str | None) -> str:
 
 
 def _chunks(parts: Sequence[Part]) -> Iterator[tuple[list[Part], Check | None]]:
-    """Cut after each check, which is computed over the text so far."""
+    """Split after each check, because it is computed from the text before it."""
     chunk: list[Part] = []
     for part in parts:
         if part.kind == "check":

@@ -11,13 +11,13 @@ from issuer.errors import ConfigurationError, brief
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
 from issuer.plugins.hooks import Surroundings, finished, named
 
-#: What plugins run around: it returns the numbers, or a coroutine of them.
+#: Function that draws the numbers of a call.
 Draw = Callable[[], list[int]]
 AsyncDraw = Callable[[], Awaitable[list[int]]]
 
 
 class _Plugins:
-    """The part of a chain that both colours share. False if there are no plugins: then callers look no further."""
+    """The part that Chain and AsyncChain have in common. False if there are no plugins."""
 
     _kinds: ClassVar[tuple[type, ...]]
     _tasks: ClassVar[bool]
@@ -28,7 +28,7 @@ class _Plugins:
             _check(plugin, self._kinds)
         if len({id(plugin) for plugin in ordered}) < len(ordered):
             raise ConfigurationError("a plugin is registered twice, so its hooks would run twice for each number")
-        #: Those of equal order as they were given.
+        #: Sorted by order. Plugins with the same order keep their sequence.
         self.plugins = sorted(ordered, key=lambda plugin: plugin.order)
         self._sparing = Sparing()
         self._by_strategy: dict[str, Surroundings] = {}
@@ -116,7 +116,7 @@ class AsyncChain(_Plugins):
 
 
 def _check(plugin: object, kinds: tuple[type, ...]) -> None:
-    """Raise ConfigurationError if it can't be registered here."""
+    """Raise ConfigurationError if the plugin is invalid, or not of one of these kinds."""
     if isinstance(plugin, type):
         raise ConfigurationError(f"{plugin.__name__} is a class: register an instance of it")
     if not isinstance(plugin, (Plugin, AsyncPlugin)):
@@ -140,5 +140,5 @@ def _check(plugin: object, kinds: tuple[type, ...]) -> None:
 
 def _are_names(names: object) -> bool:
     if not isinstance(names, Collection) or isinstance(names, (str, bytes)):
-        return False  # a string is a collection as well: of its letters
+        return False  # a text is a collection too: of its characters
     return all(isinstance(name, str) for name in names)

@@ -20,7 +20,7 @@ from issuer_persistence.records import HIGHEST, now_ms
 #: How many numbers a history remembers by default: 2 MB.
 KEPT = 10_000
 
-#: The most that it may be told to remember: 200 MB.
+#: The largest value of `kept`: 200 MB.
 KEPT_MOST = 1_000_000
 
 _context: ContextVar[str] = ContextVar("issuer.plugins.history", default="")
@@ -48,7 +48,7 @@ def noted(context: str) -> Iterator[None]:
         _context.reset(token)
 
 
-#: A number as it is kept, at a quarter of what a Record costs: at, tag, number, pid, caller, context.
+#: A record in memory: at, tag, number, pid, caller, context. It takes a quarter of the memory of a Record.
 _Entry = tuple[int, str, int, int, str, str]
 
 
@@ -107,11 +107,11 @@ class History(Plugin):
         strategies: Collection[str] | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """Set what is kept; see the class. Raises InvalidArgument."""
+        """See the class."""
         super().__init__(order=order, strategies=strategies)
         self._clock = clock
         self._host = socket.gethostname()
-        # Appending and copying are one step each, so that no lock is needed, and a fork or an interrupt leaves none.
+        # No lock is needed, because `append` and `copy` of a deque are atomic. So a fork cannot copy a held lock.
         self._entries: deque[_Entry] = deque(maxlen=whole(kept, "kept", 1, KEPT_MOST))
 
     def after(self, call: Call, number: int) -> None:
@@ -153,7 +153,7 @@ class History(Plugin):
 
 
 def _caller() -> str:
-    """Return the name of the task that runs this, else of the thread."""
+    """Return the name of the current task, or of the thread if there is none."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Hooks around a draw, written once for threads and asyncio.
+"""Runs hooks around a draw. The code is the same for threads and for asyncio.
 
-Coroutines, of which only a hook, a draw or a turn of asyncio ever waits. With blocking ones they run to their end at
-the first step, in any thread and without a loop.
+The methods are coroutines. They wait only for a hook, a draw or other tasks. If hooks and draw are blocking, the
+coroutine ends at its first step. So it can run in any thread, without an event loop.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ T = TypeVar("T")
 #: A function that draws the numbers of a call, in a thread or a task.
 Draw = Callable[[], list[int]] | Callable[[], Awaitable[list[int]]]
 
-#: After this many numbers in a row the loop's other tasks get their turn.
+#: After this many numbers, other tasks of the event loop can run.
 TURN_EVERY = 100
 
 log = logging.getLogger("issuer.plugins")
 
 
 class Hook(NamedTuple):
-    """A method of a plugin; `awaited`: whether it is a coroutine."""
+    """A method of a plugin. `awaited`: whether it is a coroutine function."""
 
     plugin: Plugin | AsyncPlugin
     run: Callable[..., Any]
@@ -41,7 +41,7 @@ class Surroundings:
     """The hooks around the draws of one strategy."""
 
     def __init__(self, plugins: Iterable[Plugin | AsyncPlugin], sparing: Sparing, *, tasks: bool) -> None:
-        """`plugins`: those that surround the strategy, in their order; `tasks`: whether they run in an event loop."""
+        """`plugins`: the plugins for the strategy, in their order. `tasks`: whether they run in an event loop."""
         surrounding = list(plugins)
         self._befores = [hook for plugin in surrounding if (hook := _overridden(plugin, "before")) is not None]
         self._afters = [hook for plugin in reversed(surrounding) if (hook := _overridden(plugin, "after")) is not None]
@@ -51,25 +51,25 @@ class Surroundings:
 
     @property
     def changes(self) -> bool:
-        """Whether numbers may come out as others than were drawn."""
+        """Whether a plugin may change numbers."""
         return bool(self._changing)
 
     async def around(self, call: Call, draw: Draw) -> list[int]:
-        """Do what Chain.around says."""
+        """See Chain.around."""
         if self._befores:
             await self.before(call)
         try:
             drawn = draw()
             numbers = await cast("Awaitable[list[int]]", drawn) if self._tasks else cast("list[int]", drawn)
         except IssuerError as error:
-            # They are the caller's: unchanged, one could be what another number becomes.
+            # The caller receives these numbers. Unchanged, one could be equal to the image of another number.
             if error.drawn:
                 error.drawn = (await self._changed(call, error.drawn))[0]
             raise
         return await self.after(call, numbers) if self._afters else numbers
 
     async def before(self, call: Call) -> None:
-        """Ask every plugin. Raises Refused."""
+        """Call `before` of each plugin. Raises Refused."""
         for hook in self._befores:
             try:
                 answer = hook.run(call)
@@ -86,7 +86,7 @@ class Surroundings:
                     raise Refused(call.tag, plugin=named(hook.plugin))
 
     async def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
-        """Show every plugin each number, and return what they make of them. Raises TransformFailed."""
+        """Call `after` of each plugin for each number. Return the resulting numbers. Raises TransformFailed."""
         given, lost = await self._changed(call, numbers)
         if lost:
             failed = TransformFailed(call.tag, plugin=self._changing, numbers=lost)
@@ -95,7 +95,7 @@ class Surroundings:
         return given
 
     async def _changed(self, call: Call, numbers: Iterable[int]) -> tuple[list[int], list[int]]:
-        """Return what becomes of the numbers, and those of which nothing may become."""
+        """Return the resulting numbers, and the drawn numbers that must not be issued."""
         given: list[int] = []
         lost: list[int] = []
         seen: set[int] | None = set() if self._changing else None
@@ -124,7 +124,7 @@ class Surroundings:
         return given, lost
 
     async def _failed(self, plugin: Plugin | AsyncPlugin, where: str, call: Call, error: BaseException) -> None:
-        """Log what a hook raised, and call the plugin's `on_error`. Raises it again if the caller is to end."""
+        """Log the error of a hook, and call `on_error`. Raises the error if it cancels or ends the caller."""
         raised = _own(plugin, error)
         self._complain(plugin, where, call, raised)
         try:
@@ -141,7 +141,7 @@ class Surroundings:
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that waits for nothing, and return what it returns."""
+    """Run a coroutine that never waits, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -152,12 +152,12 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def named(plugin: Plugin | AsyncPlugin) -> str:
-    """Return the plugin's name: its class's."""
+    """Return the name of the plugin's class."""
     return type(plugin).__name__
 
 
 def _overridden(plugin: Plugin | AsyncPlugin, name: str) -> Hook | None:
-    """Return the plugin's hook of that name, None if it was left as it is and does nothing."""
+    """Return the hook of that name. None if the plugin does not override it."""
     run: Callable[..., Any] = getattr(plugin, name)
     awaited = isinstance(plugin, AsyncPlugin)
     if getattr(run, "__func__", None) is getattr(AsyncPlugin if awaited else Plugin, name):
@@ -166,7 +166,7 @@ def _overridden(plugin: Plugin | AsyncPlugin, name: str) -> Hook | None:
 
 
 def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> int:
-    """Return what a plugin's `after` made of a number, if it may be one."""
+    """Return the result of `after`. Raises ValueError, ConfigurationError."""
     if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= HIGHEST:
         raise ValueError(
             f"`after` of {named(plugin)} returned {brief(answer)}, which is not a whole number 0..{HIGHEST}"
@@ -177,15 +177,15 @@ def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> in
 
 
 def _own(plugin: Plugin | AsyncPlugin, error: BaseException) -> Exception:
-    """Return what a hook raised. Raises it again if it is the caller's own cancellation, or a signal handler's."""
+    """Return the error of a hook. Raises it if it cancels the caller, or comes from a signal handler."""
     if isinstance(error, Exception):
         raise_interrupt(error)
         return error
-    with suppress(RuntimeError):  # in a thread there is no loop, and the caller can't be cancelled
+    with suppress(RuntimeError):  # without an event loop, the caller cannot be cancelled
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise error
-    # Something that the plugin waited for was cancelled; the caller isn't, and its number would be lost.
+    # The plugin waited for something that was cancelled. The caller is not cancelled, so it must get its number.
     own = RuntimeError(f"something that {named(plugin)} waited for was cancelled")
     own.__cause__ = error
     return own

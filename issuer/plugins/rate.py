@@ -33,15 +33,15 @@ class Rates:
 
 
 class _Ring:
-    """Counts by slices of time, of which it keeps one more than a window has: the oldest is only partly in it."""
+    """Counters for slices of time. There is one slice more than in the window, because the oldest counts partly."""
 
     __slots__ = ("_counts", "_slices", "_width")
 
     def __init__(self, width: float, longest: float) -> None:
-        """`width`: seconds of a slice; `longest`: seconds of the longest window that is asked for."""
+        """`width`: duration of a slice. `longest`: duration of the longest window. Both in seconds."""
         self._width = width
         size = round(longest / width) + 1
-        #: Which slice of time each place counts now: the numbers of the slices that have passed before it.
+        #: For each counter: the number of its slice, counted from time 0.
         self._slices = [-1] * size
         self._counts = [0] * size
 
@@ -54,7 +54,7 @@ class _Ring:
             self._slices[place], self._counts[place] = slice_, 1
 
     def rate(self, now: float, window: float) -> float:
-        """Return the numbers a second; of the slice in which the window begins, the part that lies in it."""
+        """Return the numbers per second. The slice in which the window begins counts in proportion."""
         begin = (now - window) / self._width
         first, last = int(begin), int(now / self._width)
         count = 0.0
@@ -72,7 +72,7 @@ class _Meter:
     __slots__ = ("_coarse", "_fine", "lock", "total")
 
     def __init__(self) -> None:
-        #: Re-entrant, for the same reason as a Mutex is.
+        #: Re-entrant, because a signal handler can draw a number while this thread holds it.
         self.lock = threading.RLock()
         self.total = 0
         self._fine = _Ring(0.1, 1.0)
@@ -113,14 +113,14 @@ class Rate(Plugin):
         strategies: Collection[str] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`clock`: seconds that never go back; None: the monotonic clock."""
+        """See the class."""
         super().__init__(order=order, strategies=strategies)
         self._clock = monotonic if clock is None else clock
         self.after_fork()
         _living.add(self)
 
     def after_fork(self) -> None:
-        """Count from 0: threads that a forked child does not have may hold the locks of its parent's counters."""
+        """Count from 0 in a forked child. Threads of the parent may hold the locks of the old counters."""
         self._meters: dict[str, _Meter] = {}
 
     def after(self, call: Call, number: int) -> None:

@@ -58,7 +58,7 @@ class Rejections:
     @handler.setter
     def handler(self, handler: Handler) -> None:
         checked: Any = handler
-        called = getattr(checked, "__call__", None)  # noqa: B004 - its own, which may be a coroutine, is what is wanted
+        called = getattr(checked, "__call__", None)  # noqa: B004 - `__call__` of an object can be a coroutine function
         if not callable(checked) or inspect.iscoroutinefunction(checked) or inspect.iscoroutinefunction(called):
             raise ConfigurationError(
                 f"a rejected handler must be a function of tag and error, and not a coroutine; not {brief(handler)}"
@@ -70,6 +70,6 @@ class Rejections:
         self._emit(Rejected(tag, cause))
         try:
             self._handler(tag, cause)
-        except Exception as error:  # noqa: BLE001 - the caller has to learn the cause, not what befell the handler
+        except Exception as error:  # noqa: BLE001 - the caller must receive the original error
             raise_interrupt(error)
             self._trouble.say(log.error, "", type(error), "tag %r: the rejected handler failed", tag, error=error)

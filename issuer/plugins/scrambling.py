@@ -36,7 +36,7 @@ class Scrambler(Plugin):
     def __init__(
         self, permutation: Scrambles, *, order: int | None = None, strategies: Collection[str] | None = None
     ) -> None:
-        """Take any object with `scramble(n)`. Raises ConfigurationError if it has none."""
+        """See the class."""
         super().__init__(order=order, strategies=strategies)
         if not callable(getattr(permutation, "scramble", None)):
             raise ConfigurationError(f"{brief(permutation)} has no method scramble(n)")

@@ -163,7 +163,7 @@ class Strategy:
         """Keep the context. This method must not contact a server."""
         self.context = context
 
-    # ------------------------------------------------------------------ of a tag, without making its numbers
+    # ------------------------------------------------------------------ without an object
 
     @classmethod
     def check(cls, options: Mapping[str, Scalar]) -> None:
@@ -196,7 +196,7 @@ class Strategy:
         return None
         yield
 
-    # ------------------------------------------------------------------ for those that may block
+    # ------------------------------------------------------------------ methods that may block
 
     def prepare(self) -> None:
         """Do the work that is needed once per process."""
@@ -214,7 +214,7 @@ class Strategy:
         The child does not use this object: it creates a new one.
         """
 
-    # ------------------------------------------------------------------ for those that would rather not
+    # ------------------------------------------------------------------ methods that return steps
 
     def preparing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
         """Do the work of `prepare`, as steps."""

@@ -65,7 +65,7 @@ class StrategyRunner:
         return self._checked(numbers, n, highest)
 
     def found(self, deadline: Deadline) -> Steps[None]:
-        """Report to the strategy that this process has just created the tag, which never existed before."""
+        """Call `found` of the strategy: this process has just created the tag, which never existed before."""
         yield from self._guarded(self.strategy.found(deadline), deadline)
 
     def sweep(self, deadline: Deadline) -> Steps[None]:

@@ -1,1 +1,1 @@
-"""The commands, one module for each: the group finds them here by their names."""
+"""The commands. Each module has one command with the same name."""

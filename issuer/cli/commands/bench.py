@@ -1,4 +1,4 @@
-"""`issuer bench`: what numbers cost on the user's own servers."""
+"""`issuer bench`: measures the speed of numbers on the user's servers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from issuer_persistence.urls import mask
 
 SECTION = "Tools"
 
-#: Numbers a segment of the scratch tag: enough that its reservations are not what is measured.
+#: Numbers per segment of the test tag: so many that reservations do not affect the results.
 STEP = 10_000_000
-#: Numbers a `take`.
+#: Numbers per `take`.
 TAKEN = 1000
-#: Most reservations that are timed: each leaves an entry in the ledger.
+#: Most reservations that are measured, because each leaves an entry in the ledger.
 RESERVATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Durations of calls, in nanoseconds and in order of length, and how many of what they got came in a second."""
+    """`took`: sorted durations of calls in ns. `rate`: results per second. `each`: results per call."""
 
     name: str
     took: list[int]
@@ -48,7 +48,7 @@ class _Measured:
     each: int = 1
 
     def at(self, part: float) -> float:
-        """Return the microseconds, for each of what a call got, that this part (0..1) of the calls did not exceed."""
+        """Return a quantile in us per result. `part`: 0..1, for example 0.5 for the median."""
         place = max(0, math.ceil(part * len(self.took)) - 1)
         return self.took[place] / self.each / 1e3
 
@@ -131,8 +131,8 @@ def _content(settings: Settings, tag: str, threads: int, measured: dict[str, _Me
 
 @contextmanager
 def _made(issuer: Issuer, tag: str) -> Iterator[None]:
-    """Make the scratch tag, and delete it at the end, also after an error."""
-    # A trend tag draws from Redis as a strict one does, and ranges can be reserved of it.
+    """Create the test tag, and delete it at the end, also after an error."""
+    # Not a strict tag, because `reserve` is measured too. Draws from Redis take equally long.
     issuer.create(tag, step=STEP, order="trend", description="made by issuer bench")
     try:
         issuer.next(tag)
@@ -149,7 +149,7 @@ def _made(issuer: Issuer, tag: str) -> Iterator[None]:
 
 
 def _ping(settings: Settings, seconds: float) -> _Measured:
-    """One bare round trip: what no draw can be faster than. Raises RedisUnavailable."""
+    """Measure a plain round trip to Redis. Raises RedisUnavailable."""
     timeout = settings.redis_timeout
     url = settings.redis_url
     try:
@@ -163,13 +163,13 @@ def _ping(settings: Settings, seconds: float) -> _Measured:
 
 
 def _timed(name: str, call: Callable[[], object], seconds: float, *, threads: int = 1, each: int = 1) -> _Measured:
-    """Let `threads` threads call one after the other for `seconds` seconds; `each`: how many numbers a call gets."""
+    """Call repeatedly in `threads` threads for `seconds` seconds. `each`: numbers per call."""
     stop: list[bool] = []
     with ThreadPoolExecutor(threads) as pool:
         try:
             done = list(pool.map(partial(_calls, call, stop), repeat(seconds, threads)))
         finally:
-            # Ctrl-C reaches this thread alone.
+            # Ctrl-C interrupts only this thread.
             stop.append(True)
     took = sorted(one for calls, _rate in done for one in calls)
     return _Measured(name, took, sum(rate for _calls, rate in done) * each, each)
@@ -191,7 +191,7 @@ def _calls(call: Callable[[], object], stop: list[bool], seconds: float) -> tupl
 
 
 def _few(name: str, call: Callable[[], object], seconds: float) -> _Measured:
-    """Call a few times at most: what is measured leaves a trace."""
+    """Call a few times only, because each call leaves an entry in the ledger."""
     took: list[int] = []
     end = perf_counter() + seconds
     while not took or (len(took) < RESERVATIONS and perf_counter() < end):
@@ -202,7 +202,7 @@ def _few(name: str, call: Callable[[], object], seconds: float) -> _Measured:
 
 
 def _time(microseconds: float) -> str:
-    """Return it with three digits, in the unit that suits it."""
+    """Return a duration with three digits and a unit."""
     for unit, size in (("s", 1e6), ("ms", 1e3), ("us", 1.0)):
         if microseconds >= size:
             return f"{microseconds / size:.3g} {unit}"

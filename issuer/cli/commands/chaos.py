@@ -1,4 +1,4 @@
-"""`issuer chaos`: processes draw while everything around them breaks, and every number is checked."""
+"""`issuer chaos`: causes faults while processes draw, and checks every number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chaos(
     It removes them at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH. If
     there is none, it runs the server that the extra `demo` installs.
     """
-    # Its parts are loaded for it alone: the other commands should start fast.
+    # Imported here, so that the other commands start fast.
     from issuer.chaos.faults import FAULTS, chosen
     from issuer.chaos.guards import GUARDS, scripts_without
     from issuer.chaos.play import play_for

@@ -13,7 +13,7 @@ from issuer_persistence.urls import mask
 
 SECTION = "Tools"
 
-#: From this many seconds on a duration is shown in larger units as well.
+#: Durations of this many seconds or more are also shown in larger units.
 LONG = 120
 
 
@@ -56,7 +56,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def _masked(name: str, value: object) -> object:
-    """Return the value as it may be shown; None for one that isn't set."""
+    """Return the value without secrets. None if it is not set."""
     if value in ("", -1):
         return None
     if isinstance(value, dict):

@@ -60,15 +60,15 @@ def configure(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     say(f"changed {plain(now.tag)}: {stands(now)}{settings_of(now)}")
 
 
-#: The question for a jump over more segments than this shows what it costs.
+#: If more segments than this are skipped, the question contains the cost.
 _FAR = 1000
 
 
 def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
-    """Ask before the numbers up to there are skipped, which can't be undone; not if they are reserved already."""
+    """Ask the user to confirm that numbers are skipped. If they are reserved already, do not ask."""
     try:
         found = issuer.inspect(tag)
-    except UnknownTag:  # the change itself tells more: of whose hash it is, say
+    except UnknownTag:  # `configure` then raises an error with more details
         return
     skipped = below - found.store.max
     if skipped <= 0 and not found.scheme:

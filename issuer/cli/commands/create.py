@@ -65,7 +65,7 @@ def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> Non
 
 
 def _begins(made: Tag) -> str:
-    """Say what its numbers begin with, if that can be said, and its step."""
+    """Return the first number, if it is known, and the step."""
     scheme = made.scheme
     if not counts(made.scheme):
         return ""
@@ -77,7 +77,7 @@ def _begins(made: Tag) -> str:
 
 
 def _dropped(before: Inspection, made: Tag) -> str:
-    """Return the settings of a deleted tag that it hasn't got again."""
+    """Return the settings of the deleted tag that the new tag does not have."""
     had: dict[str, object] = {"order": before.order, "limit": before.limit, "lease": before.lease}
     has: dict[str, object] = {"order": made.order, "limit": last_value(made.scheme, made.limit), "lease": made.lease}
     had |= {"step": before.store.step, "ahead": before.store.ahead, "description": before.description}

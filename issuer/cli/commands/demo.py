@@ -1,4 +1,4 @@
-"""`issuer demo`: the main job, before one's eyes, on servers of its own."""
+"""`issuer demo`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def demo(context: click.Context) -> None:
     at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH. If there is none, it
     runs the server that the extra `demo` installs. All figures are measured while you watch.
     """
-    # Its parts are loaded for it alone: the other commands should start fast.
+    # Imported here, so that the other commands start fast.
     from issuer.chaos.demo import play
 
     if not play():

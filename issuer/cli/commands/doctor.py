@@ -17,7 +17,7 @@ from issuer.views import view
 
 SECTION = "Checks and recovery"
 
-#: Each level's heading and colour.
+#: Heading and colour of each level.
 HEADINGS: Final[dict[Level, tuple[str, str]]] = {
     "weak": ("PROBLEMS", "red"),
     "advice": ("ADVICE", "yellow"),
@@ -25,13 +25,13 @@ HEADINGS: Final[dict[Level, tuple[str, str]]] = {
     "ok": ("OK", "green"),
 }
 
-#: Of findings that differ in their tags only, this many are shown in full; --json has all.
+#: Most findings of one check that are shown. --json has all.
 SHOWN = 5
 
-#: The column in which the text begins.
+#: Column at which the text begins.
 INDENT = 8
 
-#: Longest line of prose, also on a wider terminal.
+#: Longest line, also on a wider terminal.
 WIDEST = 100
 
 

@@ -1,4 +1,4 @@
-"""`issuer keeper`: the scheduler as a daemon."""
+"""`issuer keeper`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def keeper(session: Session) -> None:
     try:
         watch.look()
     except Unavailable as error:
-        # Machines boot in any order. What waiting doesn't help ends it here, for an operator to see.
+        # Servers can start in any order, so wait for them. Other errors end the keeper.
         watch.trouble(error)
     else:
         _tell(f"keeping {watch.counted} of {where}")
@@ -70,14 +70,14 @@ def _tell(message: str) -> None:
 
 
 def _tell_segment(event: Event) -> None:
-    """Report a segment that was loaded, in the words of its line in the log."""
+    """Write a line about a loaded segment. It has the text of the log."""
     line = line_of(event) if isinstance(event, SegmentLoaded) else None
     if line is not None:
         _tell(line[1] % line[2])
 
 
 class _Warnings(logging.Handler):
-    """Reports all warnings of the library."""
+    """Writes all warnings of the library to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _tell(logged(record))
@@ -92,7 +92,7 @@ def _tell_warnings() -> None:
 
 def _on_signals(stop: Callable[[], object]) -> None:
     def stopped(number: int, _frame: FrameType | None) -> None:
-        # The second one ends us at once.
+        # A second signal ends the process at once.
         signal.signal(number, signal.SIG_DFL)
         stop()
 

@@ -22,9 +22,9 @@ from issuer.views import view
 
 SECTION = "Numbers"
 
-#: Numbers per `take`: each has the whole timeout, and an error part-way costs a gap of no more than these.
+#: Numbers per `take`. Each call has the whole timeout. An error can cause a gap of at most this size.
 CHUNK = 10_000
-#: From this many numbers on there is a progress bar.
+#: With this many numbers or more, there is a progress bar.
 LONG = 100_000
 
 
@@ -78,10 +78,10 @@ def next(
         found = _each(session.connect(), tag, count, **how)
         _print_issued(found, as_text=as_text, as_json=as_json)
         return
-    # Line by line each number ends its line at once: what is appended to a file that Ctrl-C cut must not lengthen one.
+    # Each line ends at once. After Ctrl-C, text that is appended to the file must not extend a number.
     before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "")
     lead = before
-    # The bar and the numbers would write over each other on one screen.
+    # Without a bar if numbers are written to the same terminal.
     hidden = count < LONG or sys.stdout.isatty() or not sys.stderr.isatty()
     with click.progressbar(length=count, label=tag, file=sys.stderr, hidden=hidden) as bar:
         try:
@@ -101,7 +101,7 @@ def _each(issuer: Issuer, tag: str, count: int, **how: Any) -> Iterator[Issued]:
 
 
 def _print_issued(found: Iterator[Issued], *, as_text: bool, as_json: bool) -> None:
-    """Print each as it comes: what was printed is good, even if the next one fails."""
+    """Print each number when it is drawn. If the next draw fails, the printed numbers are valid."""
     if as_json:
         show_json([view(each) for each in found])
         return

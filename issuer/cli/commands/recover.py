@@ -24,7 +24,7 @@ from issuer_persistence.journal import Journals, read
 
 SECTION = "Checks and recovery"
 
-#: How many of the tags that only the store has a record of are named.
+#: Most tags that are named in the warning about tags that only the store has a record of.
 NAMED = 20
 
 
@@ -153,13 +153,13 @@ def _read(paths: tuple[str, ...]) -> Journals:
 
 
 def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
-    """Report the error of a tag, and return the outcome. A dry run that could not ask Redis has an error as well."""
+    """Print the error of a tag, and return the outcome. A dry run without Redis adds an error."""
     done = outcome.result
     if done is not None and done.redis_error:
         away = RedisUnavailable(f"Redis was not checked: {done.redis_error}", tag=done.tag)
         outcome = replace(outcome, error=away)
     if isinstance(outcome.error, ConfigurationError):
-        # It is about the servers or the journals as a whole: each of the other tags would get it again.
+        # It concerns the servers or the journals. It would occur again for each other tag.
         raise outcome.error
     if outcome.error is not None:
         complain(outcome.error)

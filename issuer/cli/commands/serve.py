@@ -1,4 +1,4 @@
-"""`issuer serve`: HTTP and Redis's protocol for programs in any language."""
+"""`issuer serve`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from issuer.errors import IssuerError
 
 SECTION = "Servers"
 
-#: The option, as a command line has it in one word or in two.
+#: The option for the format of logs.
 _FORMAT: Final = "--log-format"
 
 
 class _Serve(click.Command):
-    """The command, whose errors of usage are lines of JSON if that is how it is to log."""
+    """The command. If logs are JSON, it logs usage errors as JSON too."""
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> click.Context:
-        """Take the arguments apart."""
+        """Parse the arguments."""
         as_json = f"{_FORMAT}=json" in args or (_FORMAT, "json") in pairwise(args)
         with _logging_errors(["json" if as_json else os.environ.get("ISSUER_LOG_FORMAT", "")]):
             return super().make_context(info_name, args, *rest, **options)
@@ -34,7 +34,7 @@ class _Serve(click.Command):
 
 @contextmanager
 def _logging_errors(formats: list[str]) -> Iterator[None]:
-    """Where the last format is json, log what ends the command, and end it, instead of telling it in words."""
+    """If the last of the formats is json, log the error that ends the command as JSON, and exit."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`issuer token`: a new token for the callers of `issuer serve`."""
+"""`issuer token`."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from issuer.views import view
 
 SECTION = "Checks and recovery"
 
-#: Blanks before what stands under a heading.
+#: Blanks before the lines under a heading.
 INDENTED = 2
 
-#: The kind of a finding that is no fault: Redis was away.
+#: Kind of a finding that is no problem: Redis was not available.
 UNSEEN = "Redis not looked at"
 
 

@@ -91,7 +91,7 @@ def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
 
 
 def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
-    """Set aside the machine numbers that were used with a future time, and return them. A second call is harmless."""
+    """Set aside the machine numbers with a time in the future, and return them. It can be called again."""
     options = _options(record)
     found = yield from look(record, prefix)
     shared = shared_namespace(options)

@@ -121,11 +121,11 @@ class Layout:
             whole(options, "sequence_bits", 12, 1, MOST_BITS),
         )
 
-    # ------------------------------------------------------------------ what fits
+    # ------------------------------------------------------------------ ranges
 
     @property
     def machine_bits(self) -> int:
-        """How many bits worker and rack have together."""
+        """Bits of worker and rack together."""
         return self.worker_bits + self.rack_bits
 
     @property
@@ -174,7 +174,7 @@ class Layout:
             _check("rack", machine & ((1 << self.rack_bits) - 1), self.racks)
         return machine
 
-    # ------------------------------------------------------------------ together and apart
+    # ------------------------------------------------------------------ numbers
 
     def machine(self, worker: int, rack: int = 0) -> int:
         """Return the machine number for a worker and a rack. Worker 1 in 8 bits and rack 1 in 2 bits make 0b101.

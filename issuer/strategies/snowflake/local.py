@@ -1,4 +1,4 @@
-"""Machine numbers that a host keeps in files: fixed ones, and copies of leased ones."""
+"""Machine numbers in files of a host: fixed ones, and copies of leased ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FixedMachine(Machines):
         yield from blocking(released)
 
     def after_fork(self) -> None:
-        """Leave the lock to the parent."""
+        """Leave the lock to the parent process."""
         self._file.forget()
 
 
@@ -235,7 +235,7 @@ class Copied(LeasedMachines):
         yield from blocking(released)
 
     def after_fork(self) -> None:
-        """Leave the lock and the token to the parent."""
+        """Leave the lock and the token to the parent process."""
         super().after_fork()
         self._file.forget()
 

@@ -230,7 +230,7 @@ class LeasedMachines(Machines):
         return Tenure(number, floor, ceiling, sent + self._lease, sent + self._lease * RENEW_AFTER)
 
     def _refused(self, reply: Claimed | Renewed | Released) -> IssuerError:
-        """Return the error for a reply that grants nothing."""
+        """Return the error for a reply without a lease."""
         if isinstance(reply, Claimed) and reply.status == "settling":
             return NoMachineNumber(
                 f"{self._key}: Redis was replaced or emptied, so the machine numbers in use are unknown; none is "

@@ -110,7 +110,7 @@ class Stored(Machines):
             return
         last = max(used, held[0].low)
         if (yield from _given_back(held, last)):
-            name, note = self._tag(tenure.machine), self._left(last)
+            name, note = _tag(self._namespace, tenure.machine), self._left(last)
             yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=note), timeout=timeout))
 
     def after_fork(self) -> None:
@@ -121,7 +121,7 @@ class Stored(Machines):
 
     def _record(self, number: int) -> Steps[Tag]:
         """Return the record of a machine number. It is created at its first use."""
-        name = self._tag(number)
+        name = _tag(self._namespace, number)
         settings = TagSettings(
             step=1, order="trend", description=TIMESTAMPS, scheme={PART_OF: self._namespace, MACHINE: number}
         )
@@ -152,19 +152,18 @@ class Stored(Machines):
     def _raised(self, number: int, to: int) -> Steps[None]:
         """Skip the time that has passed since a process had the number."""
         yield from ask(
-            lambda store, timeout: store.configure(self._tag(number), TagChanges(raise_to=to), timeout=timeout)
+            lambda store, timeout: store.configure(
+                _tag(self._namespace, number), TagChanges(raise_to=to), timeout=timeout
+            )
         )
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
         """Reserve n ms above all reservations. Raises StoreBehind if they would not reach beyond `above`."""
         return (
             yield from direct.reserve(
-                self._tag(number), seen=above, n=n, reason="machine", application=self._application
+                _tag(self._namespace, number), seen=above, n=n, reason="machine", application=self._application
             )
         )
-
-    def _tag(self, number: int) -> str:
-        return _tag(self._namespace, number)
 
     def _check_clock(self) -> Steps[None]:
         """Reject a clock that is far ahead of the store's: the machine number would lose the time in between."""

@@ -1,4 +1,4 @@
-"""Snowflake: numbers made of time, machine and sequence in the process, without a counter."""
+"""The strategy snowflake: numbers that consist of time, machine number and sequence. They need no counter."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class Snowflake(Strategy):
         yield from self._take_over((yield from self._machines.claim()))
 
     def _take_over(self, tenure: Tenure) -> Steps[None]:
-        if not self._ticks.begin(tenure):  # closed meanwhile
+        if not self._ticks.begin(tenure):  # closed in the meantime
             yield from self._machines.release(tenure, tenure.floor)
 
     def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the driver bounds each call
