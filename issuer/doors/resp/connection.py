@@ -347,10 +347,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unknown(self, given: bytes) -> None:
         if given.upper() in OF_BROWSERS:
-            problem = (
-                "an HTTP request reached the Redis protocol port, perhaps from a web page: its connection was closed"
-            )
-            self._shared.sparing.say(log.warning, "http", "", problem)
+            said = "an HTTP request reached the Redis protocol port, perhaps from a web page: its connection was closed"
+            self._shared.sparing.say(log.warning, "http", "", said)
             self._pending.clear()
             self._replies.waiting.clear()
             self._ending = True
