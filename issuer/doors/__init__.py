@@ -1,1 +1,1 @@
-"""Doors for other languages: HTTP and the Redis protocol, and what serves both."""
+"""Servers for programs in other languages: HTTP, the Redis protocol, and `issuer serve`, which runs both."""

@@ -59,43 +59,32 @@ FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 AnyIssuer = Issuer | AsyncIssuer
 
 
-class _First:
-    """A collector without metrics. It is the first of its registry, and updates the others before they are read."""
+class _Collector:
+    """A collector for prometheus_client, which returns the metrics that a function returns."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
-    def collect(self) -> Iterable[Metric]:
-        self._book.read()
-        return ()
 
-
-class _Together:
-    """A collector of the metrics in the files of all processes. Files that cannot be read are skipped.
+def _of_all(folder: str) -> Iterable[Metric]:
+    """Return the metrics in the files of all processes, without the files that cannot be read.
 
     A process leaves an empty or truncated file if it is killed while it creates the file, or if the disk is full.
     """
+    files = [str(file) for file in Path(folder).glob("*.db")]
+    found = _merged(files)
+    return _merged([file for file in files if _sound(file)]) or () if found is None else found
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        files = [str(file) for file in Path(self._folder).glob("*.db")]
-        found = _merged(files)
-        return _merged([file for file in files if self._sound(file)]) or () if found is None else found
-
-    def _sound(self, file: str) -> bool:
-        if _merged([file]) is not None:
-            return True
-        if not _runs(file):  # else the process is just creating the file
-            _sparing.say(log.warning, file, "broken", "metrics: %s cannot be read, so its counts are missing", file)
-        return False
+def _sound(file: str) -> bool:
+    if _merged([file]) is not None:
+        return True
+    if not _runs(file):  # else the process is just creating the file
+        _sparing.say(log.warning, file, "broken", "metrics: %s cannot be read, so its counts are missing", file)
+    return False
 
 
 def _merged(files: list[str]) -> Iterable[Metric] | None:
@@ -137,7 +126,7 @@ class Book:
         self.served: list[Served] = []
         self._fresh_locks()
         self._registry = registry
-        self._first: _First | None = None
+        self._first: _Collector | None = None
         self._begin()
         _living.add(self)
 
@@ -152,7 +141,8 @@ class Book:
         if several_processes():  # the metrics are in files, not in the registry
             self._families = Families(None)
             return
-        self._first = _First(self)
+        # The first collector of the registry has no metrics. It updates the others before they are read.
+        self._first = _Collector(self._update)
         self._registry.register(self._first)
         try:
             self._families = Families(self._registry)
@@ -209,6 +199,10 @@ class Book:
                 if each.kind == "gauge":
                     self._families.show(each, readings.values.get(each, {}))
 
+    def _update(self) -> Iterable[Metric]:
+        self.read()
+        return ()
+
     def come_round(self, at_once: bool) -> None:  # noqa: FBT001 - Observers passes it by position
         """Read regularly: other processes may show the metrics of this one, and a rate needs two readings."""
         if at_once or monotonic() - self._read_at >= EVERY:
@@ -216,13 +210,13 @@ class Book:
 
     def exposition(self) -> tuple[str, bytes]:
         """Return content type and text; see Metrics."""
-        registry = self._registry  # its first collector reads the metrics, see _First
+        registry = self._registry  # its first collector updates the metrics
         if several_processes():
             self.read()
             registry = CollectorRegistry()
             folder = os.environ[FOLDER]
             _forget_the_dead(folder)
-            registry.register(_Together(folder))
+            registry.register(_Collector(partial(_of_all, folder)))
         _give_way()
         with self.exposing:
             return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(registry)

@@ -18,7 +18,7 @@ from issuer.doors.resp.parsing import (
 from issuer.doors.resp.replies import WORDS
 from issuer.doors.resp.server import IDLE
 from issuer.doors.resp.transaction import COMMANDS_MOST
-from issuer.doors.server.files import CONNECTIONS_MOST
+from issuer.doors.server.sockets import CONNECTIONS_MOST
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "redis-protocol.md").read_text(encoding="utf-8")

@@ -19,9 +19,8 @@ from typing import Final
 
 from issuer.doors.access import Access
 from issuer.doors.server import logs
-from issuer.doors.server.files import connections, raise_limit
 from issuer.doors.server.options import ServerOptions
-from issuer.doors.server.sockets import close, listen
+from issuer.doors.server.sockets import close, connections, listen, raise_limit
 from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Alive, Job, Lifeline, Ready, Report, Supervisor
 from issuer.doors.server.watch import EVERY, Watch
 from issuer.errors import ConfigurationError, IssuerError

@@ -1,9 +1,10 @@
-"""Listening sockets. They are created before the processes, so that a port in use is reported at once."""
+"""Listening sockets, created before the processes so that a port in use is reported at once. Limits of open files."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import resource
 import socket
 import struct
 import sys
@@ -102,3 +103,39 @@ def _waiting(listening: socket.socket) -> int:
     """Return the number of connections that wait to be accepted."""
     info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING_AT + 4)
     return int(struct.unpack_from("I", info, _WAITING_AT)[0])
+
+
+# ------------------------------------------------------------------ open files
+
+#: The limit that a process requests from the system.
+FILES_MOST: Final = 65_536
+
+#: Largest and smallest number of connections per protocol in a worker.
+CONNECTIONS_MOST: Final = 10_000
+CONNECTIONS_LEAST: Final = 50
+
+#: Files for the store, the metrics and the listening sockets. Connections to Redis are counted separately.
+_OWN: Final = 168
+
+
+def raise_limit() -> None:
+    """Raise the soft limit of open files to the hard limit. Many systems set the soft limit to 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, FILES_MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # the system has another limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def connections(protocols: int, to_redis: int) -> int:
+    """Return the number of connections per protocol in a worker. Raises ConfigurationError if it is too small."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = FILES_MOST if soft == resource.RLIM_INFINITY else soft
+    each = (files - _OWN - to_redis) // protocols
+    if each < CONNECTIONS_LEAST:
+        least = _OWN + to_redis + CONNECTIONS_LEAST * protocols
+        raise ConfigurationError(
+            f"the limit of open files is {files}, and at least {least} are needed: raise it "
+            "(ulimit -n; LimitNOFILE= in a unit of systemd), or lower redis_connections"
+        )
+    return min(CONNECTIONS_MOST, each)

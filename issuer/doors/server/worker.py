@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from granian import net
@@ -19,16 +20,16 @@ from granian.server import embed
 from issuer.api.aio import AsyncIssuer
 from issuer.doors.access import LOOK_EVERY, Access
 from issuer.doors.lookups import LookUps
-from issuer.doors.server.files import CONNECTIONS_MOST, connections
 from issuer.doors.server.logs import logged
 from issuer.doors.server.options import ServerOptions
-from issuer.doors.server.sockets import BACKLOG
+from issuer.doors.server.sockets import BACKLOG, CONNECTIONS_MOST, connections
 from issuer.doors.server.supervisor import ALIVE_EVERY, Alive, Lifeline, Ready, Report
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.wiring import aconnect, default_is_known
 
 if TYPE_CHECKING:
     from issuer.doors.resp.server import RespServer
+    from issuer.doors.web.app import Application
 
 log = logging.getLogger("issuer.doors.server")
 
@@ -76,7 +77,7 @@ def run(
 ) -> None:
     """Serve until the supervisor closes the lifeline. `first`: this worker logs warnings that concern all workers."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_Worker(options, sockets, report, access, first=first).serve(lifeline))
+        runner.run(_Worker(options, sockets, report, access, first).serve(lifeline))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -88,56 +89,46 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+@dataclass(slots=True)
 class _Worker:
-    def __init__(
-        self,
-        options: ServerOptions,
-        sockets: Mapping[str, socket.socket],
-        report: Callable[[Report], None],
-        access: Access,
-        *,
-        first: bool,
-    ) -> None:
-        self._options = options
-        self._sockets = sockets
-        self._report = report
-        self._access = access
-        self._first = first
-        self._stopping = asyncio.Event()
-        self._stop = asyncio.Event()
+    options: ServerOptions
+    sockets: Mapping[str, socket.socket]
+    report: Callable[[Report], None]
+    access: Access
+    first: bool
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, lifeline: Lifeline) -> None:
         """Serve until the supervisor ends this process, then stop in order."""
         loop = asyncio.get_running_loop()
         self._say_alive(loop)
-        for pipe, event in ((lifeline.stopping, self._stopping), (lifeline.end, self._stop)):
+        for pipe, event in ((lifeline.stopping, self.stopping), (lifeline.end, self.stop)):
             loop.add_reader(pipe, self._cut, loop, pipe, event)
-        options = self._options
-        if not self._first:  # the first worker logs these warnings for all
+        if not self.first:  # the first worker logs these warnings for all
             default_is_known()
             logging.getLogger("issuer.doors.access").setLevel(logging.CRITICAL)
-        access = self._access
-        access.look()  # the tokens file may have changed since the supervisor read it
-        ids = aconnect(**options.given)
+        self.access.look()  # the tokens file may have changed since the supervisor read it
+        ids = aconnect(**self.options.given)
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
-            look_ups = LookUps(ids.engine, access.rates)
-            doors = [await self._door(name, each, ids, look_ups) for name, each in self._sockets.items()]
-            self._report(Ready())
+            look_ups = LookUps(ids.engine, self.access.rates)
+            doors = [await self._door(name, each, ids, look_ups) for name, each in self.sockets.items()]
+            self.report(Ready())
             draining = loop.create_task(self._drain(doors))
             tasks = [
-                loop.create_task(self._stop.wait()),
-                loop.create_task(_looking(access)),
-                *(door.task for door in doors if door.task is not None),
+                loop.create_task(self.stop.wait()),
+                loop.create_task(_looking(self.access)),
+                *(door.task for door in doors if isinstance(door, _Http)),
             ]
-            looking = loop.create_task(self._look(ids)) if self._first and not options.has_redis else None
+            looking = loop.create_task(self._look(ids)) if self.first and not self.options.has_redis else None
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             draining.cancel()
             if looking is not None:
                 looking.cancel()
-            if not self._stop.is_set():
+            if not self.stop.is_set():
                 raise IssuerError("the HTTP server ended unexpectedly")
-            for each in self._sockets.values():
+            for each in self.sockets.values():
                 each.close()
             await asyncio.gather(*(door.close(DRAINING) for door in doors))
             # Requests that still wait for a number get an error now.
@@ -150,20 +141,34 @@ class _Worker:
 
     def _say_alive(self, loop: asyncio.AbstractEventLoop) -> None:
         """Report to the supervisor, every ALIVE_EVERY seconds, that this event loop runs."""
-        self._report(Alive())
+        self.report(Alive())
         loop.call_later(ALIVE_EVERY, self._say_alive, loop)
 
-    async def _drain(self, doors: Sequence[_Http | _Resp]) -> None:
+    async def _drain(self, doors: Sequence[_Http | RespServer]) -> None:
         """When a stop begins, close each connection after its next reply, so that clients move to another server."""
-        await self._stopping.wait()
+        await self.stopping.wait()
         for door in doors:
             door.drain()
 
-    async def _door(self, name: str, listening: socket.socket, ids: AsyncIssuer, look_ups: LookUps) -> _Http | _Resp:
-        most = connections(len(self._sockets), self._options.settings.redis_connections)
-        if name == "http":
-            return _Http(self._options, ids, self._access, look_ups, listening, most=most)
-        return await _Resp.open(ids, self._access, look_ups, listening, most=most)
+    async def _door(
+        self, name: str, listening: socket.socket, ids: AsyncIssuer, look_ups: LookUps
+    ) -> _Http | RespServer:
+        options, settings = self.options, self.options.settings
+        most = connections(len(self.sockets), settings.redis_connections)
+        if name == "resp":
+            from issuer.doors.resp.server import start
+
+            # One fifth of the connections is reserved for clients that get the error that there are too many.
+            clients = most * 4 // 5
+            return await start(ids, self.access, sock=listening.dup(), clients_most=clients, look_ups=look_ups)
+        from issuer.doors.web.app import application
+        from issuer.metrics import install
+
+        metrics = install(ids)
+        metrics.serve(self.access.tally)
+        hosts, shown = settings.allowed_hosts, metrics.exposition
+        app = application(ids, self.access, metrics=shown, allowed_hosts=hosts, settings=settings, look_ups=look_ups)
+        return _Http(app, _Granian(logged(app) if options.verbose else app, listening, most))
 
     async def _look(self, ids: AsyncIssuer) -> None:
         """Query the store once, so that wrong settings end the server at its start.
@@ -173,7 +178,7 @@ class _Worker:
         try:
             await ids.tags()
         except ConfigurationError as error:
-            self._report(error)
+            self.report(error)
         except IssuerError as error:
             log.warning("the store does not answer yet: %s", error)
 
@@ -188,69 +193,11 @@ async def _looking(access: Access) -> None:
 class _Http:
     """The HTTP server. `task`: it ends only if granian ends."""
 
-    def __init__(
-        self,
-        options: ServerOptions,
-        ids: AsyncIssuer,
-        access: Access,
-        look_ups: LookUps,
-        listening: socket.socket,
-        *,
-        most: int,
-    ) -> None:
-        from issuer.doors.web.app import application
-        from issuer.metrics import install
-
-        metrics = install(ids)
-        metrics.serve(access.tally)
-        self._app = application(
-            ids,
-            access,
-            metrics=metrics.exposition,
-            allowed_hosts=options.settings.allowed_hosts,
-            settings=options.settings,
-            look_ups=look_ups,
-        )
-        self._server: Any = _Granian(logged(self._app) if options.verbose else self._app, listening, most)
-        self.task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._server.serve())
-
-    def drain(self) -> None:
-        """Close each connection after its next reply, and answer /readyz with 503."""
-        self._app.drain()
+    def __init__(self, app: Application, server: Any) -> None:
+        self.drain, self._server = app.drain, server
+        self.task = asyncio.get_running_loop().create_task(server.serve())
 
     async def close(self, seconds: float) -> None:
         """Accept no new connections, and wait for running requests. A second call continues to wait."""
         self._server.stop()
-        if self.task is not None:
-            await asyncio.wait({self.task}, timeout=seconds)
-
-
-class _Resp:
-    """The server of the Redis protocol."""
-
-    task = None
-
-    def __init__(self, server: RespServer) -> None:
-        self._server: RespServer | None = server
-
-    @classmethod
-    async def open(
-        cls, ids: AsyncIssuer, access: Access, look_ups: LookUps, listening: socket.socket, *, most: int
-    ) -> _Resp:
-        """Start the server."""
-        from issuer.doors.resp.server import start
-
-        # One fifth of the connections is reserved for clients that get the error that there are too many.
-        served = await start(ids, access, sock=listening.dup(), clients_most=most * 4 // 5, look_ups=look_ups)
-        return cls(served)
-
-    def drain(self) -> None:
-        """Close each connection after its next reply."""
-        if self._server is not None:
-            self._server.drain()
-
-    async def close(self, seconds: float) -> None:
-        """Accept no new connections, and wait for running commands. A second call does nothing."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.close(seconds)
+        await asyncio.wait({self.task}, timeout=seconds)

@@ -17,7 +17,7 @@ from issuer.doors.web.fields import read_body, read_query
 from issuer.doors.web.guard import HeaderGuard, administered, identified, unauthenticated
 from issuer.doors.web.numbers import before_number, with_number
 from issuer.doors.web.openapi import document
-from issuer.doors.web.page import POLICY, page
+from issuer.doors.web.page import page
 from issuer.doors.web.replies import (
     ALWAYS,
     BODY,
@@ -303,5 +303,5 @@ def application(
     look_ups = look_ups or LookUps(ids.engine, access.rates)
     service = Service(ids, metrics, longest, access.rates, look_ups, settings or Settings())
     described = document()
-    service.document, service.page, service.policy = dumped(described), page(described).encode(), POLICY.encode()
+    service.document, service.page = dumped(described), page(described).encode()
     return Application(service, access, HeaderGuard(allowed_hosts, any_host=not access.is_open))

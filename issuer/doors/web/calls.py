@@ -100,7 +100,7 @@ def queried(scope: Message) -> dict[str, str]:
 
 
 def headers_of(scope: Message) -> dict[bytes, bytes]:
-    """Return the headers by name. Raises Problem if a header is repeated and only one of the two can apply."""
+    """Return the headers by name. Raises Problem if a header is repeated that must occur once."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in found:

@@ -38,14 +38,6 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_digits(value: object) -> bool:
     return is_whole(value) or (isinstance(value, str) and re.fullmatch(r"[0-9]{1,19}", value, re.ASCII) is not None)
 
@@ -56,10 +48,6 @@ def _are_keys(value: object) -> bool:
         and all(isinstance(each, list) and [*map(type, each)] in ([int, str], [str, str]) for each in value)
         and all(_is_digits(each[0]) for each in value)
     )
-
-
-def _are_options(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, str | int) for each in value.values())
 
 
 def _whole(text: str) -> int | str:
@@ -83,7 +71,7 @@ _BITS: Final = {
 }
 _NUMBER: Final = {"type": ["integer", "string"], "minimum": 0, "maximum": HIGHEST, "pattern": "^[0-9]{1,19}$"}
 
-TEXT: Final = Kind(_STRING, _is_text, "a string")
+TEXT: Final = Kind(_STRING, lambda value: isinstance(value, str), "a string")
 WHOLE: Final = Kind(_INTEGER, is_whole, "an integer", _whole)
 SECONDS: Final = Kind(
     {"type": "number", "minimum": 0},
@@ -91,7 +79,7 @@ SECONDS: Final = Kind(
     "a number of seconds",
     _seconds,
 )
-FLAG: Final = Kind({"type": "boolean"}, _is_flag, "true or false", _flag)
+FLAG: Final = Kind({"type": "boolean"}, lambda value: isinstance(value, bool), "true or false", _flag)
 #: A number of a tag. Some clients cannot represent integers above 2^53, so a string is accepted too.
 NUMBER: Final = Kind(_NUMBER, _is_digits, "an integer, or a string of its digits")
 LIMIT: Final = Kind(
@@ -129,7 +117,7 @@ SHARDS: Final = Kind(
 )
 OPTIONS: Final = Kind(
     {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}},
-    _are_options,
+    lambda value: isinstance(value, dict) and all(isinstance(each, str | int) for each in value.values()),
     "an object of strings, integers, true and false",
 )
 

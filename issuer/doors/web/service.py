@@ -40,7 +40,6 @@ class Service:
         look_ups: Look-ups of tags that this process has not used yet.
         document: Content of /openapi.json.
         page: Content of /docs.
-        policy: Content-Security-Policy of /docs.
         stopping: The server has begun to stop.
         plain: Tags whose numbers have no texts, each with the monotonic time until which this is valid.
     """
@@ -53,7 +52,6 @@ class Service:
     settings: Settings = field(default_factory=Settings)
     document: bytes = b""
     page: bytes = b""
-    policy: bytes = b""
     stopping: bool = False
     plain: dict[str, float] = field(default_factory=dict)
     _keys: dict[str, Bucket] = field(default_factory=dict)

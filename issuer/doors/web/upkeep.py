@@ -8,6 +8,7 @@ from typing import Any
 from issuer.advice import http
 from issuer.care.aio import Verdict
 from issuer.doors.web.calls import RequestCall
+from issuer.doors.web.page import POLICY
 from issuer.doors.web.replies import LINES, Problem, Reply, answer, as_strings, dumped, shown
 from issuer.doors.web.service import Service
 from issuer.threads import in_thread
@@ -101,5 +102,5 @@ async def document(service: Service, call: RequestCall) -> Reply:
 async def page(service: Service, call: RequestCall) -> Reply:
     """Show the OpenAPI document as a page for people."""
     del call
-    policy = [(b"content-security-policy", service.policy), (b"referrer-policy", b"no-referrer")]
+    policy = [(b"content-security-policy", POLICY.encode()), (b"referrer-policy", b"no-referrer")]
     return Reply(service.page, b"text/html; charset=utf-8", headers=policy)
