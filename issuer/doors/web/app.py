@@ -15,7 +15,7 @@ from issuer.doors.web import calls
 from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.fields import read_body, read_query
 from issuer.doors.web.guard import HeaderGuard, administered, identified, unauthenticated
-from issuer.doors.web.numbers import before_number, with_number
+from issuer.doors.web.numbers import NUMBER_BODY, before_number
 from issuer.doors.web.openapi import document
 from issuer.doors.web.page import page
 from issuer.doors.web.replies import (
@@ -189,7 +189,7 @@ class Application:
             await reply.send("POST", send, last=self._service.stopping)
             self._tally.answered("next", reply.status, name, monotonic() - began)
             return
-        body = with_number(path.before, number, as_string=scope["query_string"] != b"")
+        body = NUMBER_BODY[scope["query_string"] != b""] % (path.before, number)
         await send({"type": START, "status": 200, "headers": self._headers[len(body)]})
         await send({"type": BODY, "body": body})
         # The same as Times.add: a call of it would double the cost of counting.
