@@ -1,1 +1,1 @@
-"""Redis servers of our own, and proxies that misbehave when told to: what `issuer chaos` breaks."""
+"""`issuer chaos` and `issuer demo`: servers, proxies that cause faults, drawing processes, and the check."""

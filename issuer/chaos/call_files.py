@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from issuer import errors
 
-#: Errors that a call may raise, in the order of their indices in a file. Index 0 stands for all others.
+#: Errors that a call may raise, in the order of their indices in a file. Index 0 means any other error.
 ERRORS = ("other", *(name for name, each in vars(errors).items() if isinstance(each, type) and name[0] != "_"))
 
 _CALL = struct.Struct("=4q")
-#: Calls of one file: 2 MB, of which the system stores only the written pages. Then the next file begins.
+#: Calls per file. A file has 2 MB, but only written pages use memory.
 PART = 1 << 16
 
 

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from time import sleep
 from typing import Any
 
 from issuer.chaos.call_files import Follower
 from issuer.chaos.crew import Worker
 from issuer.chaos.proxy import FaultProxy
-from issuer.chaos.waiting import rest, until
+from issuer.chaos.waiting import until
 from issuer.chaos.worker import POINTS
 from issuer.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.errors import ConfigurationError, Unavailable
@@ -126,7 +127,7 @@ def stopped(world: World) -> None:
     others = [one for one in world.crew.workers if one is not worker]
     with world.fault("F8 process stopped", hits=1):
         world.crew.pause(worker)
-        rest(STOPPED)
+        sleep(STOPPED)
         world.crew.wait_served(world.crew.stopped[worker.name][-1].began, others)
         world.crew.resume(worker)
 
@@ -184,7 +185,7 @@ def failover_by_hand(world: World) -> None:
 
 @fault("F4", "master A follows B and is master again; connections stay open")
 def there_and_back(world: World) -> None:
-    """Make A a replica of B, so that A loses what B never had, and then a master again. A keeps its clients."""
+    """Make A a replica of B, so that A loses the last draws, and then a master again. Clients of A stay connected."""
     world.lag()
     with world.fault("F4 A -> B -> A", segments=4, hits=len(world.crew.workers)):
         world.link.pass_through()
@@ -205,7 +206,7 @@ def store_locked(world: World) -> None:
             with world.master.client(decode_responses=True) as client:
                 key = world.key(STRICT)
                 until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
-            rest(RUN_OUT)
+            sleep(RUN_OUT)
             store.execute("ROLLBACK")
 
 
@@ -385,10 +386,10 @@ def cut_off(world: World) -> None:
     try:
         world.crew.wait_served(since, others)
         world.crew.wait_served(since, cut, only=[TREND, PLAIN])
-        rest(CUT_OFF)
+        sleep(CUT_OFF)
     finally:
         # A process that returns may raise the floor above a segment that is being loaded: that load is rejected.
         with world.fault("F21 cut off", hits=len(cut), segments=2 + len(cut)):
             world.fronts[0].pass_through()
     # They return to Redis at their next sweep, within a second.
-    rest(REJOINED)
+    sleep(REJOINED)

@@ -121,7 +121,7 @@ class FaultProxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------------------------------------------ state
 
     @property
     def address(self) -> tuple[str, int]:

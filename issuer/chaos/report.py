@@ -15,7 +15,7 @@ def _grouped(number: float) -> str:
 
 
 def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the closing table: what, and how much."""
+    """Yield the rows of the report, as pairs of name and value."""
     yield "faults", _grouped(verdict.struck)
     for name, times in sorted(verdict.faults.items()):
         yield "", f"{name}: {times}"

@@ -34,8 +34,3 @@ def until(
             raise AssertionError(f"not within {timeout} s: {message or condition}; last seen: {last!r}")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
-
-
-def rest(seconds: float) -> None:
-    """Wait while a fault lasts, in seconds."""
-    time.sleep(seconds)

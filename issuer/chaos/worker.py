@@ -279,7 +279,7 @@ def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
         return
     name = f"{setup.name}f{os.getpid()}"
     try:
-        # First the tags of which the parent holds numbers: both processes could issue those. The strict tag comes last,
+        # First tags with numbers that the parent holds, which both processes could issue. The strict tag comes last,
         # as it may have to wait for Redis.
         for job in sorted(setup.jobs, key=lambda job: (job.manner != "run", -job.at)):
             caller = DrawLoop(setup, job, next(numbers), name)
@@ -361,7 +361,7 @@ async def tasks(setup: Setup, stop: threading.Event) -> None:
 
 
 def told_to_stop(take: Callable[[bytes], object] = len) -> threading.Event:
-    """Return an event that is set when stdin ends. `take`: called with what is read from stdin."""
+    """Return an event that is set when stdin ends. `take`: called with each piece of stdin."""
     stop = threading.Event()
 
     def until_stdin_ends() -> None:

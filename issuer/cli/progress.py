@@ -1,4 +1,4 @@
-"""Progress bars of commands that look at many tags."""
+"""Progress bars for commands that check many tags."""
 
 from __future__ import annotations
 

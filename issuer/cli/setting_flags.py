@@ -42,7 +42,7 @@ class _Keys(click.ParamType):  # type: ignore[type-arg]  # the same
 
 
 class _Option(click.ParamType):  # type: ignore[type-arg]  # the same
-    """NAME=VALUE; the value is a number if it looks like one."""
+    """NAME=VALUE. A value of digits is a number; true and false are truth values."""
 
     name = "option"
 

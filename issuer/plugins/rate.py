@@ -127,7 +127,7 @@ class Rate(Plugin):
         """Count one issued number towards the rate of its tag.
 
         Args:
-            call: The call that asked for the number.
+            call: The call for numbers.
             number: The issued number. It is not used.
         """
         del number

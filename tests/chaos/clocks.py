@@ -3,9 +3,9 @@
 import random
 import signal
 from pathlib import Path
+from time import sleep
 
 from issuer.chaos.faults import Fault, trapped
-from issuer.chaos.waiting import rest
 from issuer.chaos.world import now
 from tests.chaos.groups import only
 from tests.chaos.more import HOUR, Pair
@@ -58,7 +58,7 @@ def machine_numbers_lapse(world: ClockWorld) -> None:
                     world.crew.wait_served(now(), wanting)
                     front.pass_through()
                     world.master.set_clock(-HOUR)
-                    rest(UNRENEWED)
+                    sleep(UNRENEWED)
                     world.master.set_clock(0)
                 world.crew.wait_served(now(), wanting)
     world.ids.delete(world.tags[at].name)

@@ -6,11 +6,11 @@ import signal
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from issuer.chaos.faults import FAULTS, STOPPED, WIRE, Fault, entering
 from issuer.chaos.ports import LOOPBACK
-from issuer.chaos.waiting import rest
 from issuer.chaos.worker import Job, Setup
 from issuer.chaos.world import PREFIX, Terms, World, now
 from issuer.errors import IssuerError
@@ -185,7 +185,7 @@ def process_stopped(world: World) -> None:
     with world.fault("D24d process of a server stopped", hits=1):
         stopped = random.choice(server.processes())
         os.kill(stopped, signal.SIGSTOP)
-        rest(STOPPED)
+        sleep(STOPPED)
         os.kill(stopped, signal.SIGCONT)
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import TypeVar
 
 import bson
 from bson.int64 import Int64
 
 from issuer.chaos.faults import WIRE, Fault
-from issuer.chaos.waiting import rest
 from issuer.chaos.world import STRICT, TREND, Terms, World
 from issuer_persistence.records import fresh_version
 from tests.chaos.more import LASTS, Pair, store_restored, store_restored_under_direct_segments
@@ -141,7 +141,7 @@ def store_killed(world: MongoWorld) -> None:
         world.store_proxy.release()
         world.mongo.kill()
         world.store_proxy.pass_through()
-        rest(LASTS["else"])
+        sleep(LASTS["else"])
         world.mongo.start()
 
 

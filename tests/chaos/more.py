@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from issuer.chaos.call_files import CallFile
 from issuer.chaos.faults import Fault, entering, some, trapped
-from issuer.chaos.waiting import rest
 from issuer.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
 from issuer.core.supply import direct
@@ -59,7 +59,7 @@ def both_alive(world: World) -> None:
     with world.fault("F5 both masters alive", segments=8, hits=len(world.crew.workers), split=True):
         world.other.promote()
         world.fronts[1].redirect(world.other.address)
-        rest(LASTS["both alive"])
+        sleep(LASTS["both alive"])
         world.more()
         world.master.kill()
         world.swap()
@@ -73,7 +73,7 @@ def writable_replica(world: World) -> None:
         client.config_set("replica-read-only", "no")
     with world.fault("F16 writable replica", hits=len(led)):
         world.fronts[1].redirect(world.other.address)
-        rest(LASTS["else"])
+        sleep(LASTS["else"])
         world.fronts[1].redirect(world.master.address)
     # What was written to it would stay in a partial copy.
     world.other.wipe()
@@ -89,7 +89,7 @@ def clock_of_a_process(world: World) -> None:
         running = some(world)
         for off in (HOUR, -HOUR, 0.0):
             set_clock(running, off)
-            rest(LASTS["else"] / 2)
+            sleep(LASTS["else"] / 2)
             world.crew.wait_served(now(), [running])
 
 
@@ -100,7 +100,7 @@ def stopped_before_its_load(world: World) -> None:
         for worker in caught:
             until(lambda: worker.halted, 10, "it is stopped")  # noqa: B023
             world.crew.pause(worker)
-        rest(LASTS["stopped"])
+        sleep(LASTS["stopped"])
         world.crew.wait_served(now(), [worker for worker in world.crew.workers if worker not in caught])
         for worker in caught:
             world.crew.resume(worker)
@@ -115,7 +115,7 @@ def made_again(world: World) -> None:
     tag = world.tags[at]
     with world.fault("F23 deleted and made again", segments=4, hits=len(world.crew.workers)):
         world.ids.delete(tag.name)
-        rest(LASTS["else"] / 5)
+        sleep(LASTS["else"] / 5)
         world.ids.create(tag.name, **made_as(world, at))
 
 
@@ -226,7 +226,7 @@ def disk_full(world: World) -> None:
         world.fault(f"F19 disk full ({manner})", hits=len(world.crew.workers)),
         filled(path) if on_disk else no_larger_files(world),
     ):
-        rest(LASTS["else"] * 2)
+        sleep(LASTS["else"] * 2)
 
 
 @contextmanager
@@ -246,7 +246,7 @@ def store_restored_under_direct_segments(world: World) -> None:
     cut, _ = world.halves()
     with copied(world) as put_back:
         world.fronts[0].refuse()
-        rest(LASTS["else"] * 2)
+        sleep(LASTS["else"] * 2)
         world.crew.wait_served(now(), cut, only=[TREND, PLAIN])
         with world.fault("F6 restored, with the journal", segments=8, hits=2 * len(world.crew.workers)):
             world.fronts[0].pass_through()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from issuer.cli.exits import PROBLEM, json_option
+from issuer.cli.exits import OK, PROBLEM, json_option
 from issuer.cli.options import Seconds
 from issuer.terminal import Column, screen_width, show, show_json, table
 
@@ -30,10 +30,7 @@ SECTION = "Tools"
 )
 @click.option("--list", "as_list", is_flag=True, help="List the faults and the guards, and exit.")
 @json_option("Print JSON; times are in seconds.")
-@click.pass_context
-def chaos(
-    context: click.Context, *, seconds: float, faults: str, without: tuple[str, ...], as_list: bool, as_json: bool
-) -> None:
+def chaos(*, seconds: float, faults: str, without: tuple[str, ...], as_list: bool, as_json: bool) -> int:
     """Cause faults while four processes draw numbers, and check every number.
 
     The command kills, rolls back, cuts off and delays Redis and the processes. It checks that no number is issued
@@ -55,11 +52,11 @@ def chaos(
         guards = {name: guard.what for name, guard in GUARDS.items()}
         if as_json:
             show_json({"faults": known, "guards": guards})
-            return
+            return OK
         show(table([Column("FAULT"), Column("WHAT HAPPENS", flexible=True)], [*known.items()], screen_width()))
         show("")
         show(table([Column("GUARD"), Column("WHAT IT ENSURES", flexible=True)], [*guards.items()], screen_width()))
-        return
+        return OK
     scripts_without(without)
     verdict = play_for(seconds, chosen(faults.split(",") if faults else [], FAULTS), without)
     if as_json:
@@ -69,5 +66,4 @@ def chaos(
         show(table(columns, [*rows(verdict)], screen_width()))
         good, bad = "Every promise was kept.", "A PROMISE WAS BROKEN."
         show(click.style(good if verdict.kept else bad, fg="green" if verdict.kept else "red", bold=True))
-    if not verdict.kept:
-        context.exit(PROBLEM)
+    return OK if verdict.kept else PROBLEM

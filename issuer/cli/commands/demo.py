@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from issuer.cli.exits import PROBLEM
+from issuer.cli.exits import OK, PROBLEM
 
 SECTION = "Tools"
 
@@ -21,8 +21,7 @@ SECTION = "Tools"
     store's max, or out of order.
     """,
 )
-@click.pass_context
-def demo(context: click.Context) -> None:
+def demo() -> int:
     """Show four processes that draw numbers while Redis is killed and rolled back.
 
     The demo starts its own Redis server on loopback and creates an SQLite store in a temporary folder. It removes both
@@ -32,5 +31,4 @@ def demo(context: click.Context) -> None:
     # Imported here, so that the other commands start fast.
     from issuer.chaos.demo import play
 
-    if not play():
-        context.exit(PROBLEM)
+    return OK if play() else PROBLEM

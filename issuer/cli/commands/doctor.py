@@ -55,19 +55,19 @@ WIDEST = 100
     help="Examine at most N tags closely, the most recently used first. Default: 1000.",
 )
 @json_option("Print a JSON list of all findings.")
-@click.pass_context
-def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
+@click.pass_obj
+def doctor(session: Session, *, most: int | None, as_json: bool) -> int:
     """Check Redis, the store, the settings and the tags for problems. Nothing is changed.
 
     Each finding states a fact, why it matters and what to do. If the program lacks the permission for a check, the
     finding names the permission or the place where you can check it yourself.
     """
-    findings = Session.of(context).connect().doctor(most=most, progress=progress_bar("examining tags"))
+    findings = session.connect().doctor(most=most, progress=progress_bar("examining tags"))
     if as_json:
         show_json([view(finding) | {"remedy": finding.told(command_line)} for finding in findings])
     else:
         show(_report(findings, screen_width()))
-    context.exit(max((_code(finding) for finding in findings), default=OK))
+    return max((_code(finding) for finding in findings), default=OK)
 
 
 def _code(finding: Finding) -> int:

@@ -25,8 +25,8 @@ SECTION = "Checks and recovery"
 @tag_argument(required=False)
 @click.option("--all", "everything", is_flag=True, help="Halt every tag of the store.")
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
-@click.pass_context
-def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool) -> None:
+@click.pass_obj
+def halt(session: Session, *, tag: str | None, everything: bool, yes: bool) -> int:
     """Stop the reservations of TAG in every process until `issuer recover` has run.
 
     Use it if you don't trust the state of the store, or before you restore the store from a backup. Numbers that are
@@ -36,11 +36,11 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
     if (tag is None) is not everything:
         raise click.UsageError("give either a TAG or --all")
     check_askable(yes=yes)
-    issuer = Session.of(context).connect()
+    issuer = session.connect()
     names = [record.tag for record in issuer.tags()] if tag is None else [tag]
     if not names:
         say("no tags in this store")
-        return
+        return OK
     asked(f"Halt {numbered(len(names), 'tag')}?" if everything else f"Halt {plain(names[0])}?", yes=yes)
     codes = [OK]
     for name in names:
@@ -51,4 +51,4 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
             codes.append(code_of(error))
         else:
             say(f"halted {plain(name)}: no reservations until `issuer recover {plain(name)}`")
-    context.exit(max(codes))
+    return max(codes)

@@ -7,7 +7,7 @@ import click
 from issuer.api.blocking import Issuer
 from issuer.care.inspection import Inspection
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import UNREACHABLE, complain, json_option
+from issuer.cli.exits import OK, UNREACHABLE, complain, json_option
 from issuer.cli.session import Session
 from issuer.cli.sheet import sheet
 from issuer.errors import InvalidArgument, UnknownTag
@@ -34,15 +34,14 @@ SECTION = "Tags"
 @tag_argument()
 @click.option("--deleted", is_flag=True, help="Show the tag as it was when it was deleted.")
 @json_option()
-@click.pass_context
-def inspect(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -> None:
+@click.pass_obj
+def inspect(session: Session, *, tag: str, deleted: bool, as_json: bool) -> int:
     """Show the settings and the state of TAG, as the store and Redis have them. Nothing is changed.
 
     If the tag has a stride or a scramble key, its max and the numbers in Redis are counter values, not the
     numbers that users see. If Redis is unavailable, the command shows only the state in the store, and the exit code
     is 5.
     """
-    session = Session.of(context)
     seen = _deleted(session.connect(), tag) if deleted else session.connect().inspect(tag)
     if as_json:
         show_json(view(seen))
@@ -56,7 +55,8 @@ def inspect(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -
         show(sheet(seen, direct=direct, now=now_ms(), room=screen_width()))
     if seen.redis_error is not None:
         complain(seen.redis_error)
-        context.exit(UNREACHABLE)
+        return UNREACHABLE
+    return OK
 
 
 def _deleted(issuer: Issuer, tag: str) -> Inspection:

@@ -57,9 +57,9 @@ NAMED = 20
     help="With --all: leave out tags without a problem. Do not use it after a restore of Redis.",
 )
 @json_option("Print a JSON list; messages go to stderr.")
-@click.pass_context
+@click.pass_obj
 def recover(
-    context: click.Context,
+    session: Session,
     *,
     tag: str | None,
     everything: bool,
@@ -69,7 +69,7 @@ def recover(
     paths: tuple[str, ...],
     spare_sound: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Raise TAG above every number that may be issued already, so that no number is issued twice.
 
     Run it after a store or a Redis server was restored from a backup. It also ends a halt. The command looks for the
@@ -98,7 +98,7 @@ def recover(
     _check_options(tag, everything=everything, at_least=at_least, spare_sound=spare_sound)
     if not dry_run:
         check_askable(yes=yes)
-    issuer = Session.of(context).connect(makes_store=bool(paths))
+    issuer = session.connect(makes_store=bool(paths))
     journals = _read(paths) if paths else ()
 
     def recovered(label: str, *, dry_run: bool, spared: Collection[str] = ()) -> list[Outcome[Recovery]]:
@@ -133,7 +133,7 @@ def recover(
         _print(done, as_json=as_json)
         if yes:  # else it was reported before
             _say_unvouched(done)
-    context.exit(max(map(code_of, failed), default=OK))
+    return max(map(code_of, failed), default=OK)
 
 
 def _check_options(tag: str | None, *, everything: bool, at_least: int | None, spare_sound: bool) -> None:

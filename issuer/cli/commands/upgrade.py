@@ -24,15 +24,15 @@ SECTION = "Checks and recovery"
     """,
 )
 @json_option("Print the schema before and after as JSON; messages go to stderr.")
-@click.pass_context
-def upgrade(context: click.Context, *, as_json: bool) -> None:
+@click.pass_obj
+def upgrade(session: Session, *, as_json: bool) -> None:
     """Upgrade the schema of an SQLite store to the schema of this version.
 
     The first reservation also upgrades the schema. With this command, you choose the moment. After the upgrade,
     programs of older versions reject the file. For this reason, upgrade all programs first. Running the command twice
     is safe. MongoDB needs no upgrade.
     """
-    done = Session.of(context).connect().upgrade()
+    done = session.connect().upgrade()
     if as_json:
         show_json({"before": done.before, "after": done.after})
     elif done.before == done.after:

@@ -45,8 +45,8 @@ UNSEEN = "Redis not looked at"
     "--all", "everything", is_flag=True, help="Check every tag of the store. This is the default if TAG is omitted."
 )
 @json_option("Print a JSON list; messages go to stderr.")
-@click.pass_context
-def verify(context: click.Context, *, tag: str | None, everything: bool, as_json: bool) -> None:
+@click.pass_obj
+def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool) -> int:
     """Check that no number of TAG was reserved twice. Nothing is changed.
 
     The command compares the ledger, the store and Redis. It checks that no two segments in the ledger overlap, that no
@@ -58,7 +58,7 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     """
     if tag is not None and everything:
         raise click.UsageError("give a TAG or --all, not both")
-    outcomes = _reported(Session.of(context).connect().engine.care.verified(tag, None))
+    outcomes = _reported(session.connect().engine.care.verified(tag, None))
     findings = [finding for each in outcomes for finding in each.result or ()]
     wrong = [finding for finding in findings if finding.kind != UNSEEN]
     unseen = [finding.tag for finding in findings if finding.kind == UNSEEN]
@@ -73,7 +73,7 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
         if len(each.result or ()) == MOST:
             say(f"{plain(each.tag)}: {MOST} findings shown; there may be more")
     codes = [code_of(each.error) for each in outcomes if each.error is not None]
-    context.exit(PROBLEM if wrong else max([*codes, UNREACHABLE if unseen else OK]))
+    return PROBLEM if wrong else max([*codes, UNREACHABLE if unseen else OK])
 
 
 def _sum_up(outcomes: list[Verdict], tag: str | None) -> None:

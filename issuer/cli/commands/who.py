@@ -32,15 +32,15 @@ SECTION = "Checks and recovery"
 @tag_argument()
 @value_argument
 @json_option()
-@click.pass_context
-def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
+@click.pass_obj
+def who(session: Session, *, tag: str, value: str, as_number: bool, as_json: bool) -> int:
     """Show which process reserved the segment that VALUE of TAG is in, and when.
 
     VALUE is a number or a text of TAG. The ledger records segments, not single numbers. The caller that drew a number
     from Redis is not recorded. In JSON, `low` of a segment is the number before its first number, and `high` is its
     last number.
     """
-    issuer = Session.of(context).connect()
+    issuer = session.connect()
     decoded = read(issuer, tag, value, as_number=as_number)
     if decoded.counter is None:
         why = "its strategy makes numbers without a counter" if decoded.fields is not None else ambiguous(issuer, tag)
@@ -72,4 +72,4 @@ def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_jso
         complain(
             f"{len(found.entries)} reservations contain it: it may have been issued twice. Run `issuer verify {part}`"
         )
-    context.exit(FAILED if not found.entries else OK if len(found.entries) == 1 else PROBLEM)
+    return FAILED if not found.entries else OK if len(found.entries) == 1 else PROBLEM
