@@ -197,7 +197,7 @@ class AsyncCare:
                 if combiner.serving is not None:
                     await combiner.run(combiner.serving.sweep(deadline), deadline)
                     continue
-                soon = Deadline(min(deadline.left(), self._runtime.settings.window))
+                soon = Deadline(min(deadline.left(), self._runtime.window))
                 await combiner.run(combiner.supply.rejoin(), soon)
                 loaded += await combiner.run(combiner.supply.fetch(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the other tags must not wait for it

@@ -198,7 +198,7 @@ class Care:
                 if combiner.serving is not None:
                     combiner.run(combiner.serving.sweep(deadline), deadline)
                     continue
-                soon = Deadline(min(deadline.left(), self._runtime.settings.window))
+                soon = Deadline(min(deadline.left(), self._runtime.window))
                 combiner.run(combiner.supply.rejoin(), soon)
                 loaded += combiner.run(combiner.supply.fetch(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the other tags must not wait for it

@@ -5,43 +5,42 @@ A hash has the id of the store that armed it. Only processes with this store may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import inf
 
 from issuer import gateway
-from issuer.clock import monotonic
 from issuer.core.error_mapping import corrupt
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import ForeignHash, IssuerError, UnknownTag
+from issuer.gateway.keys import redis_key
 from issuer_persistence.errors import TagPresent
 from issuer_persistence.records import Tag, TagSettings
 
 
-def read_record(tag: str, *, make: bool = False, deleted: bool = False) -> Steps[Tag]:
+def read_record(tag: str, *, make: bool = False, deleted: bool = False, within: float = inf) -> Steps[Tag]:
     """Return the tag's record. Raise UnknownTag if there is none.
 
     Args:
         tag: Name of the tag.
         make: Create the tag if it never existed. A deleted tag stays deleted.
         deleted: Return the record of a deleted tag, and never that of a live one.
+        within: Longest duration of each call of the store, in seconds.
     """
-    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout), within)
     if record is None and make:
-        record = yield from _made(tag)
+        record = yield from _made(tag, within)
     if record is None or record.deleted is not deleted:
         raise UnknownTag(tag)
     return record
 
 
-def _made(tag: str) -> Steps[Tag | None]:
+def _made(tag: str, within: float) -> Steps[Tag | None]:
+    settings = TagSettings(step_mode="auto", order="trend")
     try:
-        return (
-            yield from ask(
-                lambda store, timeout: store.create(tag, TagSettings(step_mode="auto", order="trend"), timeout=timeout)
-            )
-        )
+        return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout), within))
     except TagPresent:  # another process was faster
-        return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
+        return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout), within))
 
 
 #: How long the first draw of a process waits for the store's id, in seconds. A first connection to MongoDB takes 20 ms
@@ -53,32 +52,24 @@ PATIENCE_ALONE = 1.0
 ASK_AGAIN = 5.0
 
 
+@dataclass(slots=True)
 class Identity:
-    """The id of an issuer's store, once it is known. It never changes, and draws must not wait for the store."""
+    """The id of an issuer's store, once it is known. It never changes, and draws must not wait for the store.
 
-    __slots__ = ("_asked_at", "empty", "id")
+    Attributes:
+        id: "" until the store has returned it.
+        empty: Whether the store is empty and so has no id. Then every hash belongs to another store.
+        missed_at: When a caller last waited for the id without success, on the monotonic clock.
+    """
 
-    def __init__(self) -> None:
-        #: "" until the store has returned it.
-        self.id = ""
-        #: Whether the store is empty and so has no id. Then every hash belongs to another store.
-        self.empty = False
-        self._asked_at = -inf
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a caller should request the id now."""
-        return not self.id and monotonic() - self._asked_at > ASK_AGAIN
-
-    def in_vain(self) -> None:
-        """Record that a caller has waited for the id without success."""
-        self._asked_at = monotonic()
-        self.empty = False
+    id: str = ""
+    empty: bool = False
+    missed_at: float = -inf
 
 
-def identity() -> Steps[str]:
-    """Return the id of the store, which is also in each hash. "" if the store is empty."""
-    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
+def identity(within: float = inf) -> Steps[str]:
+    """Return the id of the store, which is also in each hash. "" if the store is empty. `within`: see `ask`."""
+    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout), within))
 
 
 def check_owner(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
@@ -95,14 +86,14 @@ def check_owner(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
     return True
 
 
-def refuse_foreign(tags: Iterable[str], key_of: Callable[[str], str]) -> Steps[None]:
+def refuse_foreign(tags: Iterable[str], prefix: str) -> Steps[None]:
     """Raise ForeignHash if a tag's hash belongs to another store. Changes nothing. `key_of` returns the key of a tag.
 
     If Redis is unavailable, the check is left to the first draw.
     """
     store_id = yield from identity()
     for tag in tags:
-        key = key_of(tag)
+        key = redis_key(prefix, tag)
         try:
             hash = yield from send(gateway.read_hash(key), probe=False)
         except IssuerError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
+from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline, jittered, monotonic, pause
@@ -89,9 +89,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Call the store: the function receives the store and its time limit in seconds."""
+    """Call the store: the function receives the store and its time limit in seconds, `within` at most."""
 
     question: Callable[[Store, float], Any]
+    within: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +157,9 @@ def send(call: RedisCall[T], *, probe: bool = True) -> Steps[T]:
     return reply
 
 
-def ask(question: Callable[[Store, float], T]) -> Steps[T]:
-    """Yield a call to the store and return its result."""
-    answer: T = yield Ask(question)
+def ask(question: Callable[[Store, float], T], within: float = inf) -> Steps[T]:
+    """Yield a call to the store and return its result. `within`: its longest duration in seconds."""
+    answer: T = yield Ask(question, within)
     return answer
 
 
@@ -210,15 +211,6 @@ def asking(steps: Steps[T], instead: Callable[[Ask], Ask]) -> Steps[T]:
     except StopIteration as end:
         value: T = end.value
         return value
-
-
-def hurried(steps: Steps[T], seconds: float) -> Steps[T]:
-    """Run the steps with at most `seconds` seconds for each call of the store."""
-    return asking(steps, lambda step: Ask(partial(_sooner, step.question, seconds)))
-
-
-def _sooner(question: Callable[[Store, float], T], seconds: float, store: Store, timeout: float) -> T:
-    return question(store, min(timeout, seconds))
 
 
 def public(steps: Steps[T], tag: str | None, store: Store | None = None) -> Steps[T]:

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from issuer.core.steps import Ask, Elsewhere, Masters, Send, Visit
@@ -21,9 +21,6 @@ from issuer.gateway.keys import PART
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
 
-#: For calls to Redis, in place of a store's URL.
-REDIS = "redis://"
-
 _API = "opentelemetry.trace"
 _NAME = "issuer"
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -32,17 +29,19 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 _SCRIPT = re.compile(r"--\[\[\s*(\w+):")
 
 
-def around(step: Ask | Send | Masters | Visit | Elsewhere, tag: str | None, url: str) -> AbstractContextManager[None]:
+def around(
+    step: Ask | Send | Masters | Visit | Elsewhere, tag: str | None, store: Store | None = None
+) -> AbstractContextManager[None]:
     """Return the span of a step as a context manager, which does nothing without tracing.
 
-    `url`: URL of the store, or REDIS. If the tag is a part, the span has the parent's name, as the part's may be
-    personal.
+    `store`: the store that is called, None for a call to Redis. If the tag is a part, the span has the parent's name,
+    as the part's may be personal.
     """
     tracer = _tracer() if _API in sys.modules else None
     if tracer is None:
         return _NOTHING
     # The conventions use the scheme of a store's URL without its transport: mongodb+srv is mongodb.
-    system = url.partition("://")[0].partition("+")[0]
+    system = "redis" if store is None else store.url.partition("://")[0].partition("+")[0]
     operation, script = _operation(step)
     attributes = {"db.system.name": system, "db.operation.name": operation}
     if script:
@@ -109,7 +108,5 @@ def _script(text: str) -> str:
 
 def _question(question: Callable[..., Any]) -> str:
     """Return the name of the store's method that is called, as found in the code; "ask" if none is found."""
-    while isinstance(question, partial):
-        question = next((each for each in question.args if callable(each)), question.func)
     names = getattr(getattr(question, "__code__", None), "co_names", ())
     return next((name for name in names if callable(getattr(Store, name, None))), "ask")

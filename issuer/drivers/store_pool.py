@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from issuer.clock import Deadline
+from issuer.core.steps import Ask
 from issuer.errors import StoreUnavailable
 from issuer.forks import in_uwsgi_master
 from issuer.threads import Crew
@@ -43,9 +44,9 @@ class StorePool:
         #: By process id, as a forked child has no threads of its parent.
         self._crews: dict[int, Crew] = {}
 
-    def seconds(self, deadline: Deadline, tag: str | None) -> float:
+    def seconds(self, deadline: Deadline, tag: str | None, within: float) -> float:
         """Return the timeout for a call. Raises StoreUnavailable if no time is left."""
-        timeout = min(self._longest, deadline.left())
+        timeout = min(self._longest, within, deadline.left())
         if timeout <= 0:
             raise StoreUnavailable(f"no time was left to query the store {self.store.url}", tag=tag)
         return timeout
@@ -54,13 +55,13 @@ class StorePool:
         """Return the error for a call without an answer. It continues; numbers that it reserves are a gap."""
         return StoreUnavailable(f"the store {self.store.url} gave no answer within {timeout:.3g} s", tag=tag)
 
-    def ask(self, question: Question, deadline: Deadline, tag: str | None) -> object:
+    def ask(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
         """Call the store. Returns its result or raises its error. StoreUnavailable after the deadline."""
-        timeout = self.seconds(deadline, tag)
+        timeout = self.seconds(deadline, tag, step.within)
         if in_uwsgi_master():  # a thread would be missing in uWSGI's workers
-            return question(self.store, timeout)
+            return step.question(self.store, timeout)
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self.submit(question, timeout, answers.put)
+        self.submit(step.question, timeout, answers.put)
         try:
             answer, error = answers.get(timeout=timeout + GRACE)
         except queue.Empty:

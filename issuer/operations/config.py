@@ -116,6 +116,8 @@ class IssuerConfig:
         """
         return Runtime(
             settings=self.settings,
+            window=self.settings.window,
+            makes=self.settings.embedded,
             redis=self.redis is not None,
             store=self.store.url,
             background=partial(background, self.settings.window),

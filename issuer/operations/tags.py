@@ -135,7 +135,7 @@ def _create(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
             names = [part_tag(tag, str(shard)) for shard in range(1 << int(scheme["shards"]["shard_bits"]))]
     settings = asked.settings(tag, limit=limit, redis=redis, scheme=scheme)
     if redis:
-        yield from refuse_foreign((tag, *names), config.key)
+        yield from refuse_foreign((tag, *names), config.settings.prefix)
     if names:
         yield from _shards(tag, names, scheme, asked, redis=redis)
     try:
@@ -228,7 +228,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     last = None if asked.limit is None else limits.number(asked.limit)
     moves = (last, asked.start, asked.above)
     if key is not None and (asked.given or any(each is not None for each in moves)):
-        yield from refuse_foreign((tag,), config.key)  # the store is changed first, then the hash
+        yield from refuse_foreign((tag,), config.settings.prefix)  # the store is changed first, then the hash
     before = yield from read_record(tag)
     yield from parts.check_whole(before)
     _check_skipping(before, asked)

@@ -135,7 +135,7 @@ class StrategyRunner:
             finally:
                 turn.release()
 
-        return Ask(asked)
+        return Ask(asked, step.within)
 
     def _checked(self, numbers: Sequence[int], n: int, highest: int) -> list[int]:
         """Reject numbers that break the contract. `highest`: highest number returned before this call began."""

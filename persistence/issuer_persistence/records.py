@@ -85,22 +85,19 @@ def check_argument(name: str, value: object, lowest: int = 0, highest: int = HIG
         raise ValueError(f"{name} must be {_between(lowest, highest)}, not {value!r}")
 
 
-def _no_text(value: object) -> str:
-    return "" if isinstance(value, str) else f"must be a text, not {value!r}"
-
-
 #: `missing` of a setting that every record has.
 _REQUIRED = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting of a tag: a number in a range, one of some words, or a value that `check` accepts.
+    """One setting of a tag: a number in a range, one of some words, a value that `check` accepts, or a text.
 
     Attributes:
         range: Lowest and highest number. None if the setting is not a number.
         words: Allowed words.
-        check: Function that returns the problem of a value, as text. "" if the value is valid.
+        check: Function that returns the problem of a value, as text. "" if the value is valid. None if the setting is
+            a text.
         missing: Default for records written by older versions.
         unsaid: True if the setting can be None, which means "use the process's setting".
         changes: True if the setting can be changed after creation.
@@ -108,7 +105,7 @@ class Setting:
 
     range: tuple[int, int] | None = None
     words: tuple[str, ...] = ()
-    check: Callable[[object], str] = _no_text
+    check: Callable[[object], str] | None = None
     missing: object = _REQUIRED
     unsaid: bool = False
     changes: bool = True
@@ -124,7 +121,9 @@ class Setting:
             return "" if is_number(value, *self.range) else f"must be {_between(*self.range)}, not {value!r}"
         if self.words:
             return "" if value in self.words else f"must be one of {', '.join(self.words)}, not {value!r}"
-        return self.check(value)
+        if self.check is not None:
+            return self.check(value)
+        return "" if isinstance(value, str) else f"must be a text, not {value!r}"
 
 
 #: The settings of a tag, by name, in the order in which they are documented.
@@ -245,7 +244,8 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         value = fields.get(name)
-        if value is None and not setting.required:
+        plain = name == "scheme" and value == PLAIN
+        if plain or (value is None and setting.missing is not _REQUIRED):
             found[name] = setting.missing
         elif wrong := setting.problem(value):
             raise Corrupt(tag, f"{name} {wrong}" + ("" if name == "scheme" else f" ({type(value).__name__})"))

@@ -14,7 +14,7 @@ import redis
 
 import issuer
 from issuer import CorruptState, ForeignHash, Issuer
-from issuer.core import record as ownership
+from issuer.core.supply import mode as origin
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import Order, TagSettings
@@ -283,7 +283,7 @@ def test_a_store_that_hangs_and_is_the_hashs_own_is_served_throughout(scene: Sce
 def test_without_a_scheduler_a_store_that_hangs_is_waited_for_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "ASK_AGAIN", 600.0)
+    monkeypatch.setattr(origin, "ASK_AGAIN", 600.0)
     store = HangingStore()
     made_in(store, "strict")
     store.hang()
@@ -294,7 +294,7 @@ def test_without_a_scheduler_a_store_that_hangs_is_waited_for_once(
         assert store.begun.count("store_id") == 1
         store.resume()
         ids.next("orders")
-        monkeypatch.setattr(ownership, "ASK_AGAIN", 0.0)
+        monkeypatch.setattr(origin, "ASK_AGAIN", 0.0)
         with pytest.raises(ForeignHash):
             ids.next("orders")
 

@@ -18,6 +18,7 @@ from issuer.core.steps import Masters
 from issuer.drivers import spans
 from issuer.gateway.commands import NAMES
 from issuer_persistence.contract import Store
+from issuer_persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
 from tests.unit.refusals import refused
 from tests.waiting import until
@@ -123,8 +124,8 @@ def test_the_store_is_asked_within_the_span_of_the_caller(exporter: InMemorySpan
 def test_without_a_provider_no_span_is_made_and_nothing_is_entered() -> None:
     """redis-py loads the API for itself, where it is installed: that alone is no wish to trace."""
     assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-    nothing = spans.around(Masters(), "a", spans.REDIS)
-    assert nothing is spans.around(Masters(), None, "sqlite:///x")
+    nothing = spans.around(Masters(), "a")
+    assert nothing is spans.around(Masters(), None, MemoryStore())
 
 
 def test_where_it_is_not_installed_numbers_come_all_the_same_and_no_import_is_tried() -> None:

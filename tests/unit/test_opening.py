@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from issuer.drivers.target import from_url
+from issuer.drivers.servers import from_url
 from issuer.drivers.topology import Address
 from issuer.errors import ConfigurationError
 from issuer_persistence.errors import Misconfigured

@@ -11,7 +11,7 @@ import pytest
 
 import issuer
 from issuer.clock import Deadline
-from issuer.core.steps import ask
+from issuer.core.steps import Ask, ask
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.store_pool import GRACE, MOST, StorePool
 from issuer_persistence.memory import MemoryStore
@@ -55,17 +55,17 @@ def test_a_caller_waits_for_no_other_ones_call_as_long_as_there_may_be_threads(c
         assert released.wait(60)
 
     try:
-        assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+        assert pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there"
         for _ in range(callers):
             pool.submit(mute, 60.0, lambda _: ended.release())
         for _ in range(min(callers, MOST)):
             assert began.acquire(timeout=60)
         if callers < MOST:
-            assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+            assert pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there"
         released.set()
         for _ in range(callers):
             assert ended.acquire(timeout=60)
-        assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+        assert pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there"
     finally:
         released.set()
         pool.close()
@@ -87,7 +87,7 @@ def test_a_question_whose_time_is_over_is_not_asked() -> None:
             assert began.acquire(timeout=60)
         deadline = Deadline(0.01)
         with pytest.raises(issuer.StoreUnavailable, match="gave no answer"):
-            pool.ask(lambda _store, _timeout: asked.append("late"), deadline, None)
+            pool.ask(Ask(lambda _store, _timeout: asked.append("late")), deadline, None)
         assert deadline.left() <= 0
         released.set()
         (crew,) = pool._crews.values()
@@ -105,7 +105,7 @@ def test_a_question_is_asked_in_its_callers_context() -> None:
     span.set("the caller's")
     pool = StorePool(MemoryStore(), 60.0)
     try:
-        assert pool.ask(lambda _store, _timeout: span.get(), Deadline(60), None) == "the caller's"
+        assert pool.ask(Ask(lambda _store, _timeout: span.get()), Deadline(60), None) == "the caller's"
     finally:
         pool.close()
 
@@ -113,7 +113,7 @@ def test_a_question_is_asked_in_its_callers_context() -> None:
 def test_a_call_beside_close_is_answered() -> None:
     pool = StorePool(MemoryStore(), 10.0)
     put = threading.Event()
-    assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+    assert pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there"
     (crew,) = pool._crews.values()
 
     class Beside:
@@ -126,9 +126,9 @@ def test_a_call_beside_close_is_answered() -> None:
             put.set()
 
     crew.idle = Beside()  # type: ignore[assignment]  # only what is called
-    assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+    assert pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there"
     assert put.is_set()
-    assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there", "also later, to give back"
+    assert pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there", "also later, to give back"
     assert not any(thread.is_alive() for thread in crew.threads)
 
 
@@ -165,12 +165,12 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
     """Its parent's, which counted as idle, aren't there."""
     pool = StorePool(MemoryStore(), 10.0)
     try:
-        assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+        assert pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there"
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                code = 0 if pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there" else 1
+                code = 0 if pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there" else 1
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0

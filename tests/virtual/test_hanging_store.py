@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -228,7 +229,7 @@ def test_a_leased_process_that_begins_while_the_store_hangs_draws_at_once(
 def test_leases_are_checked_without_the_store(made: World, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
     """With the guard taken out, which keeps the id of the store, the check waits for it."""
     if not kept:
-        monkeypatch.setattr(Origin, "identity", lambda self: self.public(identity()))
+        monkeypatch.setattr(Origin, "identity", lambda self, within=inf: self.public(identity(within)))
     with made.connect(lease=50, timeout=10, scheduler=None) as ids:
         ids.create("a", step=1000, order="trend")
         ids.next("a")

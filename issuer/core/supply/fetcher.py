@@ -126,7 +126,7 @@ class Fetcher:
         self, runtime: Runtime, origin: Origin, shortage: Shortage, fetch: Fetch, segments: Fetcher | None = None
     ) -> None:
         """`segments`: the fetcher of segments, if this one fetches leases."""
-        self.flights = SingleFlight(runtime.flight, longest=runtime.settings.window + 1)
+        self.flights = SingleFlight(runtime.flight, longest=runtime.window + 1)
         self._tag = origin.tag
         self._runtime = runtime
         self._origin = origin

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
+from math import inf
 from typing import TypeVar
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.events import NotGivenBack, WentDirect
-from issuer.core.record import PATIENCE, PATIENCE_ALONE, check_owner, identity, read_record
+from issuer.core.record import ASK_AGAIN, PATIENCE, PATIENCE_ALONE, check_owner, identity, read_record
 from issuer.core.scheme_record import (
     PARTS,
     SEGMENT,
@@ -21,7 +22,7 @@ from issuer.core.scheme_record import (
     turn,
     without_raising,
 )
-from issuer.core.steps import Steps, hurried, public, send
+from issuer.core.steps import Steps, public, send
 from issuer.core.supply import direct, lease
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import LocalBuffer, stream_lease
@@ -150,12 +151,16 @@ class Origin:
             self._state.record = None
             self._settle()
 
-    def learn(self, *, make: bool = True) -> Steps[Tag]:
-        """Read the tag's record. Create the tag if `make` and the settings allow it. Raises UnknownTag."""
-        if not self._runtime.identity.id:
-            yield from self.identity()
+    def learn(self, *, make: bool = True, within: float = inf) -> Steps[Tag]:
+        """Read the tag's record. Create the tag if `make` and the settings allow it. Raises UnknownTag.
+
+        `within`: the longest duration of each call of the store, in seconds.
+        """
+        runtime, state = self._runtime, self._state
+        if not runtime.identity.id:
+            yield from self.identity(within)
         try:
-            record = yield from self.public(read_record(self._state.tag, make=make and self._runtime.settings.embedded))
+            record = yield from self.public(read_record(state.tag, make=make and runtime.makes, within=within))
             self.know(record)
         except UnknownTag:
             if self._runtime.redis:
@@ -164,12 +169,12 @@ class Origin:
             raise
         return record
 
-    def try_to_learn(self, deadline: Deadline, within: float | None = None) -> Steps[bool]:
-        """Read the record if the store answers, and return whether it did. `within`: time limit in seconds."""
+    def try_to_learn(self, deadline: Deadline, within: float = inf) -> Steps[bool]:
+        """Read the record if the store answers, and return whether it did. `within`: see `learn`."""
         if deadline.left() <= 0:
             return False
         with suppress(Unavailable):
-            yield from self.learn() if within is None else hurried(self.learn(), within)
+            yield from self.learn(within=within)
             return True
         return False
 
@@ -216,24 +221,25 @@ class Origin:
 
     # ------------------------------------------------------------------ whose hash it is
 
-    def identity(self) -> Steps[str]:
-        """Return the store's id, waiting for it if necessary. "" if the store is empty."""
+    def identity(self, within: float = inf) -> Steps[str]:
+        """Return the store's id, waiting for it at most `within` seconds. "" if the store is empty."""
         store = self._runtime.identity
         if not store.id:
-            store.id = yield from self.public(identity())
+            store.id = yield from self.public(identity(within))
             store.empty = not store.id
         return store.id
 
     def identity_soon(self) -> Steps[str]:
         """Return the store's id. "" if it is unknown and the store does not answer soon."""
         store = self._runtime.identity
-        if store.wanted:
-            began, patience = monotonic(), PATIENCE if self._runtime.scheduled else PATIENCE_ALONE
+        began = monotonic()
+        if not store.id and began - store.missed_at > ASK_AGAIN:
+            patience = PATIENCE if self._runtime.scheduled else PATIENCE_ALONE
             try:
-                yield from hurried(self.identity(), patience)
+                yield from self.identity(patience)
             except Unavailable:
                 if monotonic() - began > patience / 2:  # not a caller without time, nor an error that came at once
-                    store.in_vain()
+                    store.missed_at, store.empty = monotonic(), False
         return store.id
 
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:

@@ -31,7 +31,7 @@ class Refill:
 
     def __init__(self, state: TagState, runtime: Runtime, origin: Origin, shortage: Shortage) -> None:
         #: Duration of an election in seconds. None: do not elect this process, as it has no scheduler to load with.
-        self.window = runtime.settings.window if runtime.scheduled else None
+        self.window = runtime.window if runtime.scheduled else None
         self.election = Election()
         self.segments = Fetcher(runtime, origin, shortage, self._segment)
         self.leases = Fetcher(runtime, origin, shortage, self._lease, self.segments)
@@ -101,7 +101,7 @@ class Refill:
             record,
             state.key,
             seen=state.taken(),
-            window=runtime.settings.window,
+            window=runtime.window,
             election=self.election,
             wanted=flight.wanted,
             application=runtime.application,

@@ -24,6 +24,8 @@ class Runtime:
 
     Attributes:
         settings: Settings of the issuer.
+        window: How long an elected loader has, in seconds.
+        makes: Whether tags are created at their first use.
         redis: Whether there is a Redis.
         store: URL of the store, for messages.
         background: Runs a job on the scheduler. Returns False if no scheduler is alive.
@@ -39,6 +41,8 @@ class Runtime:
     """
 
     settings: Settings
+    window: float
+    makes: bool
     redis: bool
     store: str
     background: Callable[[Job], bool]

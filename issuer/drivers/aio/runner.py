@@ -13,7 +13,6 @@ from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
 from issuer.drivers.aio.connections import AsyncConnections
-from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import GRACE, Answer, StorePool
 from issuer.errors import ConfigurationError
 from issuer_persistence.contract import Store
@@ -162,7 +161,7 @@ class AsyncRunner:
         self.go_on()
         match step:
             case Ask():
-                with spans.around(step, tag, self.store.url), self._waiting():
+                with spans.around(step, tag, self.store), self._waiting():
                     return await self._asked(step, deadline, tag)
             case Sleep():
                 with self._waiting():
@@ -173,11 +172,11 @@ class AsyncRunner:
                     return await waited(step.flight, step.seconds)
         if self.redis is None:
             raise ConfigurationError("this issuer has no Redis")
-        with spans.around(step, tag, REDIS):
+        with spans.around(step, tag):
             return await self.redis.do(step, deadline, tag)
 
     async def _asked(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
-        timeout = self.pool.seconds(deadline, tag)
+        timeout = self.pool.seconds(deadline, tag, step.within)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[object] = loop.create_future()
 

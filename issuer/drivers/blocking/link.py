@@ -72,10 +72,10 @@ class Link:
         read = connection.read_response
 
         def in_time(*args: Any, **options: Any) -> Any:
-            options.setdefault("timeout", _left(end))
+            options.setdefault("timeout", max(0.001, end.left()))  # a socket does not block with 0
             return read(*args, **options)
 
-        connection.socket_connect_timeout = connection.socket_timeout = _left(end)
+        connection.socket_connect_timeout = connection.socket_timeout = max(0.001, end.left())
         connection.read_response = in_time
         try:
             connection.connect()
@@ -210,8 +210,3 @@ class Waker:
     def wait(self, seconds: float) -> None:
         """Sleep until `wake`, at most `seconds` seconds."""
         self._lock.acquire(timeout=seconds)
-
-
-def _left(end: Deadline) -> float:
-    """Return the remaining time for a socket. Never 0, which would mean non-blocking."""
-    return max(0.001, end.left())

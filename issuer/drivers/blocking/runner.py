@@ -13,7 +13,6 @@ from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
 from issuer.drivers.blocking.connections import Connections
-from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
 from issuer.reentry import callees
@@ -116,8 +115,8 @@ class Runner:
             raise CalledWithin(tag=tag)
         match step:
             case Ask():
-                with spans.around(step, tag, self.store.url):
-                    return self.pool.ask(step.question, deadline, tag)
+                with spans.around(step, tag, self.store):
+                    return self.pool.ask(step, deadline, tag)
             case Sleep():
                 clock.sleep(step.seconds)
                 return None
@@ -125,7 +124,7 @@ class Runner:
                 return waited(step.flight, step.seconds)
         if self.redis is None:
             raise ConfigurationError("this issuer has no Redis")
-        with spans.around(step, tag, REDIS):
+        with spans.around(step, tag):
             return self.redis.do(step, deadline, tag)
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import random
 import time
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from bson.int64 import Int64
 from pymongo import ReturnDocument
+from pymongo.monitoring import CommandListener
 from pymongo.synchronous import client_session
 
 from issuer_persistence.errors import Corrupt, TagMissing, Unconfirmed
 from issuer_persistence.mongodb import documents
+from issuer_persistence.mongodb.server import refuses
 from issuer_persistence.records import fresh_version, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
     from issuer_persistence.contract import CallDeadline
     from issuer_persistence.mongodb.server import Collections
@@ -48,6 +53,45 @@ def unbound() -> Iterator[None]:
         yield
     finally:
         bound.reset(token)
+
+
+_WRITES = {"findAndModify", "insert", "update", "delete"}
+
+# Per thread, or per greenlet, also in a process that gevent patches later.
+_unanswered: ContextVar[int] = ContextVar("unanswered", default=0)
+
+
+class Attempts(CommandListener):
+    """Counts the writes of the current call that the server may have done without a reply.
+
+    pymongo repeats a write, and raises the error of the second attempt. So after "not authorized", the first attempt
+    may have changed something.
+    """
+
+    @property
+    def unanswered(self) -> int:
+        """How many writes since `begin` have no reply, or an error after which the write may have been done."""
+        return _unanswered.get()
+
+    def begin(self) -> None:
+        """Reset the count."""
+        _unanswered.set(0)
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Count a write that is sent."""
+        if event.command_name in _WRITES:
+            _unanswered.set(_unanswered.get() + 1)
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """Count a reply."""
+        if event.command_name in _WRITES:
+            _unanswered.set(_unanswered.get() - 1)
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        """Count a rejection. After any other error, the write may have been done."""
+        failure = event.failure
+        if event.command_name in _WRITES and refuses(failure.get("code"), str(failure.get("errmsg"))):
+            _unanswered.set(_unanswered.get() - 1)
 
 
 class Replaced(Unconfirmed):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
 
 
 import socket
-from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import InvalidName, OperationFailure, ServerSelectionTimeoutError
-from pymongo.monitoring import CommandListener
 
 from issuer_persistence.errors import StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pymongo.collection import Collection
-    from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
 Document = dict[str, Any]
 
@@ -74,17 +72,14 @@ class Collections(NamedTuple):
     @classmethod
     def named(cls, database: Database[Document], prefix: str) -> Collections:
         """Return the collections with this prefix, without I/O."""
-
-        def collection(name: str) -> Collection[Document]:
-            return database.get_collection(
-                prefix + name,
-                write_concern=WriteConcern("majority", j=True),
-                read_preference=ReadPreference.PRIMARY,
-                # The newest data of the primary. The filter of each write checks it again.
-                read_concern=ReadConcern("local"),
-            )
-
-        return cls(collection("tags"), collection("segments"), collection("meta"))
+        collection = partial(
+            database.get_collection,
+            write_concern=WriteConcern("majority", j=True),
+            read_preference=ReadPreference.PRIMARY,
+            # The newest data of the primary. The filter of each write checks it again.
+            read_concern=ReadConcern("local"),
+        )
+        return cls(*(collection(prefix + name) for name in cls._fields))
 
 
 def without_prefix(url: str) -> tuple[str, str | None]:
@@ -210,47 +205,9 @@ _REFUSED = {13, 18, 20, 8000}
 # server of MongoDB (IllegalOperation) report it only in the text.
 _NO_RETRIES, _PERHAPS_NO_RETRIES = 301, {2, 20}
 
-_WRITES = {"findAndModify", "insert", "update", "delete"}
 
 #: Ends of the host names of services that can lose writes in a failover to another region.
 _SERVICES = {".mongo.cosmos.azure.com": "cosmos-ru", ".mongocluster.cosmos.azure.com": "cosmos-vcore"}
-
-
-# Per thread, or per greenlet, also in a process that gevent patches later.
-_unanswered: ContextVar[int] = ContextVar("unanswered", default=0)
-
-
-class Attempts(CommandListener):
-    """Counts the writes of the current call that the server may have done without a reply.
-
-    pymongo repeats a write, and raises the error of the second attempt. So after "not authorized", the first attempt
-    may have changed something.
-    """
-
-    @property
-    def unanswered(self) -> int:
-        """How many writes since `begin` have no reply, or an error after which the write may have been done."""
-        return _unanswered.get()
-
-    def begin(self) -> None:
-        """Reset the count."""
-        _unanswered.set(0)
-
-    def started(self, event: CommandStartedEvent) -> None:
-        """Count a write that is sent."""
-        if event.command_name in _WRITES:
-            _unanswered.set(self.unanswered + 1)
-
-    def succeeded(self, event: CommandSucceededEvent) -> None:
-        """Count a reply."""
-        if event.command_name in _WRITES:
-            _unanswered.set(self.unanswered - 1)
-
-    def failed(self, event: CommandFailedEvent) -> None:
-        """Count a rejection. After any other error, the write may have been done."""
-        failure = event.failure
-        if event.command_name in _WRITES and _refuses(failure.get("code"), str(failure.get("errmsg"))):
-            _unanswered.set(self.unanswered - 1)
 
 
 def service(hosts: Iterable[str]) -> str | None:
@@ -288,7 +245,7 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     # Without pymongo's settings and topology description, which fill a screen.
     text = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0]
     if isinstance(error, OperationFailure):
-        wrong = _refuses(error.code, text)
+        wrong = refuses(error.code, text)
         if _knows_no_retries(error.code, text):
             text = "this server does not support retryable writes: add retryWrites=false to the URL"
     if isinstance(error, ServerSelectionTimeoutError):
@@ -298,7 +255,7 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     return (Misconfigured if wrong else Unconfirmed)(f"{url}: {text}")
 
 
-def _refuses(code: object, text: str) -> bool:
+def refuses(code: object, text: str) -> bool:
     """Return True if the server has rejected the request, and would reject it again. It has done nothing."""
     return code in _REFUSED or _knows_no_retries(code, text)
 

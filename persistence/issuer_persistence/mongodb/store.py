@@ -28,8 +28,8 @@ from issuer_persistence.errors import Misconfigured, StoreError, TagMissing, Unc
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
 from issuer_persistence.mongodb import documents, server
-from issuer_persistence.mongodb.call import SCHEMA, MongoCall, Replaced, unbound
-from issuer_persistence.mongodb.server import Attempts, facts, translated
+from issuer_persistence.mongodb.call import SCHEMA, Attempts, MongoCall, Replaced, unbound
+from issuer_persistence.mongodb.server import facts, translated
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 from issuer_persistence.urls import mask
 
