@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import click
 
 from issuer import settings as settings_
 from issuer.api.blocking import Issuer
+from issuer.care import Outcome
 from issuer.cli.options import given_settings
 from issuer.errors import ConfigurationError
 from issuer.wiring import connect, default_is_known
@@ -77,3 +79,36 @@ def is_missing(store: object) -> bool:
 
 def _told(tag: str, cause: Exception) -> None:
     """Log nothing: the command reports its error itself."""
+
+
+T = TypeVar("T")
+
+#: From this many tags on there is a progress bar.
+MANY = 20
+
+
+def progress_bar(label: str) -> Callable[[int, int], None]:
+    """Return a function that shows a bar, with the time left, on a terminal. It takes the tags done and their total."""
+    bar: Any = None
+
+    def progress(done: int, of: int) -> None:
+        nonlocal bar
+        if bar is None:
+            bar = click.progressbar(
+                length=of, label=label, file=sys.stderr, hidden=of < MANY or not sys.stderr.isatty()
+            )
+        bar.update(1)
+        if done == of:
+            bar.render_finish()
+
+    return progress
+
+
+def with_progress(outcomes: Iterator[Outcome[T]], label: str) -> Iterator[Outcome[T]]:
+    """Yield the outcomes. If there are many, show a progress bar."""
+    progress = None
+    for done, outcome in enumerate(outcomes, 1):
+        yield outcome
+        if outcome.of >= MANY:
+            progress = progress or progress_bar(label)
+            progress(done, outcome.of)

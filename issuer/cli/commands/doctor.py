@@ -10,8 +10,7 @@ from issuer.advice import command_line
 from issuer.care.doctor.findings import Finding, Level
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
 from issuer.cli.options import Whole
-from issuer.cli.progress import progress_bar
-from issuer.cli.session import Session
+from issuer.cli.session import Session, progress_bar
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
 from issuer.views import view
 

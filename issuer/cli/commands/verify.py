@@ -12,8 +12,7 @@ from issuer.care.discrepancies import Discrepancy
 from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
-from issuer.cli.progress import with_progress
-from issuer.cli.session import Session
+from issuer.cli.session import Session, with_progress
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.terminal import folded, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.times import utc

@@ -1,4 +1,7 @@
-"""One call of a MongoStore: its collections, its deadline, and what it knows of its writes."""
+"""One call of a MongoStore: its collections, its deadline, its writes, and the documents that it reads and writes.
+
+The collection `issuer_tags` has one document per tag. `issuer_segments`, the ledger, has one per reservation.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from pymongo.monitoring import CommandListener
 from pymongo.synchronous import client_session
 
 from issuer_persistence.errors import Corrupt, TagMissing, Unconfirmed
-from issuer_persistence.mongodb import documents
 from issuer_persistence.mongodb.server import refuses
 from issuer_persistence.records import fresh_version, now_ms
 
@@ -27,7 +29,188 @@ if TYPE_CHECKING:
     from issuer_persistence.mongodb.server import Collections
     from issuer_persistence.records import Tag
 
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pymongo
+from pymongo import UpdateOne
+
+from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.records import HIGHEST, SETTINGS, Setting, Tag, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pymongo.collection import Collection
+
+    from issuer_persistence.ledger import Position
+
+
 Document = dict[str, Any]
+
+#: Condition for an integer that this program writes. It does not use `$type: long`, because mongoeco stores small
+#: integers as int, and finds no long by its type.
+INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
+
+_TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}
+
+
+def _shape(name: str, setting: Setting) -> Document:
+    """Return the condition for a valid setting. Documents of older versions may lack it."""
+    if setting.range is not None:
+        lowest, highest = setting.range
+        held = {**INTEGER, "$gte": Int64(lowest), "$lte": Int64(highest)}
+    elif setting.words:
+        held = {"$in": [*setting.words]}
+    else:
+        held = {"$type": "object"} if name == "scheme" else _TEXT
+    return {name: held} if setting.required else {"$or": [{name: None}, {name: held}]}
+
+
+_OURS: Document = {
+    **dict.fromkeys(("max", "created", "timestamp"), INTEGER),
+    "version": _TEXT,
+    **dict.fromkeys(("halted", "deleted"), _FLAG),
+    "$and": [_shape(name, setting) for name, setting in SETTINGS.items()],
+}
+
+
+def our_tag(tag: str, condition: Document) -> Document:
+    """Return the filter for a change: the form of a tag's document, and the given condition.
+
+    A document of another form never matches. So no document of another program is changed, and no float is counted up.
+    The contents of a scheme are checked only when it is read.
+    """
+    return {"_id": tag, "bizTag": tag, "$and": [_OURS, condition]}
+
+
+def _int64s(value: Any) -> Any:
+    """Return the value with all its integers, on every level, as Int64."""
+    match value:
+        case Mapping():
+            return {name: _int64s(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_int64s(each) for each in value]
+        case int() if not isinstance(value, bool):
+            return Int64(value)
+    return value
+
+
+def stored(fields: Mapping[str, Any]) -> Document:
+    """Return the fields that are set, as they are stored."""
+    return {name: _int64s(value) for name, value in fields.items() if value is not None}
+
+
+def tag_document(tag: Tag) -> Document:
+    """Return the record as it is stored."""
+    fields = stored(asdict(tag))
+    del fields["tag"]
+    return {"_id": tag.tag, "bizTag": tag.tag, **fields}
+
+
+def tag_record(found: Mapping[str, Any]) -> Tag:
+    """Return the record of a document. Raise Corrupt if the document is not one of the issuer's."""
+    tag = str(found.get("_id"))
+    if found.get("bizTag") != found.get("_id"):
+        raise Corrupt(tag, f"bizTag must be {tag!r}, not {found.get('bizTag')!r}")
+    return Tag.checked(tag, found)
+
+
+#: Order of the ledger, the highest numbers first. The index has all three fields. With only `tag` and `high`, MongoDB
+#: would sort all entries of a tag for each page.
+_DOWN = [("high", pymongo.DESCENDING), ("low", pymongo.DESCENDING), ("_id", pymongo.DESCENDING)]
+_UP = [(name, pymongo.ASCENDING) for name, _ in _DOWN]
+INDEX = [("tag", pymongo.ASCENDING), *_DOWN]
+
+#: Condition for a document that may be changed or deleted: each field of an entry, with its type. Another program may
+#: have documents in the collection that also have a tag and a time.
+OUR_ENTRY: Document = {
+    "_id": {"$type": "string", "$regex": "^[0-9a-f]{24}$"},
+    "low": INTEGER,
+    "high": INTEGER,
+    "time": INTEGER,
+    "pid": INTEGER,
+    "reason": {"$type": "string"},
+    "host": {"$type": "string"},
+}
+
+
+def entry_document(entry: LedgerEntry) -> Document:
+    """Return the entry as it is stored."""
+    fields = asdict(entry)
+    fields["_id"] = fields.pop("id")
+    for name in ("low", "high", "time"):
+        fields[name] = Int64(fields[name])
+    return fields
+
+
+def rows(
+    segments: Collection[Document], tag: str, count: int, *, beyond: Position | None = None, upward: bool = False
+) -> list[Document]:
+    """Return `count` entries as they are stored; see `Store.segments`."""
+    found = segments.find({"tag": tag, **_following(beyond, upward=upward)})
+    return [_named(each) for each in found.sort(_UP if upward else _DOWN).limit(min(count, 2**31 - 1))]
+
+
+def _following(beyond: Position | None, *, upward: bool) -> Document:
+    if beyond is None:
+        return {}
+    than = "$gt" if upward else "$lt"
+    high, low, entry = beyond
+    if isinstance(high, bool) or not isinstance(high, int | float):
+        # Texts and other types come first. `$lt` does not compare them with numbers.
+        return {"high": {"$lte": Int64(HIGHEST)}}
+    same = {"high": _exact(high), "low": _exact(low)}
+    return {
+        "high": {f"{than}e": _exact(high)},
+        "$or": [
+            {"high": {than: _exact(high)}},
+            {"high": _exact(high), "low": {than: _exact(low)}},
+            {**same, "_id": {than: entry}},
+        ],
+    }
+
+
+def _exact(value: object) -> object:
+    return Int64(value) if is_number(value, -HIGHEST) else value  # type: ignore[call-overload]  # an int by then
+
+
+def by_id(segments: Collection[Document], tag: str, ids: Iterable[str]) -> list[LedgerEntry]:
+    """Return the entries of a tag with the given ids."""
+    return [LedgerEntry.checked(_named(each)) for each in segments.find({"_id": {"$in": [*ids]}, "tag": tag})]
+
+
+def write_nothing(segments: Collection[Document]) -> None:
+    """Send a write that changes nothing. It fails if the ledger cannot be written."""
+    segments.update_one({"_id": "", "$and": [OUR_ENTRY]}, {"$min": {"high": Int64(0)}})
+
+
+def shorten(segments: Collection[Document], tag: str, highs: Mapping[str, int]) -> None:
+    """Lower the `high` of entries. `highs` has the new values by id."""
+    segments.bulk_write(
+        [
+            UpdateOne({"_id": entry, "tag": tag, "$and": [OUR_ENTRY]}, {"$min": {"high": Int64(high)}})
+            for entry, high in highs.items()
+        ]
+    )
+
+
+def prune(segments: Collection[Document], before: int) -> int:
+    """Delete entries older than `before`, except the newest of each tag. Return how many were deleted."""
+    dropped = 0
+    for tag in segments.distinct("tag"):
+        newest = segments.find_one({"tag": tag, "$and": [OUR_ENTRY]}, sort=_DOWN) if isinstance(tag, str) else None
+        if newest is not None:
+            old = {"tag": tag, "time": {"$lt": Int64(before)}, "$and": [OUR_ENTRY, {"_id": {"$ne": newest["_id"]}}]}
+            dropped += segments.delete_many(old).deleted_count
+    return dropped
+
+
+def _named(found: Document) -> Document:
+    return {**found, "id": found.get("_id")}
+
 
 #: Newest version of the schema. A database with a newer one is rejected. It stays 1 until a tag gets a scheme, because
 #: older programs would issue the counter values of such a tag. The fields `lease`, `ahead` and `step_mode` need no new
@@ -131,7 +314,7 @@ class MongoCall:
     def read(self, tag: str) -> Tag | None:
         """Return the record of a tag. None if there is none."""
         found = self.tags.find_one({"_id": tag})
-        return None if found is None else documents.record(found)
+        return None if found is None else tag_record(found)
 
     def live(self, tag: str) -> Tag:
         """Return the record of a tag that is not deleted. Otherwise raise TagMissing."""
@@ -148,7 +331,7 @@ class MongoCall:
         fresh = {"version": fresh_version(), "timestamp": Int64(now_ms())}
         self.writing = True
         after = self.tags.find_one_and_update(
-            documents.ours(tag, condition),
+            our_tag(tag, condition),
             {**update, "$set": {**update.get("$set", {}), **fresh}},
             return_document=ReturnDocument.AFTER,
         )
@@ -157,14 +340,14 @@ class MongoCall:
             return None
         self.wrote = True
         try:
-            return documents.record(after)
+            return tag_record(after)
         except Corrupt as error:
             # Not Corrupt: it would mean that nothing has changed.
             raise Unconfirmed(str(error)) from error
 
     def swap(self, before: Tag, after: Tag) -> Tag | None:
         """Replace the record `before` by `after`. None if the record is not `before` any more."""
-        update = {"$set": {name: value for name, value in documents.document(after).items() if name != "_id"}}
+        update = {"$set": {name: value for name, value in tag_document(after).items() if name != "_id"}}
         if after.lease is None:
             update["$unset"] = {"lease": ""}
         return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
@@ -177,7 +360,7 @@ class MongoCall:
     def confirm(self) -> None:
         """Check by two writes without effect that writes reach a majority. If they do not, raise as they do."""
         self._update_meta({"$set": {"confirmed": Int64(now_ms())}})
-        documents.write_nothing(self.segments)
+        write_nothing(self.segments)
 
     def _update_meta(self, update: Document) -> None:
         if self.meta.update_one(self._store, update).matched_count == 0:

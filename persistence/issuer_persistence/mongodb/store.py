@@ -27,8 +27,23 @@ from issuer_persistence.contract import CallDeadline, Store
 from issuer_persistence.errors import Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
-from issuer_persistence.mongodb import documents, server
-from issuer_persistence.mongodb.call import SCHEMA, Attempts, MongoCall, Replaced, unbound
+from issuer_persistence.mongodb import server
+from issuer_persistence.mongodb.call import (
+    INDEX,
+    SCHEMA,
+    Attempts,
+    MongoCall,
+    Replaced,
+    by_id,
+    entry_document,
+    prune,
+    rows,
+    shorten,
+    stored,
+    tag_document,
+    tag_record,
+    unbound,
+)
 from issuer_persistence.mongodb.server import facts, translated
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 from issuer_persistence.urls import mask
@@ -132,7 +147,7 @@ class MongoStore(Store):
                 else:
                     try:
                         with call.write():
-                            call.tags.insert_one(documents.document(made))
+                            call.tags.insert_one(tag_document(made))
                     except DuplicateKeyError:
                         pass  # another process has created it: read it again
                     else:
@@ -145,7 +160,7 @@ class MongoStore(Store):
 
     def tags(self, *, timeout: float) -> list[Tag]:
         with self._call(timeout, writes=False) as call:
-            found = [documents.record(each) for each in call.tags.find({"deleted": {"$ne": True}})]
+            found = [tag_record(each) for each in call.tags.find({"deleted": {"$ne": True}})]
         return sorted(found, key=lambda each: each.tag)
 
     def reserve_checked(
@@ -160,7 +175,7 @@ class MongoStore(Store):
             self._hints[tag] = after
             # By the size that was sent. The step of the record may have changed since.
             entry = purpose.entry(tag, after.max - size, after.max)
-            call.segments.insert_one(documents.entry_document(entry))
+            call.segments.insert_one(entry_document(entry))
         return Reservation(after, entry.low, entry.high, entry.id)
 
     def _advance(self, call: MongoCall, tag: str, n: int | None, *, at_least: int, exact: bool) -> tuple[Tag, int]:
@@ -210,12 +225,12 @@ class MongoStore(Store):
         last = held[-1]
         with self._call(timeout) as call:
             with call.write():
-                documents.shorten(call.segments, last.tag.tag, highs)
+                shorten(call.segments, last.tag.tag, highs)
             condition = {"version": last.version, "max": Int64(last.high)}
             return call.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        update = {"$set": documents.stored(changes.kept())}
+        update = {"$set": stored(changes.kept())}
         if changes.raise_to is not None:
             update["$max"] = {"max": Int64(changes.raise_to)}
         with self._call(timeout) as call:
@@ -281,24 +296,24 @@ class MongoStore(Store):
         if newest == 0:
             return []  # in MongoDB, a limit of 0 means no limit
         with self._call(timeout, writes=False) as call:
-            return [LedgerEntry.checked(each) for each in documents.rows(call.segments, tag, newest)]
+            return [LedgerEntry.checked(each) for each in rows(call.segments, tag, newest)]
 
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
         check_argument("count", count, 1)
         with self._call(timeout, writes=False) as call:
-            found = documents.rows(call.segments, tag, count, beyond=beyond, upward=upward)
+            found = rows(call.segments, tag, count, beyond=beyond, upward=upward)
             return LedgerPage.of(found, count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         with self._call(timeout, writes=False) as call:
-            return documents.by_id(call.segments, tag, ids)
+            return by_id(call.segments, tag, ids)
 
     def prune(self, *, before: int, timeout: float) -> int:
         check_argument("before", before)
         with self._call(timeout) as call, call.write():
-            return documents.prune(call.segments, before)
+            return prune(call.segments, before)
 
     def examine(self, *, timeout: float) -> StoreFacts:
         with self._call(timeout, writes=False) as call:
@@ -398,7 +413,7 @@ class MongoStore(Store):
     def _make_index(self, collections: server.Collections, process: int) -> None:
         try:
             with unbound(), pymongo.timeout(_INDEX_PATIENCE):
-                collections.segments.create_index(documents.INDEX)
+                collections.segments.create_index(INDEX)
         except Exception as error:  # noqa: BLE001 - no number depends on it
             if not self._closed and process == os.getpid():
                 log.warning(
