@@ -34,9 +34,9 @@ class Issuer(IssuerCalls):
     """
 
     def __init__(self, config: IssuerConfig, redis: Connections | None, scheduler: Chosen) -> None:
-        self.engine = Engine(config, redis, scheduler, self._lay_open)
+        self.engine = Engine(config, redis, scheduler, self._publish)
 
-    def _lay_open(self, numbers: dict[str, Iterator[int]]) -> None:
+    def _publish(self, numbers: dict[str, Iterator[int]]) -> None:
         #: The numbers that `next` may take at once, by tag; kept here, as one attribute more is 4 % of such a number.
         self._open = numbers
 

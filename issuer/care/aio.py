@@ -190,7 +190,7 @@ class AsyncCare:
     async def tick(self, timeout: float | None) -> int:
         """Load what is due, and return the number of segments loaded; see Issuer.tick."""
         loaded = 0
-        self._config.events.come_round()
+        self._config.events.call_periodic()
         for combiner in self._registry.in_use():
             deadline = self._deadline(timeout)
             try:
@@ -210,7 +210,7 @@ class AsyncCare:
 
         If a sweep refreshed by itself, a store that hangs would delay the tags for which Redis is back.
         """
-        self._config.events.come_round()
+        self._config.events.call_periodic()
         combiners = self._registry.in_use()
         for combiner in combiners:
             if self._registry.closed:

@@ -27,7 +27,7 @@ def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
 FEW, BURST = 3, 3000
 
 
-def telling(entries: Sequence[LedgerEntry], segment: int, most: int) -> bool:
+def conclusive(entries: Sequence[LedgerEntry], segment: int, most: int) -> bool:
     """Whether the newest reservations of a tag, at most `most`, are enough to estimate the rate of use.
 
     Smaller ones than `segment` are ignored, as a part of them was returned. `most` full segments in a row are always

@@ -319,8 +319,8 @@ class Observers:
         self._rounds: tuple[Callable[[bool], object], ...] = ()
         self._sparing = Sparing()
 
-    def come_round(self, *, at_once: bool = False) -> None:
-        """Call the functions of `add_round`: before each sweep over the tags in use, and when the issuer closes.
+    def call_periodic(self, *, at_once: bool = False) -> None:
+        """Call the functions of `add_periodic`: before each sweep over the tags in use, and when the issuer closes.
 
         `at_once`: True if the issuer closes, or has closed.
         """
@@ -331,10 +331,10 @@ class Observers:
                 raise_interrupt(error)
                 self._sparing.say(log.error, "", (id(call), type(error)), "observer %r failed", call, error=error)
 
-    def add_round(self, call: Callable[[bool], object]) -> None:
+    def add_periodic(self, call: Callable[[bool], object]) -> None:
         """Call a function about once a second while tags are in use, in the thread or task that sweeps.
 
-        The function receives `at_once`, see come_round.
+        The function receives `at_once`, see call_periodic.
         """
         self._rounds = (*self._rounds, call)
 

@@ -56,7 +56,7 @@ def check_whole(record: Tag) -> Steps[None]:
         raise InvalidArgument(problem, tag=record.tag, value=whole)
 
 
-def stranger(record: Tag, of_tag: str) -> ConfigurationError:
+def not_a_part(record: Tag, of_tag: str) -> ConfigurationError:
     """Return the error for a tag that has the name of a part but is not one."""
     name = record.tag
     if is_machine(record):

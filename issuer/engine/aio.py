@@ -211,13 +211,13 @@ class AsyncEngine(AsyncEngineCalls):
     async def close(self) -> None:
         """End background work, give back unused numbers, and close the connections. A second call does nothing."""
         self.enter()
-        self.config.events.come_round(at_once=True)
+        self.config.events.call_periodic(at_once=True)
         combiners = self.registry.close()
         if combiners is None:
             return
         async with AsyncExitStack() as ends:
             # Runs in the reverse order, each even if others fail.
-            ends.callback(self.config.events.come_round, at_once=True)
+            ends.callback(self.config.events.call_periodic, at_once=True)
             ends.callback(_living.discard, self)
             ends.callback(self.runner.pool.close)
             if self.config.own_store:
@@ -253,7 +253,7 @@ class AsyncEngine(AsyncEngineCalls):
 
     def _begin_anew(self) -> object:
         """Drop all objects of another loop, and return them."""
-        self.registry.spend()
+        self.registry.discard()
         forgotten = self.registry, self.scheduler, self._stay
         self._stay, pruned = None, self.care.pruned
         self.start()
@@ -271,10 +271,10 @@ class AsyncEngine(AsyncEngineCalls):
         self._loop = None
         self.config.store.after_fork()
 
-    def shut(self) -> None:
+    def unpublish(self) -> None:
         """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
         self.combiners = {}
-        self.registry.shut()
+        self.registry.unpublish()
 
     def settle(self) -> None:
         """After such a fork, in the parent: publish the numbers again."""
@@ -285,6 +285,6 @@ class AsyncEngine(AsyncEngineCalls):
 #: The engine of each AsyncIssuer of this process, for the reset in a forked child.
 _living: weakref.WeakSet[AsyncEngine] = living(
     lambda each: each.after_fork(),
-    unseen=lambda each: each.shut(),
+    unseen=lambda each: each.unpublish(),
     unseen_over=lambda each: each.settle(),
 )

@@ -44,12 +44,12 @@ class Engine(EngineCalls):
         config: IssuerConfig,
         redis: Connections | None,
         chosen: Chosen,
-        lay_open: Callable[[dict[str, Iterator[int]]], object],
+        publish: Callable[[dict[str, Iterator[int]]], object],
     ) -> None:
-        """`lay_open`: called with the numbers that `next` may take directly, by tag. Called again after a fork."""
+        """`publish`: called with the numbers that `next` may take directly, by tag. Called again after a fork."""
         super().__init__(config, Chain(config.plugins) if config.plugins else None, chosen)
         self.runner = Runner(config.store, redis, config.settings.store_timeout)
-        self._lay_open = lay_open
+        self._publish = publish
         self.start()
         _living.add(self)
 
@@ -57,7 +57,7 @@ class Engine(EngineCalls):
         """Create everything that belongs to one process."""
         super().start()
         # None if there are plugins: they see each call.
-        self._lay_open(self.runtime.fast_path.numbers if self.chain is None else {})
+        self._publish(self.runtime.fast_path.numbers if self.chain is None else {})
 
     def make_combiner(self, tag: str) -> Combiner:
         """Create the combiner of a tag."""
@@ -114,14 +114,14 @@ class Engine(EngineCalls):
     def close(self) -> None:
         """End background work, return unused numbers, and close the connections. A second call does nothing."""
         notice()  # at the end of a child, numbers of the parent must not be returned
-        self.config.events.come_round(at_once=True)
+        self.config.events.call_periodic(at_once=True)
         combiners = self.registry.close()
         if combiners is None:
             return
         deadline = Deadline(CLOSING)
         with ExitStack() as ends:
             # Runs in the reverse order, each even if others fail.
-            ends.callback(self.config.events.come_round, at_once=True)
+            ends.callback(self.config.events.call_periodic, at_once=True)
             ends.callback(_living.discard, self)
             ends.callback(self.runner.pool.close)
             if self.config.own_store:
@@ -137,7 +137,7 @@ class Engine(EngineCalls):
     def after_fork(self) -> None:
         """Start again in a forked child."""
         # First what could repeat numbers, because Python ignores errors of an at-fork hook.
-        self.registry.spend()
+        self.registry.discard()
         if isinstance(self._chosen, BaseScheduler):
             # Its state is "running", but its thread is the parent's: in the child the callers load segments themselves.
             self._chosen = None
@@ -145,9 +145,9 @@ class Engine(EngineCalls):
         self.start()
         self.config.store.after_fork()
 
-    def shut(self) -> None:
+    def unpublish(self) -> None:
         """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
-        self.registry.shut()
+        self.registry.unpublish()
 
     def settle(self) -> None:
         """After such a fork, in the parent: publish the numbers again."""
@@ -157,7 +157,7 @@ class Engine(EngineCalls):
 #: The engine of each open Issuer of this process, for the reset in a forked child, and for the close at exit.
 _living: weakref.WeakSet[Engine] = living(
     lambda each: each.after_fork(),
-    unseen=lambda each: each.shut(),
+    unseen=lambda each: each.unpublish(),
     unseen_over=lambda each: each.settle(),
 )
 

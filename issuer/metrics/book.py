@@ -203,7 +203,7 @@ class Book:
         self.read()
         return ()
 
-    def come_round(self, at_once: bool) -> None:  # noqa: FBT001 - Observers passes it by position
+    def call_periodic(self, at_once: bool) -> None:  # noqa: FBT001 - Observers passes it by position
         """Read regularly: other processes may show the metrics of this one, and a rate needs two readings."""
         if at_once or monotonic() - self._read_at >= EVERY:
             self.read()
@@ -296,7 +296,7 @@ def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: 
                 source = Source(ids)
                 book.sources.append(source)
                 ids.observe(partial(book.observe, source))
-                ids.engine.config.events.add_round(book.come_round)
+                ids.engine.config.events.add_periodic(book.call_periodic)
     return Metrics(book)
 
 

@@ -95,11 +95,11 @@ class Gauged:
             if isinstance(strategy, Snowflake):
                 into.add(of.MACHINES, strategy.machine is not None, label)
             return
-        hand, record = state.hand, state.record
+        buffer, record = state.buffer, state.record
         direct = supply.origin.mode is Mode.DIRECT
         if redis:
             into.add(of.DIRECT, direct, label)
-        held = 0 if hand is None else hand.left
+        held = 0 if buffer is None else buffer.left
         into.add(of.HELD, held, label)
         hash = state.hash
         if record is not None and countable(record.scheme):

@@ -146,7 +146,7 @@ class Issuing(Generic[L]):
                     return self._issued(part, scheme, counter, text=text)
                 except FormatOverflow:
                     # Read the format again, as each retry would consume another number.
-                    record = yield from self._combiner(tag).supply.origin.learn()
+                    record = yield from self._combiner(tag).supply.origin.read()
                     return self._issued(replace(part, record=record), scheme, counter, text=text)
             except UnknownTag:
                 if part.combiner.tag == tag:
@@ -164,7 +164,7 @@ class Issuing(Generic[L]):
         supply = part.combiner.supply
         try:
             if supply.state.record is None:
-                yield from supply.origin.learn(make=False)
+                yield from supply.origin.read(make=False)
             counter = yield from supply.upcoming()
         except UnknownTag:
             if part.combiner.tag == tag:
@@ -199,7 +199,7 @@ class Issuing(Generic[L]):
                 problem = f"Redis key {state.key}: field {hash.corrupt} is not a whole number"
                 raise CorruptState(problem, tag=tag, advice="corrupt_state.recover")
             if (hash.scheme or "") != state.scheme_id:
-                yield from supply.origin.learn(make=False)
+                yield from supply.origin.read(make=False)
             counter = hash.cur
         return state.value(counter) if counter else None
 
@@ -271,7 +271,7 @@ class Issuing(Generic[L]):
 
     def generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Return n numbers of a strategy that has no counter."""
-        record = combiner.supply.state.record or (yield from combiner.supply.origin.learn())
+        record = combiner.supply.state.record or (yield from combiner.supply.origin.read())
         return (yield from self._serving(combiner, record).take(n, deadline))
 
     # ------------------------------------------------------------------ inside
@@ -280,7 +280,7 @@ class Issuing(Generic[L]):
         """Return the tag's record. `make`: whether a tag that does not exist is created, as at its first use."""
         supply = self._combiner(tag).supply
         try:
-            return supply.state.record or (yield from supply.origin.learn(make=make))
+            return supply.state.record or (yield from supply.origin.read(make=make))
         except IssuerError:
             self._registry.forget_if_unknown(tag)
             raise
@@ -312,9 +312,9 @@ class Issuing(Generic[L]):
             )
         if part.restart_key is not None or part.shard is not None:
             # A part is not created at its first use like other tags, as it must belong to the parent tag.
-            record = supply.state.record or (yield from supply.origin.learn(make=False))
+            record = supply.state.record or (yield from supply.origin.read(make=False))
             if not parts.is_part(record, part.record.tag):
-                raise parts.stranger(record, part.record.tag)
+                raise parts.not_a_part(record, part.record.tag)
         if how.key is not None:
             kept = kept_key(supply.state.key, check_key(how.key), how.owner)
             counter, again = yield from supply.once(kept, how.ttl, deadline)

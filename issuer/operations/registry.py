@@ -109,38 +109,38 @@ class TagRegistry(Generic[L]):
         with self._lock.thread, self._lock.call():
             if self.combiners.get(combiner.tag) is combiner:
                 del self.combiners[combiner.tag]
-                self._fast_path.withdraw(combiner.tag)
+                self._fast_path.unpublish(combiner.tag)
                 if combiner.serving is not None:
                     combiner.serving.end()
                     self._leaving.append(combiner)
 
-    def lay_open(self, combiner: L, numbers: Iterator[int]) -> None:
+    def publish(self, combiner: L, numbers: Iterator[int]) -> None:
         """Publish these numbers for `next`, unless the combiner was dropped meanwhile."""
         with self._lock.thread, self._lock.call():
             if self.combiners.get(combiner.tag) is combiner and not under_way():
-                self._fast_path.lay(combiner.tag, numbers)
+                self._fast_path.publish(combiner.tag, numbers)
 
-    def shut(self) -> None:
+    def unpublish(self) -> None:
         """Unpublish all numbers until a caller draws again.
 
         Called before a fork that Python does not see, so that the child finds no published numbers.
         """
-        self._fast_path.withdraw_all()
+        self._fast_path.unpublish_all()
         for combiner in list(self.combiners.values()):
-            if combiner.supply.state.hand is not None:
-                combiner.supply.state.hand.shut(SHUT_WITHIN)
+            if combiner.supply.state.buffer is not None:
+                combiner.supply.state.buffer.unpublish(SHUT_WITHIN)
 
-    def spend(self) -> None:
+    def discard(self) -> None:
         """Discard all published numbers in a forked child, also those about to be published."""
-        self._fast_path.spend()
+        self._fast_path.discard()
         for combiner in list(self.combiners.values()):
-            if combiner.supply.state.hand is not None:
-                combiner.supply.state.hand.spend()
+            if combiner.supply.state.buffer is not None:
+                combiner.supply.state.buffer.discard()
 
     def settle(self) -> None:
         """Publish the numbers of all tags again."""
         for combiner in list(self.combiners.values()):
-            combiner.supply.origin.lay_open()
+            combiner.supply.origin.publish()
 
     def keep(self, records: Sequence[Tag]) -> None:
         """Sweep these tags from now on, even if unused, and no others that were kept before."""
@@ -151,7 +151,7 @@ class TagRegistry(Generic[L]):
         for record in records:
             combiner = self.combiner(record.tag)
             try:
-                combiner.supply.origin.know(record)
+                combiner.supply.origin.use(record)
                 combiner.supply.kept = True
             except ConfigurationError as error:  # e.g. a key is missing, which does not concern the other tags
                 self.troubled(combiner, error)
@@ -224,5 +224,5 @@ class TagRegistry(Generic[L]):
             self.combiners.clear()
             for combiner in combiners:
                 combiner.supply.end()
-            self._fast_path.withdraw_all()
+            self._fast_path.unpublish_all()
         return combiners

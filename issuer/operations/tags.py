@@ -210,7 +210,7 @@ def _shards(
     there = {each.tag: each for each in (yield from ask(lambda store, timeout: store.tags(timeout=timeout)))}
     for name in names:  # check all before the first is created: otherwise some could remain without a parent
         if name in there and not parts.is_part(there[name], tag):
-            raise parts.stranger(there[name], tag)
+            raise parts.not_a_part(there[name], tag)
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
     for name in names:
         settings = asked.settings(name, limit=limit, redis=redis, scheme=own)
@@ -218,7 +218,7 @@ def _shards(
             yield from ask(lambda store, timeout: store.create(name, settings, timeout=timeout))  # noqa: B023 - called at once
         except TagPresent:
             if not parts.is_part(found := (yield from read_record(name)), tag):
-                raise parts.stranger(found, tag) from None
+                raise parts.not_a_part(found, tag) from None
 
 
 def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:

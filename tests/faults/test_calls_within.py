@@ -189,20 +189,20 @@ def test_what_is_being_changed_is_not_read_by_a_draw_in_the_middle() -> None:
         ids.next("a")
         ids.create("b")
         supply = ids.engine.registry.combiner("a").supply
-        assert supply.state.hand is not None
-        for lock in (supply.state.hand._lock, supply.refill.segments.flights._lock):
+        assert supply.state.buffer is not None
+        for lock in (supply.state.buffer._lock, supply.refill.segments.flights._lock):
             with lock.thread, lock.call(), pytest.raises(issuer.CalledWithin):
                 ids.take("a", 100)
         with supply.origin.lock.thread, supply.origin.lock.call(), pytest.raises(issuer.CalledWithin):
-            supply.origin.lay_open()
+            supply.origin.publish()
         registry = ids.engine.registry._lock
         with registry.thread, registry.call(), pytest.raises(issuer.CalledWithin):
             ids.next("b")
-        hand = supply.state.hand._lock
+        hand = supply.state.buffer._lock
         with hand.thread, hand.call():
-            before = supply.state.hand._state
-            supply.state.hand.shut(0.1)  # a fork in the middle
-            assert supply.state.hand._state is before
+            before = supply.state.buffer._state
+            supply.state.buffer.unpublish(0.1)  # a fork in the middle
+            assert supply.state.buffer._state is before
         assert ids.next("b") == 1
         assert ids.next("a") > 1
 

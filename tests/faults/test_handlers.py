@@ -137,7 +137,7 @@ def test_an_exception_of_a_signal_handler_is_not_taken_for_one_of_the_code_that_
         elif where == "rejected":
             ids.rejected = strike
         elif where == "round":
-            ids.engine.config.events.add_round(strike)
+            ids.engine.config.events.add_periodic(strike)
         with pytest.raises(SoftLimit), struck(a_function, 60):
             call(ids)
 

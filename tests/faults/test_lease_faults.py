@@ -151,9 +151,9 @@ def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_r
 ) -> None:
     with connect(redis=proxy.url, store=other.engine.config.store, lease=50) as ids:
         mine, theirs = [ids.next("a") for _ in range(12)], [other.next("a")]
-        until(lambda: len(supply_of(ids).state.hand.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
+        until(lambda: len(supply_of(ids).state.buffer.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
         for _ in range(2):
-            leases = supply_of(ids).state.hand.held  # type: ignore[union-attr]  # it has one
+            leases = supply_of(ids).state.buffer.held  # type: ignore[union-attr]  # it has one
             left = sum(lease.high - lease.low for lease in leases) - (mine[-1] - leases[0].low)
             before = other.inspect("a").store.max
             proxy.refuse()
@@ -168,7 +168,7 @@ def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_r
             theirs += other.take("a", 70)
             mine += [ids.next("a") for _ in range(60)]
             theirs += other.take("a", 70)
-            until(lambda: len(supply_of(ids).state.hand.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
+            until(lambda: len(supply_of(ids).state.buffer.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
         assert repeats(mine + theirs) == []
         assert mine == sorted(mine)
         assert theirs == sorted(theirs)

@@ -141,7 +141,7 @@ def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_tha
             def leased_meanwhile(*args: Any) -> Any:
                 reply = node.draw(*args)  # noqa: B023
                 line.supply.origin.stream_lease = 1000  # noqa: B023 - as a stream of another thread does
-                line.supply.origin.know(store.get("a", timeout=10))  # noqa: B023
+                line.supply.origin.use(store.get("a", timeout=10))  # noqa: B023
                 line._node = NOWHERE  # noqa: B023
                 if came:  # noqa: B023
                     thread = threading.Thread(target=lambda: numbers.append(ids.next("a")))  # noqa: B023

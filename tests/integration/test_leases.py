@@ -77,7 +77,7 @@ def supply_of(ids: Any, tag: str = "a") -> Supply:
 
 def until_held(ids: Any) -> None:
     """Return when two leases are in hand."""
-    until(lambda: len(supply_of(ids).state.hand.held) == 2, 60)  # type: ignore[union-attr]  # it has one
+    until(lambda: len(supply_of(ids).state.buffer.held) == 2, 60)  # type: ignore[union-attr]  # it has one
 
 
 # ------------------------------------------------------------------ what is drawn ahead, and when

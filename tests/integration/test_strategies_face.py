@@ -282,7 +282,7 @@ def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, s
         ready = line.serving.ready
         assert ready is not None
         ids.delete("s")
-        ids.engine.registry.lay_open(line, ready)
+        ids.engine.registry.publish(line, ready)
         assert "s" not in ids._open
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import redis
 
-from issuer.core.supply.local_buffer import mark
+from issuer.core.supply.local_buffer import threshold
 from issuer.gateway.commands import NAMES, script
 from issuer_persistence.records import HIGHEST
 from tests.waiting import until
@@ -101,7 +101,7 @@ class TagHash:
         self, low: int | str, high: int | str, at: int | str | None = None, *, reign: str = "", born: str | None = None
     ) -> list[str]:
         if at is None:
-            at = mark(int(low), int(high))
+            at = threshold(int(low), int(high))
         return self.call("load", low, high, at, reign or self.reign(), self.born() if born is None else born)
 
     def floor(  # noqa: PLR0917 - as the script has them
@@ -148,9 +148,9 @@ class TagHash:
 
     def put(self, cur: int, max: int, next: tuple[int, int] | None = None, /, **fields: str | int) -> None:
         """Make the hash anew: (cur, max] in buffer 1, its mark a fifth into that, `next` in buffer 2; `fields` win."""
-        made: dict[str, str | int] = {"cur": cur, "max": max, "mark": mark(cur, max) if max > cur else max}
+        made: dict[str, str | int] = {"cur": cur, "max": max, "mark": threshold(cur, max) if max > cur else max}
         if next:
-            made |= {"next_cur": next[0], "next_max": next[1], "next_mark": mark(*next)}
+            made |= {"next_cur": next[0], "next_max": next[1], "next_mark": threshold(*next)}
         self.client.delete(self.key)
         self.set(**{**made, "fence": self.reign(), "born": BORN, "store": STORE, **fields})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from issuer.core.supply.local_buffer import mark
+from issuer.core.supply.local_buffer import threshold
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import BORN, KEY, OTHER_REIGN, Made, TagHash, numbers, unchanged
@@ -204,7 +204,7 @@ class TestElection:
         assert tag.lease(30)[6:] == ["extend", "100"]
         assert tag.give_back(10, 30) == ["back"]
         assert tag.open(role="mine")[4:] == ["10", "0", "0"]
-        assert [number for number in range(11, 101) if len(tag.next()) > 3] == [mark(0, 100)]
+        assert [number for number in range(11, 101) if len(tag.next()) > 3] == [threshold(0, 100)]
 
     def test_beyond_the_mark_the_election_stands(self, tag: TagHash) -> None:
         tag.put(0, 100)

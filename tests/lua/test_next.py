@@ -6,7 +6,7 @@ from itertools import count, product
 
 import pytest
 
-from issuer.core.supply.local_buffer import mark
+from issuer.core.supply.local_buffer import threshold
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import KEY, WINDOW, TagHash, at_moment, numbers, unchanged
@@ -177,7 +177,7 @@ class TestElection:
         for low, size in product((0, 2**53 - 7, 2**53 + 1, HIGHEST - 11), (1, 4, 5, 6, 11)):
             tag.put(low, low + size)
             elected = [number for number in range(low + 1, low + size + 1) if len(tag.next()) > 3]
-            assert elected == [mark(low, low + size)]
+            assert elected == [threshold(low, low + size)]
 
     def test_another_one_is_elected_once_the_window_has_passed_or_the_clock_went_back(self, tag: TagHash) -> None:
         now = 1_700_000_000_123

@@ -7,7 +7,7 @@ borns and stores are ints too, compared for equality alone.
 from typing import NamedTuple
 
 from issuer import gateway
-from issuer.core.supply.local_buffer import mark
+from issuer.core.supply.local_buffer import threshold
 from tests.model.guards import Guards
 from tests.model.values import quick
 
@@ -211,8 +211,8 @@ def load(node: Node, guards: Guards, low: int, high: int, *, reign: int, born: i
         return ("full",), hash
     hash = hash._replace(asked=NOBODY)
     if hash.cur < hash.max:
-        return ("next",), hash._replace(next_cur=low, next_max=high, next_mark=mark(low, high))
-    return ("current",), hash._replace(cur=low, max=high, mark=mark(low, high))
+        return ("next",), hash._replace(next_cur=low, next_max=high, next_mark=threshold(low, high))
+    return ("current",), hash._replace(cur=low, max=high, mark=threshold(low, high))
 
 
 def give_back(  # noqa: PLR0911 - statuses

@@ -34,7 +34,7 @@ def searched() -> str:
     """Return the digest of all that decides what a search finds; comments, docstrings and imports count for nothing."""
     files = sorted(each for each in HERE.glob("*.py") if each.name not in WALKS and not each.name.startswith("test_"))
     texts = [each.read_text(encoding="utf-8") for each in files]
-    texts += [inspect.getsource(local_buffer.mark)]
+    texts += [inspect.getsource(local_buffer.threshold)]
     # From 3.12 on, ast.unparse writes other quotes around a text with fields.
     code = [ast.unparse(Deciding().visit(ast.parse(text))).replace('"', "'") for text in texts]
     code += [str(local_buffer.REFILL_AFTER_USED), str(Role)]

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Literal
 
 from issuer import gateway
-from issuer.core.supply.local_buffer import mark
+from issuer.core.supply.local_buffer import threshold
 from tests.lua.hashes import INTACT, TagHash
 from tests.model import scripts, store
 from tests.model.scripts import LAPSED, NEVER, NOBODY, NONE, UNKNOWN, Hash, Kept, Node, Reply, Scheme
@@ -233,7 +233,9 @@ class Walk(StoreWalk):
             return
         held, _ = self.pick(self.reserved)
         _, reign, born = self.pick(self.opened)
-        real = self.tags[at].load(held.low, held.high, mark(held.low, held.high), reign=reign, born=self.name(born))
+        real = self.tags[at].load(
+            held.low, held.high, threshold(held.low, held.high), reign=reign, born=self.name(born)
+        )
         left = scripts.load(self.nodes[at], self.guards, held.low, held.high, reign=self.named(reign), born=born)
         self.script(at, "load", real, left)
 

@@ -60,7 +60,7 @@ def twin_of(hand: LocalBuffer[Any], fast_path: FastPath) -> LocalBuffer[Any]:
     held, cur, at, shown, issued = hand._state
     twin._state = held, cur, at, copy.copy(shown), issued
     if hand._fast_path is not None:
-        fast_path.lay(hand._tag, twin._state[3])
+        fast_path.publish(hand._tag, twin._state[3])
     return twin
 
 
@@ -195,8 +195,8 @@ class IssuerMachine(RuleBasedStateMachine):
     @rule(process=processes)
     def leases_are_looked_at(self, process: int) -> None:
         line = self.ids[process].engine.registry.combiners.get("trend")
-        if line is not None and line.supply.state.hand is not None and line.supply.origin.mode is not Mode.DIRECT:
-            self.attempt(lambda: line.run(line.supply._check(line.supply.state.hand), Deadline(5)))
+        if line is not None and line.supply.state.buffer is not None and line.supply.origin.mode is not Mode.DIRECT:
+            self.attempt(lambda: line.run(line.supply._check(line.supply.state.buffer), Deadline(5)))
             self.knows[process] = self.retired["trend"]
 
     @rule(process=processes)
@@ -284,10 +284,10 @@ class IssuerMachine(RuleBasedStateMachine):
         for tag, line in self.ids[parent].engine.registry.combiners.items():
             supply, twin = line.supply, born.engine.registry.combiner(tag).supply
             if supply.state.record is not None:
-                twin.origin.know(supply.state.record)
+                twin.origin.use(supply.state.record)
             twin.state.seen, twin.origin.mode = supply.state.seen, supply.origin.mode
-            twin.state.hand = (
-                None if supply.state.hand is None else twin_of(supply.state.hand, born.engine.runtime.fast_path)
+            twin.state.buffer = (
+                None if supply.state.buffer is None else twin_of(supply.state.buffer, born.engine.runtime.fast_path)
             )
         if parent in self.streams:
             self.streams[child] = itertools.chain(born._open.get("trend", ()), born.stream("trend"))

@@ -56,10 +56,10 @@ class HandedBackAndKept(IssuerMachine):
 
     def stop(self, process: int, kind: str) -> None:  # noqa: ARG002 - it stays what it is
         for line in self.ids[process].engine.registry.combiners.values():
-            hand = line.supply.state.hand
+            hand = line.supply.state.buffer
             kept = None if hand is None else twin_of(hand, self.ids[process].engine.runtime.fast_path)
             line.run(line.supply.close(Deadline(1)), Deadline(1))
-            line.supply.state.hand, line.supply.state.ended = kept, None
+            line.supply.state.buffer, line.supply.state.ended = kept, None
 
 
 class Leasing(IssuerMachine):

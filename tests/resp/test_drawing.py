@@ -51,7 +51,7 @@ class Bench:
             self._outcomes.put_nowait(outcome)
 
     def in_memory(self, n: int) -> None:
-        self.combiner.state.hand = SimpleNamespace(open=iter(self._numbers(n)))  # type: ignore[assignment]
+        self.combiner.state.buffer = SimpleNamespace(open=iter(self._numbers(n)))  # type: ignore[assignment]
 
     async def _draw(self, n: int, until: float) -> range:  # noqa: ARG002 - as the one in its place
         assert self.combiner.waiting >= n
@@ -88,7 +88,7 @@ def on(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
         async with connected() as ids:
             bench = Bench(ids)
             await test(bench)
-            bench.combiner.state.hand = None
+            bench.combiner.state.buffer = None
 
     def wrapped() -> None:
         run(main())

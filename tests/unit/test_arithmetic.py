@@ -5,8 +5,8 @@ from math import ceil
 
 import pytest
 
-from issuer.core.arithmetic import BURST, rate, runway, telling
-from issuer.core.supply.local_buffer import QUICK, SLOW, mark, stream_lease
+from issuer.core.arithmetic import BURST, conclusive, rate, runway
+from issuer.core.supply.local_buffer import QUICK, SLOW, stream_lease, threshold
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, LEASE_MOST
 
@@ -20,15 +20,15 @@ def expected(low: int, high: int) -> int:
 class TestMark:
     def test_it_lies_a_fifth_into_the_segment_rounded_up(self) -> None:
         after = {1: 1, 2: 1, 4: 1, 5: 1, 6: 2, 10: 2, 11: 3, 100: 20, 101: 21, 1000: 200}
-        assert {size: mark(4711, 4711 + size) - 4711 for size in after} == after
+        assert {size: threshold(4711, 4711 + size) - 4711 for size in after} == after
 
     def test_it_is_exact_for_every_size_wherever_the_segment_lies(self) -> None:
         near_the_end = range(HIGHEST - 12, HIGHEST + 1)
         for size in (*range(1, 300), *NEAR_2_53, *near_the_end):
-            assert mark(0, size) == expected(0, size), size
+            assert threshold(0, size) == expected(0, size), size
         for low in (*NEAR_2_53, *(end - 301 for end in near_the_end)):
             for size in range(1, 302):
-                assert low < mark(low, low + size) == expected(low, low + size) <= low + size, (low, size)
+                assert low < threshold(low, low + size) == expected(low, low + size) <= low + size, (low, size)
 
 
 def entry(low: int, high: int, time: int) -> LedgerEntry:
@@ -61,7 +61,7 @@ def test_the_runway_is_what_is_left_over_the_rate_if_both_are_known() -> None:
 
 def test_of_what_few_numbers_a_young_tag_gave_nobody_can_tell_its_rate() -> None:
     def told(*moments: int, size: int = 10) -> bool:
-        return telling([entry(0, size, moment) for moment in sorted(moments, reverse=True)], 10, 100)
+        return conclusive([entry(0, size, moment) for moment in sorted(moments, reverse=True)], 10, 100)
 
     # Two segments that followed the first, if they took some seconds.
     assert told(0, 5, BURST)

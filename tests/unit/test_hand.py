@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from issuer.core.supply import local_buffer as module
-from issuer.core.supply.local_buffer import BUFFERS, FastPath, LocalBuffer, Place, mark, spend
+from issuer.core.supply.local_buffer import BUFFERS, FastPath, LocalBuffer, Place, take_all, threshold
 from issuer_persistence.records import HIGHEST
 
 
@@ -34,7 +34,7 @@ def made(*pieces: tuple[int, int]) -> tuple[LocalBuffer[Piece], dict[str, Iterat
 def test_the_number_at_the_mark_and_the_last_before_a_refill_never_come_out_of_the_open_range() -> None:
     for size in (1, 2, 4, 5, 6, 10, 100, 4096, 4097, 4098, 20_480):
         hand, laid = made((1000, 1000 + size))
-        at = mark(1000, 1000 + size)
+        at = threshold(1000, 1000 + size)
         for number in range(1001, 1001 + size):
             opened = next(laid.get("a", iter(())), None)
             if opened is None:
@@ -113,7 +113,7 @@ class Both:
     def pass_by(self, gap: int, size: int) -> None:
         low = max(self.base, self.end + gap)
         fits = not self.hand.held and low >= self.issued
-        assert self.hand.pass_by(low, low + size) == fits
+        assert self.hand.issue_outside(low, low + size) == fits
         if fits:
             assert not any(self.left)
             self.out += range(low + 1, low + size + 1)
@@ -128,7 +128,7 @@ class Both:
         self.top = 0
 
     def shut(self) -> None:
-        self.hand.shut()
+        self.hand.unpublish()
         assert list(self.laid.get("a", ())) == []
 
     def check(self, chunk: int) -> None:
@@ -175,11 +175,11 @@ def test_a_number_that_another_caller_draws_while_it_is_emptied_is_not_given_bac
     def beside(numbers: Iterator[int]) -> list[int]:
         """Be another thread, which draws right before the range is taken away, and right after."""
         came.extend(itertools.islice(laid["a"], 1))
-        left = spend(numbers)
+        left = take_all(numbers)
         came.extend(itertools.islice(laid["a"], 1))
         return left
 
-    monkeypatch.setattr(module, "spend", beside)
+    monkeypatch.setattr(module, "take_all", beside)
     _, used = hand.empty()
     assert came == [1, 2]
     assert used == 2

@@ -26,7 +26,7 @@ def test_a_draw_that_ends_when_its_tag_draws_ahead_by_now_is_a_gap_whose_electio
         made.turns.until(lambda: made.wire.held)
         stream = ids.stream("a")
         numbers.append(next(stream))
-        assert ids.engine.registry.combiner("a").supply.state.hand is not None
+        assert ids.engine.registry.combiner("a").supply.state.buffer is not None
         made.wire.release()
         numbers.append(elected.number)
         began = made.now

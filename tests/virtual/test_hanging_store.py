@@ -222,7 +222,9 @@ def test_a_leased_process_that_begins_while_the_store_hangs_draws_at_once(
         assert ids.next("a") == 102
         made.store.resume()
         if scheduler:
-            made.turns.until(lambda: ids.next("a") and ids.engine.registry.combiner("a").supply.state.hand is not None)
+            made.turns.until(
+                lambda: ids.next("a") and ids.engine.registry.combiner("a").supply.state.buffer is not None
+            )
 
 
 @pytest.mark.parametrize("kept", [True, False])

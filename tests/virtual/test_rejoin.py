@@ -118,4 +118,4 @@ def test_a_stream_keeps_to_what_was_said(made: World) -> None:
         ids.create("a", step=STEP, order="trend")
         stream = ids.stream("a")
         assert list(islice(stream, 500)) == list(range(1, 501))
-        assert {each.high - each.low for each in ids.engine.registry.combiners["a"].supply.state.hand.held} == {50}  # type: ignore[union-attr]
+        assert {each.high - each.low for each in ids.engine.registry.combiners["a"].supply.state.buffer.held} == {50}  # type: ignore[union-attr]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from issuer.core.supply.local_buffer import REFILL_AFTER_USED, mark
+from issuer.core.supply.local_buffer import REFILL_AFTER_USED, threshold
 from tests.virtual.test_hanging_store import process
 from tests.virtual.world import World
 
@@ -34,12 +34,12 @@ def test_a_step_fit_for_ten_minutes_carries_the_tag_through_as_long_an_outage(ma
             return max(took)
 
         last = (SEEN - 1) * STEP
-        drawn(last - STEP + mark(0, STEP) - 1)
+        drawn(last - STEP + threshold(0, STEP) - 1)
         assert made.store.top("a") == last
         seen = ids.inspect("a")
         assert seen.rate is not None
         assert seen.rate == pytest.approx(SPEED, rel=0.3)
-        assert seen.remaining == STEP - mark(0, STEP) + 1
+        assert seen.remaining == STEP - threshold(0, STEP) + 1
         assert seen.runway == pytest.approx(seen.remaining / seen.rate)
         made.store.hang()
         began = made.now

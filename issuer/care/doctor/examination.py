@@ -155,7 +155,7 @@ class Examination:
                 facts.store_error = ledger
             facts.tags.append(TagFacts(record=record, error=ledger))
             return
-        telling = arithmetic.telling(ledger, record.segment, WASTE_FROM)
+        telling = arithmetic.conclusive(ledger, record.segment, WASTE_FROM)
         newest = ledger[:RATE_FROM]
         rate = arithmetic.rate(newest, now_ms()) if telling else None
         rated_for = (newest[0].time - newest[-1].time) / 1000 if newest else None

@@ -22,7 +22,7 @@ from issuer.core.periods import PERIOD_BITS
 from issuer.core.record import read_record
 from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
-from issuer.core.supply.local_buffer import mark
+from issuer.core.supply.local_buffer import threshold
 from issuer.errors import ConfigurationError, IssuerError, StoreBehind
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
@@ -242,7 +242,7 @@ def reserve_and_load(
         # The scheme was changed, so other processes would convert these counters differently. Or the period is used up
         # or over.
         return Extension("stale", reserved.tag)
-    loaded = yield from send(gateway.load(key, low, high, mark(low, high), reign=opened.reign, born=opened.born))
+    loaded = yield from send(gateway.load(key, low, high, threshold(low, high), reign=opened.reign, born=opened.born))
     match loaded.status:
         case "current" | "next":
             return Extension("loaded", reserved.tag, low, high, opened.cur)

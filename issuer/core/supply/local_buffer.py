@@ -33,7 +33,7 @@ OPEN = 4096
 _ATOMIC = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-def mark(low: int, high: int) -> int:
+def threshold(low: int, high: int) -> int:
     """Return the threshold, low + max(1, ceil(size x 20 %)). The draw of this number triggers the next load."""
     size = high - low
     return low + max(1, -(-size * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
@@ -83,7 +83,7 @@ class Place:
         self.taken: tuple[int, int] | None = None
 
 
-def spend(numbers: Iterator[int]) -> list[int]:
+def take_all(numbers: Iterator[int]) -> list[int]:
     """Take all remaining numbers, so that a stream that uses the same iterator gets none. Atomic with the GIL."""
     return list(numbers)
 
@@ -99,24 +99,24 @@ class FastPath:
     def __init__(self) -> None:
         self.numbers: dict[str, Iterator[int]] = {}
 
-    def lay(self, tag: str, numbers: Iterator[int]) -> None:
+    def publish(self, tag: str, numbers: Iterator[int]) -> None:
         """Publish these numbers for `next(tag)`."""
         self.numbers[tag] = numbers
 
-    def withdraw(self, tag: str, only: Iterator[int] | None = None) -> None:
+    def unpublish(self, tag: str, only: Iterator[int] | None = None) -> None:
         """Unpublish the tag's numbers. `only`: do so only if these are the published ones."""
         if only is None or self.numbers.get(tag) is only:
             self.numbers.pop(tag, None)
 
-    def withdraw_all(self) -> None:
+    def unpublish_all(self) -> None:
         """Unpublish the numbers of all tags."""
         self.numbers.clear()
 
-    def spend(self) -> None:
+    def discard(self) -> None:
         """In a forked child: discard the parent's numbers, also for streams that use the same iterators."""
         for numbers in list(self.numbers.values()):
             if isinstance(numbers, _Range):
-                spend(numbers)
+                take_all(numbers)
         self.numbers.clear()
 
 
@@ -177,7 +177,7 @@ class LocalBuffer(Generic[P]):
             self._passed += held[0].high - held[0].low
             held = held[1:]
             if held:
-                cur, at = held[0].low, mark(held[0].low, held[0].high)
+                cur, at = held[0].low, threshold(held[0].low, held[0].high)
         if not held:
             self._state = ((), 0, 0, _NOTHING, self._issued())
             return None
@@ -189,7 +189,7 @@ class LocalBuffer(Generic[P]):
             shown = iter(range(high + 1, end + 1))
         self._state = (held, end, at, shown, high)
         if fast_path is not None:
-            fast_path.lay(self._tag, shown)
+            fast_path.publish(self._tag, shown)
         return cur, high
 
     def _serve_row(self) -> None:
@@ -210,17 +210,17 @@ class LocalBuffer(Generic[P]):
                 passed += held[0].high - held[0].low
                 held, issued = held[1:], held[0].high
                 if held:
-                    cur, at, shown = held[0].low, mark(held[0].low, held[0].high), _NOTHING
+                    cur, at, shown = held[0].low, threshold(held[0].low, held[0].high), _NOTHING
             if len(held) >= BUFFERS or piece.low < (held[-1].high if held else issued):
                 return False
             if not held:
-                cur, at, shown = piece.low, mark(piece.low, piece.high), _NOTHING
+                cur, at, shown = piece.low, threshold(piece.low, piece.high), _NOTHING
             self._state = ((*held, piece), cur, at, shown, issued)
             self._passed = passed
             self._serve_row()
             return True
 
-    def pass_by(self, low: int, high: int) -> bool:
+    def issue_outside(self, low: int, high: int) -> bool:
         """Record that low+1 .. high, which were requested before the buffer existed, are issued outside of it.
 
         Returns False if they must not be issued, as numbers from the buffer could come out of order.
@@ -235,32 +235,32 @@ class LocalBuffer(Generic[P]):
         """Drop everything. Returns the ranges, oldest first, and the last number used of the first range."""
         with self._lock.thread, self._lock.call():
             held, cur, _, shown, issued = self._state
-            left = spend(shown)
+            left = take_all(shown)
             self._passed += (left[0] - 1 if left else cur) - held[0].low if held else 0
             used = left[0] - 1 if left else cur
             self._state = ((), 0, 0, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
             return held, used
 
-    def shut(self, patience: float = -1) -> None:
+    def unpublish(self, patience: float = -1) -> None:
         """Unpublish all numbers until the next `take`.
 
         `patience`: seconds to wait for the lock; after that the published numbers become a gap. -1: no limit.
         """
         if not self._lock.thread.acquire(timeout=patience):
-            spend(self._state[3])
+            take_all(self._state[3])
             return
         try:
             with self._lock.call():
                 held, cur, at, shown, issued = self._state
-                left = spend(shown)
+                left = take_all(shown)
                 used = left[0] - 1 if left else cur
                 self._state = (held, used, at, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
         except CalledWithin:
-            spend(self._state[3])
+            take_all(self._state[3])
         finally:
             self._lock.thread.release()
 
-    def spend(self) -> None:
+    def discard(self) -> None:
         """In a forked child: drop the parent's numbers, without a lock.
 
         Otherwise a stream that uses the published iterator, or a task's call that continues in the child, could issue a
@@ -268,11 +268,11 @@ class LocalBuffer(Generic[P]):
         """
         *_, shown, issued = self._state
         self._state = ((), 0, 0, _NOTHING, issued)
-        spend(shown)
+        take_all(shown)
 
-    def close_up(self) -> None:
+    def stop_publishing(self) -> None:
         """Publish nothing from now on, as a scheme must convert each number first."""
-        self.shut()
+        self.unpublish()
         self._fast_path = None
 
     def _used_up(self) -> bool:

@@ -70,7 +70,7 @@ class Origin:
 
     # ------------------------------------------------------------------ the fast path
 
-    def lay_open(self, draws: Iterator[int] | None = None) -> None:
+    def publish(self, draws: Iterator[int] | None = None) -> None:
         """Publish these draws for `next` while each draw goes to Redis. None: publish the previous ones again."""
         with self.lock.thread, self.lock.call():
             self._draws = self._draws if draws is None else draws
@@ -85,23 +85,23 @@ class Origin:
             # Leases must be checked every second. Without a scheduler only the caller can do it, so nothing is
             # published.
             fast_path = runtime.fast_path if runtime.scheduled or not runtime.redis else None
-            state.hand = state.hand or LocalBuffer(state.tag, fast_path)
+            state.buffer = state.buffer or LocalBuffer(state.tag, fast_path)
             self.mode = self.mode if self.mode is Mode.DIRECT else Mode.LEASED
             if state.scheme is not None:
-                state.hand.close_up()
+                state.buffer.stop_publishing()
             if self._draws is not None:
-                runtime.fast_path.withdraw(state.tag, self._draws)
-        elif state.hand is None or not state.hand.held:
-            if state.hand is not None:
-                state.seen = max(state.seen, state.hand.issued)
-                state.numbers += state.hand.count
-            state.hand, self.mode = None, Mode.REDIS
+                runtime.fast_path.unpublish(state.tag, self._draws)
+        elif state.buffer is None or not state.buffer.held:
+            if state.buffer is not None:
+                state.seen = max(state.seen, state.buffer.issued)
+                state.numbers += state.buffer.count
+            state.buffer, self.mode = None, Mode.REDIS
             if state.scheme is not None:
-                runtime.fast_path.withdraw(state.tag)
+                runtime.fast_path.unpublish(state.tag)
             elif self._draws is not None and not under_way():
-                runtime.fast_path.lay(state.tag, self._draws)
+                runtime.fast_path.publish(state.tag, self._draws)
                 if state.ended is not None:  # checked last, as `close` may run at the same time
-                    runtime.fast_path.withdraw(state.tag)
+                    runtime.fast_path.unpublish(state.tag)
 
     def lease_size(self) -> int:
         """Return how many numbers to draw ahead; 0 for none."""
@@ -117,7 +117,7 @@ class Origin:
         """
         if self._stream_least != n:
             if self._state.record is None:
-                yield from self.learn()
+                yield from self.read()
             with self.lock.thread, self.lock.call():
                 self.stream_lease = self._stream_least = n
                 self._settle()
@@ -132,7 +132,7 @@ class Origin:
 
     # ------------------------------------------------------------------ the record
 
-    def know(self, record: Tag) -> None:
+    def use(self, record: Tag) -> None:
         """Use this record from now on. Raises ConfigurationError if its scheme is not available here."""
         state, scheme = self._state, self._runtime.scheme(record)  # first, as it may raise
         with self.lock.thread, self.lock.call():
@@ -140,7 +140,7 @@ class Origin:
                 # An old record that arrived late. With its scheme, counters reserved since would get the values of
                 # others (seen: 2 repeats in 533 numbers).
                 return
-            near = state.know(record, scheme)
+            near = state.use(record, scheme)
             self._settle()
         if near is not None:
             self._runtime.emit(near)
@@ -151,7 +151,7 @@ class Origin:
             self._state.record = None
             self._settle()
 
-    def learn(self, *, make: bool = True, within: float = inf) -> Steps[Tag]:
+    def read(self, *, make: bool = True, within: float = inf) -> Steps[Tag]:
         """Read the tag's record. Create the tag if `make` and the settings allow it. Raises UnknownTag.
 
         `within`: the longest duration of each call of the store, in seconds.
@@ -161,7 +161,7 @@ class Origin:
             yield from self.identity(within)
         try:
             record = yield from self.public(read_record(state.tag, make=make and runtime.makes, within=within))
-            self.know(record)
+            self.use(record)
         except UnknownTag:
             if self._runtime.redis:
                 with suppress(Unavailable):  # a ForeignHash would be the more precise error
@@ -169,18 +169,18 @@ class Origin:
             raise
         return record
 
-    def try_to_learn(self, deadline: Deadline, within: float = inf) -> Steps[bool]:
+    def try_to_read(self, deadline: Deadline, within: float = inf) -> Steps[bool]:
         """Read the record if the store answers, and return whether it did. `within`: see `learn`."""
         if deadline.left() <= 0:
             return False
         with suppress(Unavailable):
-            yield from self.learn(within=within)
+            yield from self.read(within=within)
             return True
         return False
 
     def counted(self) -> Steps[Tag]:
         """Return the record of a tag that has a counter, read if necessary. Raises OtherStrategyError."""
-        tag, record = self._state.tag, self._state.record or (yield from self.learn())
+        tag, record = self._state.tag, self._state.record or (yield from self.read())
         if strategy(record.scheme) != SEGMENT:
             raise OtherStrategyError(f"tag {tag!r} has no counter", tag=tag)
         for setting, key in PARTS.items():
@@ -215,8 +215,8 @@ class Origin:
                 state.owned = False
             else:
                 state.record = None
-            if state.hand is not None:
-                state.hand.empty()
+            if state.buffer is not None:
+                state.buffer.empty()
             self._settle()
 
     # ------------------------------------------------------------------ whose hash it is
@@ -288,7 +288,7 @@ class Origin:
 
         Raises OtherStrategyError for tags that do not use Redis here.
         """
-        if self._state.record is None and not (yield from self.try_to_learn(deadline)):
+        if self._state.record is None and not (yield from self.try_to_read(deadline)):
             return False
         if (yield from self.counted()).order == "strict":
             return False
@@ -315,11 +315,11 @@ class Origin:
         """
         with self.lock.thread, self.lock.call():
             self._state.ended = why
-            hand, self._state.hand = self._state.hand, None
-        if hand is None:
+            buffer, self._state.buffer = self._state.buffer, None
+        if buffer is None:
             return (), 0
-        held = hand.empty()
-        self._state.numbers += hand.count
+        held = buffer.empty()
+        self._state.numbers += buffer.count
         return held
 
     def give_back(self, held: Sequence[Lease | Reservation], used: int) -> Steps[None]:

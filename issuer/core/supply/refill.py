@@ -55,7 +55,7 @@ class Refill:
         self.election.won += 1
         self.segments.prefetch()
 
-    def heeded(self, steps: Steps[T]) -> Steps[T]:
+    def drawing(self, steps: Steps[T]) -> Steps[T]:
         """Run the steps of a draw. If its caller is interrupted, a number may be lost, but not an election."""
         try:
             return (yield from steps)
@@ -77,7 +77,7 @@ class Refill:
             return False
         if self._origin.mode is Mode.DIRECT:
             self.warn_if_near(0)
-            return state.hand is not None and state.hand.due
+            return state.buffer is not None and state.buffer.due
         hash = yield from self._origin.look()
         self.warn_if_near(hash.cur or 0)
         if hash.cur is None or hash.mark is None:
@@ -110,7 +110,7 @@ class Refill:
         extension = yield from self._origin.public(steps)
         state.owned = True  # `open` rejects the hash of any other store
         if extension.tag is not None:
-            self._origin.know(extension.tag)
+            self._origin.use(extension.tag)
         if extension.outcome == "loaded":
             scheme = (extension.tag or record).scheme
             runtime.emit(SegmentLoaded(state.tag, extension.low, extension.high, extension.cur, scheme))
@@ -124,14 +124,14 @@ class Refill:
                 f"tag {state.tag!r} is strict and needs Redis, but no Redis is configured: set its URL",
                 tag=state.tag,
             )
-        hand = state.hand
-        if hand is None or not hand.due:
+        buffer = state.buffer
+        if buffer is None or not buffer.due:
             return False
         n = size(record, flight.wanted)
         steps = direct.reserve(state.tag, seen=state.taken(), n=n, application=runtime.application, emit=runtime.emit)
         reserved = yield from origin.public(steps)
         try:
-            origin.know(reserved.tag)
+            origin.use(reserved.tag)
         except IssuerError:
             # The scheme is not available here. Without this return, each call would reserve another segment.
             yield from origin.give_back((reserved,), reserved.low)
@@ -141,17 +141,17 @@ class Refill:
             welcome = (
                 origin.mode is Mode.DIRECT
                 and state.ended is None
-                and state.hand is hand
+                and state.buffer is buffer
                 and self.segments.flights.is_current(flight)
                 and reserved.tag.order == "trend"
             )
-            kept = welcome and hand.add(reserved)
+            kept = welcome and buffer.add(reserved)
             if reserved.tag.order == "strict" and runtime.redis:
                 origin.leave_direct()
         if not kept:
             yield from origin.give_back((reserved,), reserved.low)
-        if welcome and not kept and reserved.low < hand.highest:
-            yield from origin.public(behind(state.tag, stands_at=reserved.low, taken=hand.highest))
+        if welcome and not kept and reserved.low < buffer.highest:
+            yield from origin.public(behind(state.tag, stands_at=reserved.low, taken=buffer.highest))
         return kept
 
     # ------------------------------------------------------------------ leases
@@ -159,11 +159,11 @@ class Refill:
     def _lease(self, flight: Flight, deadline: Deadline) -> Steps[tuple[int, bool]]:
         """Draw a lease from Redis into the local buffer."""
         state, runtime, origin = self._state, self._runtime, self._origin
-        hand, least = state.hand, origin.lease_size()
-        if hand is None or origin.mode is Mode.DIRECT or not hand.due:
+        buffer, least = state.buffer, origin.lease_size()
+        if buffer is None or origin.mode is Mode.DIRECT or not buffer.due:
             return 0, True
         if not least:  # the tag's lease was set to 0
-            origin.lay_open()
+            origin.publish()
             return 0, True
         granted = 0
         for _ in range(ATTEMPTS):
@@ -172,24 +172,24 @@ class Refill:
                 welcome = (
                     state.ended is None
                     and origin.lease_size()
-                    and state.hand is hand
+                    and state.buffer is buffer
                     and self.leases.flights.is_current(flight)
                 )
-                kept = bool(welcome) and hand.add(piece)
+                kept = bool(welcome) and buffer.add(piece)
                 origin.born = piece.born if kept else origin.born
             if kept:
                 origin.leased()
                 runtime.emit(LeaseDrawn(state.tag, piece.low, piece.high))
                 runtime.attend()
                 return 1, True
-            if not welcome or piece.low >= hand.issued:
+            if not welcome or piece.low >= buffer.issued:
                 yield from origin.give_back((piece,), piece.low)
                 return 0, True
             granted = piece.low + 1
             # The lease came late, after direct segments were issued; or Redis went back in time. Either way it is a
             # gap.
         raise CorruptState(
-            f"Redis key {state.key} went back in time: it returned {granted}, which is below {hand.issued}, a number "
+            f"Redis key {state.key} went back in time: it returned {granted}, which is below {buffer.issued}, a number "
             "that this process has issued",
             tag=state.tag,
             advice="corrupt_state.recover",
@@ -200,13 +200,15 @@ class Refill:
         n, state, origin = max(least, wanted), self._state, self._origin
         while True:
             yield from origin.refuse_foreign(probe=False)
-            drawn = yield from self.heeded(send(gateway.lease(state.key, n, self.window, state.scheme_id), probe=False))
+            drawn = yield from self.drawing(
+                send(gateway.lease(state.key, n, self.window, state.scheme_id), probe=False)
+            )
             if drawn.status == "ok":
                 break
             if drawn.status in ("notmaster", "corrupt"):
                 raise refused(drawn, state.tag, state.key)
             if drawn.status == "scheme":
-                yield from origin.learn()
+                yield from origin.read()
             self._shortage.none_drawn(drawn.status)
             yield from self.segments.wait_for(deadline, wanted)
         if self._shortage.loss:
@@ -217,7 +219,7 @@ class Refill:
             # The hash was created anew, perhaps for a deleted tag that was created again as strict. If the record
             # cannot be read, draw no leases.
             try:
-                yield from origin.learn()
+                yield from origin.read()
             except Unavailable:
                 origin.forget_record()
         return Lease(drawn.low, drawn.high, drawn.fence, drawn.born, drawn.backs)

@@ -15,14 +15,14 @@ from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag
 
 #: A process's own numbers of a tag.
-Hand = LocalBuffer[Lease | Reservation]
+Buffer = LocalBuffer[Lease | Reservation]
 
 
 #: Warn when this share of the numbers is used, in percent of the limit.
 WARN_AT = 80
 
 
-def spent(value: int, limit: int) -> bool:
+def nearly_used(value: int, limit: int) -> bool:
     """Whether at least 80 % of the numbers up to the limit are used. `value` is the highest number used."""
     return value * 100 >= limit * WARN_AT
 
@@ -36,7 +36,7 @@ class TagState:
         self.key = key
         #: The record as last read, or None. And when it was read, on the monotonic clock.
         self.record: Tag | None = None
-        self.learnt_at = 0.0
+        self.read_at = 0.0
         #: The scheme that converts the counter, and its id. None and "" if users see the counter itself.
         self.scheme: Numbering | None = None
         self.scheme_id = ""
@@ -45,7 +45,7 @@ class TagState:
         #: Highest number of `reserve`. Redis and the local buffers may still issue lower ones.
         self.reserved = 0
         #: The local buffer. None while each draw goes to Redis.
-        self.hand: Hand | None = None
+        self.buffer: Buffer | None = None
         #: Whether the hash is known to belong to this store. Until then each draw takes the slow path, which checks it.
         self.owned = False
         #: The error that callers get once this process issues no more numbers of the tag.
@@ -61,10 +61,10 @@ class TagState:
         #: The limit and period for which LimitNear was last sent.
         self._warned_of: tuple[int, int] | None = None
 
-    def know(self, record: Tag, scheme: Numbering | None) -> LimitNear | None:
+    def use(self, record: Tag, scheme: Numbering | None) -> LimitNear | None:
         """Store the record that was just read. Returns LimitNear if it must be sent."""
         before, self.record = self.record, record
-        self.learnt_at = monotonic()
+        self.read_at = monotonic()
         self.scheme, self.scheme_id = scheme, record.scheme_id
         return self.near_limit(0, reserved_now=before is not None and record.max > before.max)
 
@@ -85,7 +85,7 @@ class TagState:
         if record.max >= record.limit and not (reserved_now or cur or self.taken()):
             return None
         where = last, record.max >> PERIOD_BITS if restarts else 0
-        told, near = self._warned_of == where, spent(used, last)
+        told, near = self._warned_of == where, nearly_used(used, last)
         self._warned_of = where if near or told else None
         if told or not near:
             return None
@@ -116,8 +116,8 @@ class TagState:
     @property
     def issued(self) -> int:
         """How many numbers this process has given to callers. If a caller was gone, its number is a gap."""
-        hand = self.hand
-        return self.alone + self.numbers + (0 if hand is None else hand.count)
+        buffer = self.buffer
+        return self.alone + self.numbers + (0 if buffer is None else buffer.count)
 
     def refuse_if_ended(self) -> None:
         """Raise the error that callers get, if this process issues no more numbers of the tag."""
@@ -133,8 +133,8 @@ class TagState:
 
         Buffered numbers are not included: another thread may be returning them.
         """
-        hand = self.hand
-        return max(self.seen, self.reserved, 0 if hand is None else hand.issued)
+        buffer = self.buffer
+        return max(self.seen, self.reserved, 0 if buffer is None else buffer.issued)
 
     @property
     def strict(self) -> bool:

@@ -21,7 +21,7 @@ from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.peek import upcoming
 from issuer.core.supply.refill import Refill
 from issuer.core.supply.runtime import Runtime
-from issuer.core.supply.state import Hand, TagState
+from issuer.core.supply.state import Buffer, TagState
 from issuer.errors import (
     ConfigurationError,
     FenceError,
@@ -77,44 +77,44 @@ class Supply:
         shortage.waiting.add(deadline)
         try:
             if state.record is None and self._runtime.settings.lease and self._runtime.redis:
-                yield from self._acquaint(deadline)
+                yield from self._read_soon(deadline)
             while numbers is None:
-                hand = state.hand
-                if hand is None or isinstance(first, gateway.Drawn):
+                buffer = state.buffer
+                if buffer is None or isinstance(first, gateway.Drawn):
                     numbers = yield from self._from_redis(n, deadline, first)
                     first = None
-                    if numbers is None and state.hand is None:
+                    if numbers is None and state.buffer is None:
                         yield from self.refill.segments.wait_for(deadline, n)
                 else:
-                    numbers = yield from self._from_buffer(hand, n, deadline)
+                    numbers = yield from self._from_buffer(buffer, n, deadline)
         finally:
             shortage.waiting.discard(deadline)
         if shortage.since is not None:
             shortage.supplied()
         return numbers
 
-    def _acquaint(self, deadline: Deadline) -> Steps[None]:
+    def _read_soon(self, deadline: Deadline) -> Steps[None]:
         """Read the record of a tag that may have leases, at most once a second.
 
         The time is short, as Redis may have numbers, and they need not wait for a store that hangs.
         """
         if monotonic() > self._unknown_until:
             known = yield from self.origin.identity_soon()
-            learnt = known and (yield from self.origin.try_to_learn(deadline, within=HURRY))
+            learnt = known and (yield from self.origin.try_to_read(deadline, within=HURRY))
             if not learnt:
                 self._unknown_until = monotonic() + CHECK_AFTER
                 self._runtime.attend()  # a sweep has more time for it
 
-    def _from_buffer(self, hand: Hand, n: int, deadline: Deadline) -> Steps[range | None]:
+    def _from_buffer(self, buffer: Buffer, n: int, deadline: Deadline) -> Steps[range | None]:
         """Draw from the local buffer, and queue for a range. None: the process has replaced the buffer."""
         place, taken, state = None, None, self.state
         try:
-            while taken is None and state.hand is hand:
+            while taken is None and state.buffer is buffer:
                 state.refuse_if_ended()
                 late = CHECK_LATE if self._runtime.scheduled else CHECK_AFTER
                 if self.origin.mode is not Mode.DIRECT and monotonic() - self._checked_at > late:
-                    yield from self._check(hand, probe=False)
-                taken = hand.take(n, place)
+                    yield from self._check(buffer, probe=False)
+                taken = buffer.take(n, place)
                 if taken is None and place is None:
                     place = Place(n)
                 elif taken is None and place is not None:
@@ -127,17 +127,17 @@ class Supply:
                 raise
         finally:
             if place is not None:
-                hand.leave(place)
+                buffer.leave(place)
         if taken is None:
             return None
-        if state.hand is hand and hand.due:
+        if state.buffer is buffer and buffer.due:
             self.refill.warn_if_near(taken[1])
             self.refill.of_buffer.prefetch(n - (taken[1] - taken[0]))
         return range(taken[0] + 1, taken[1] + 1)
 
     def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
         attempt, drawn_as, state, origin = 0, None, self.state, self.origin
-        while state.hand is None or isinstance(first, gateway.Drawn):
+        while state.buffer is None or isinstance(first, gateway.Drawn):
             state.refuse_if_ended()
             try:
                 if isinstance(first, Unavailable):
@@ -148,7 +148,7 @@ class Supply:
                     yield from origin.refuse_foreign(probe=probe)
                     drawn_as, before = state.scheme_id, state.seen
                     draw = send(gateway.draw(state.key, n, self.refill.window, drawn_as), probe=probe)
-                    first = yield from self.refill.heeded(draw)
+                    first = yield from self.refill.drawing(draw)
                     if first.status == "ok" and state.went_back(first.low, before):
                         yield from origin.refuse_backwards(first.low, before)
                 drawn = first
@@ -160,7 +160,7 @@ class Supply:
                 continue
             if drawn.status == "scheme":
                 # Changed, or not known here yet. If the store still has the scheme that was sent, the hash is outdated.
-                yield from origin.learn()
+                yield from origin.read()
                 if state.scheme_id != drawn_as:
                     first = None
                     continue
@@ -194,8 +194,8 @@ class Supply:
                 self._runtime.emit(near)
             if drawn.extend:
                 self.refill.elected(n - (drawn.high - drawn.low))
-            hand = state.hand
-            if hand is not None and not hand.pass_by(drawn.low, drawn.high):
+            buffer = state.buffer
+            if buffer is not None and not buffer.issue_outside(drawn.low, drawn.high):
                 return None
             state.drew(drawn.high - drawn.low)
             return range(drawn.low + 1, drawn.high + 1)
@@ -246,11 +246,11 @@ class Supply:
         drawn_as, before = state.scheme_id, state.seen
         seen = before if state.strict else 0
         call = gateway.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
-        drawn = yield from self.refill.heeded(send(call))
+        drawn = yield from self.refill.drawing(send(call))
         if turn(drawn.scheme) > turn(state.scheme_id):
             # Another process drew it with a later scheme. With our scheme the counter would have the value of another
             # number.
-            record = yield from self.origin.learn()
+            record = yield from self.origin.read()
             if turn(drawn.scheme) > turn(state.scheme_id):
                 raise StoreBehind(state.tag, max=record.max, scheme=drawn.scheme)
         if drawn.status == "older" and state.went_back(drawn.number, before):
@@ -264,7 +264,7 @@ class Supply:
         if drawn.status in ("notmaster", "corrupt"):
             raise refused(drawn, state.tag, state.key)
         if drawn.status == "scheme":
-            yield from self.origin.learn()
+            yield from self.origin.read()
             if state.scheme_id != drawn_as:
                 return None
         if self.origin.mode is Mode.DIRECT:
@@ -274,8 +274,8 @@ class Supply:
 
     def upcoming(self) -> Steps[int]:
         """Return the counter of the next draw, if no other caller draws first. Consumes nothing."""
-        hand = self.state.hand
-        held = None if hand is None else hand.upcoming
+        buffer = self.state.buffer
+        held = None if buffer is None else buffer.upcoming
         if held is not None:
             return held
         record = yield from self.origin.counted()
@@ -286,7 +286,7 @@ class Supply:
     def reserve(self, n: int) -> Steps[range]:
         """Reserve exactly n numbers of a trend tag in the store, for the caller alone."""
         state, label, emit = self.state, self._runtime.application, self._runtime.emit
-        check_reserving(state.record or (yield from self.origin.learn()), n)
+        check_reserving(state.record or (yield from self.origin.read()), n)
         seen = state.taken()
         steps = direct.reserve(state.tag, seen=seen, n=n, exact=True, reason="reserve", application=label, emit=emit)
         reserved = yield from self.origin.public(steps)
@@ -302,19 +302,19 @@ class Supply:
     def warm(self, deadline: Deadline) -> Steps[None]:
         """Return when numbers are available."""
         if self.state.record is None:
-            yield from self.origin.learn()
+            yield from self.origin.read()
         state = self.state
-        while self.origin.mode is not Mode.DIRECT or state.hand is None or state.hand.due:
+        while self.origin.mode is not Mode.DIRECT or state.buffer is None or state.buffer.due:
             if (yield from self.refill.segments.wait_for(deadline)):
                 return
 
-    def _check(self, hand: Hand, *, probe: bool = True) -> Steps[None]:
+    def _check(self, buffer: Buffer, *, probe: bool = True) -> Steps[None]:
         """Drop the leases if the hash has changed since they were drawn.
 
         If the check is impossible, they are issued anyway: the numbers belong to this process alone.
         """
         self._checked_at = monotonic()
-        leases, _ = lease.parted(hand.held)
+        leases, _ = lease.parted(buffer.held)
         if not leases:
             return
         try:
@@ -328,7 +328,7 @@ class Supply:
             self._runtime.emit(Failed(self.state.tag, "check", error))
             return
         if gone:
-            hand.empty()
+            buffer.empty()
             self._runtime.emit(LeaseDropped(self.state.tag))
 
     def overdue(self) -> IssuerError:
@@ -341,7 +341,7 @@ class Supply:
     @property
     def open(self) -> Iterable[int]:
         """The published numbers; may be empty."""
-        return () if self.state.hand is None else self.state.hand.open
+        return () if self.state.buffer is None else self.state.buffer.open
 
     # ------------------------------------------------------------------ what the scheduler does
 
@@ -364,16 +364,16 @@ class Supply:
 
         It makes no call to the store if Redis is enough, as the store may be down.
         """
-        hand = self.state.hand
+        buffer = self.state.buffer
         if self.origin.mode is Mode.DIRECT:
             yield from self.rejoin()
-        elif hand is not None:
-            issued = hand.issued
+        elif buffer is not None:
+            issued = buffer.issued
             if issued == self._swept_at:
-                hand.shut()  # the leases of an unused tag are checked at its next use
+                buffer.unpublish()  # the leases of an unused tag are checked at its next use
             else:
                 self.used_at = monotonic()
-                yield from self._check(hand)
+                yield from self._check(buffer)
             self._swept_at = issued
         if (yield from self.refill.due()):
             self.refill.segments.prefetch()
@@ -381,23 +381,23 @@ class Supply:
     def refresh(self) -> Steps[None]:
         """Read the tag's record if it is old, and the store's id if it is unknown."""
         if self.stale:
-            yield from self.origin.learn()
+            yield from self.origin.read()
 
     @property
     def stale(self) -> bool:
         """Whether the tag's record or the store's id should be read."""
         state = self.state
-        return state.record is None or not self._runtime.identity.id or monotonic() - state.learnt_at > LEARN_AFTER
+        return state.record is None or not self._runtime.identity.id or monotonic() - state.read_at > LEARN_AFTER
 
     def rejoin(self) -> Steps[None]:
         """Redis is back: make it skip the numbers issued here, draw from it again, and return unused numbers."""
         state, origin, flights = self.state, self.origin, self.refill.segments.flights
-        hand = state.hand
-        if origin.mode is not Mode.DIRECT or not self._runtime.redis or hand is None:
+        buffer = state.buffer
+        if origin.mode is not Mode.DIRECT or not self._runtime.redis or buffer is None:
             return
         flight, leads = flights.join()
         mine = leads and flight.start()
-        if not mine and hand.held:
+        if not mine and buffer.held:
             return
         # If another caller has the flight, it is fetching a segment, and the buffer is empty meanwhile. If that segment
         # arrives after the rejoin, it is returned.
@@ -408,13 +408,13 @@ class Supply:
             store_id = yield from origin.identity()
             # First make sure that Redis accepts a write, before the buffer is emptied: if it is out of memory or has
             # too few replicas, it still answers reads.
-            yield from origin.public(floor(state.tag, state.key, hand.issued, "keep", store_id))
-            left = hand.empty()
-            issued = hand.issued
+            yield from origin.public(floor(state.tag, state.key, buffer.issued, "keep", store_id))
+            left = buffer.empty()
+            issued = buffer.issued
             yield from origin.public(floor(state.tag, state.key, issued, "keep", store_id))
             with origin.lock.thread, origin.lock.call():
                 current = flights.is_current(flight) or not mine
-                if current and not hand.held and hand.issued == issued:
+                if current and not buffer.held and buffer.issued == issued:
                     state.seen = max(state.seen, issued)
                     origin.leave_direct()
                     rejoined = True
@@ -444,12 +444,12 @@ class Supply:
         """
         state = self.state
         unseen = state.record is None and not state.owned
-        return unseen and not self._busy and (state.hand is None or not state.hand.held)
+        return unseen and not self._busy and (state.buffer is None or not state.buffer.held)
 
     @property
     def idle(self) -> bool:
         """Whether this process holds no numbers of the tag and no caller waits: all its numbers are in Redis."""
-        return not self._busy and not self.refill.election.mine and self.state.hand is None
+        return not self._busy and not self.refill.election.mine and self.state.buffer is None
 
     @property
     def _busy(self) -> bool:

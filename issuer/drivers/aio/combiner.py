@@ -13,7 +13,7 @@ from issuer.clock import Deadline, monotonic
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps, renewed
 from issuer.core.supply.runtime import Runtime
-from issuer.core.supply.state import Hand
+from issuer.core.supply.state import Buffer
 from issuer.core.supply.supply import Supply
 from issuer.drivers.aio.connections import AsyncNode
 from issuer.drivers.aio.runner import AsyncRunner
@@ -228,8 +228,8 @@ class AsyncCombiner:
 
         Raises InvalidArgument, and RuntimeError, at once or when it is awaited, if another loop runs than its own.
         """
-        if self.state.hand is not None:
-            return self._from_hand(self.state.hand, timeout)
+        if self.state.buffer is not None:
+            return self._from_buffer(self.state.buffer, timeout)
         alarm = None if timeout is None else monotonic() + seconds(timeout, "timeout", zero=True)
         if self._server is None:
             self._begin()
@@ -242,7 +242,7 @@ class AsyncCombiner:
     def enqueue(self, waiter: Waiter) -> None:
         """Give the waiter its numbers: at once if they are in memory and no caller waits, else by the next draw."""
         if self._server is None:
-            if self.state.hand is not None or self.serving is not None:
+            if self.state.buffer is not None or self.serving is not None:
                 waiter.give(list(islice(self._in_memory(), waiter.missing)))
                 if waiter.done():
                     return
@@ -253,16 +253,16 @@ class AsyncCombiner:
         queue.waiters += 1
 
     def _in_memory(self) -> Iterable[int]:
-        hand, serving = self.state.hand, self.serving
-        if self._plugins or (hand is None and serving is None):
+        buffer, serving = self.state.buffer, self.serving
+        if self._plugins or (buffer is None and serving is None):
             return ()
-        return hand.open if serving is None and hand is not None else (serving and serving.ready) or ()
+        return buffer.open if serving is None and buffer is not None else (serving and serving.ready) or ()
 
-    async def _from_hand(self, hand: Hand, timeout: float | None) -> int:
+    async def _from_buffer(self, buffer: Buffer, timeout: float | None) -> int:
         if asyncio.get_running_loop() is not self.loop:
             raise self._in_another_loop()
         await self.give_turn()
-        for number in hand.open:
+        for number in buffer.open:
             return number
         deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
         return (await self._runner.see_through(self.run(self.supply.obtain(1, deadline), deadline)))[0]
@@ -276,12 +276,12 @@ class AsyncCombiner:
 
     async def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
-        hand = self.state.hand
-        if hand is None:
+        buffer = self.state.buffer
+        if buffer is None:
             return await self._draw(n, deadline.at)
         await self.give_turn()
         if n == 1:
-            for number in hand.open:
+            for number in buffer.open:
                 return range(number, number + 1)
         return await self.run(self.supply.obtain(n, deadline), deadline)
 
@@ -297,7 +297,7 @@ class AsyncCombiner:
         """Draw with one round trip; if it returns no numbers, run the protocol. `until`: deadline, monotonic clock."""
         first: gateway.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
-        if node is not None and redis is not None and self.state.hand is None:
+        if node is not None and redis is not None and self.state.buffer is None:
             packed = self._one if n == 1 else self._draws.of(n)
             before = self.state.seen
             try:
@@ -310,7 +310,7 @@ class AsyncCombiner:
                     if isinstance(taken, range):
                         return taken
                     first = taken
-        if self.state.hand is not None:
+        if self.state.buffer is not None:
             await self.give_turn()
         self._node, deadline = None, Deadline.until(until)
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
@@ -329,7 +329,7 @@ class AsyncCombiner:
             if low < before and state.went_back(low, before):
                 return None  # drawn again by the protocol, which checks the hash
             # No election, and no numbers in this process's memory, see Supply.obtain.
-            if len(reply) == 3 and state.hand is None:  # noqa: PLR2004
+            if len(reply) == 3 and state.buffer is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high
                 state.draws += 1

@@ -112,7 +112,7 @@ class Combiner:
         self._passing: threading.Lock | None = None
         if runner.redis is not None:
             # Last, because other threads can draw from now on.
-            self.supply.origin.lay_open(self)
+            self.supply.origin.publish(self)
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
@@ -145,7 +145,7 @@ class Combiner:
         before, reply = state.seen, _SENT
         try:
             reply = self._node.draw(self._one, self._seconds)
-            if reply is not None and len(reply) == NUMBERS and state.hand is None and state.scheme is None:
+            if reply is not None and len(reply) == NUMBERS and state.buffer is None and state.scheme is None:
                 high = int(reply[2])
                 if high > state.seen:
                     state.seen = high
@@ -170,7 +170,7 @@ class Combiner:
 
     def next(self, deadline: Deadline) -> int:
         """Draw one number, waiting until the deadline."""
-        if self.state.hand is not None:
+        if self.state.buffer is not None:
             return self.run(self.supply.obtain(1, deadline), deadline)[0]
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - as above
@@ -183,10 +183,10 @@ class Combiner:
 
     def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
-        hand = self.state.hand
-        if hand is not None:
+        buffer = self.state.buffer
+        if buffer is not None:
             if n == 1:
-                for number in hand.open:  # like `Issuer.next` without plugins
+                for number in buffer.open:  # like `Issuer.next` without plugins
                     return range(number, number + 1)
             return self.run(self.supply.obtain(n, deadline), deadline)
         if n == 1:
@@ -217,7 +217,7 @@ class Combiner:
         except BaseException as error:
             self._struck(error, reply)
             raise
-        if reply is None or self.state.hand is not None:
+        if reply is None or self.state.buffer is not None:
             return self._long(n, deadline, reply, before)
         low, high = int(reply[1]), int(reply[2])
         if self.state.went_back(low, before):

@@ -126,7 +126,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
         drawn, tag, state = range(0), combiner.tag, combiner.supply.state
         for _ in range(CONTIGUOUS_DRAWS if record.order == "strict" else CONTIGUOUS_DRAWS_OF_TREND):
             check_contiguous(state.record or record, wanted)
-            missing = wanted if state.hand is None else wanted - len(drawn)
+            missing = wanted if state.buffer is None else wanted - len(drawn)
             more = await combiner.draw(missing, deadline)
             if state.scheme_id:
                 # Set since the record was read: these counters are no numbers that users may see.
@@ -166,5 +166,5 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
         numbers = await combiner.run(self.issuing.generate(combiner, n, deadline), deadline)
         ready = combiner.serving.ready if combiner.serving is not None and self.chain is None else None
         if ready is not None:
-            self.registry.lay_open(combiner, ready)
+            self.registry.publish(combiner, ready)
         return numbers

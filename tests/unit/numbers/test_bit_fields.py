@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from issuer.core.supply.state import spent
+from issuer.core.supply.state import nearly_used
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers import limits
 from issuer.numbers.bit_fields import BitFields
@@ -85,5 +85,5 @@ class TestLimits:
     @given(st.integers(1, HIGHEST))
     def test_eighty_percent_are_exact(self, limit: int) -> None:
         border = -(-limit * 4 // 5)
-        assert spent(border, limit)
-        assert not spent(border - 1, limit)
+        assert nearly_used(border, limit)
+        assert not nearly_used(border - 1, limit)
