@@ -143,5 +143,5 @@ def without_raising(scheme: Mapping[str, Any], last: int) -> str:
 
 
 def until(tag: Tag) -> int:
-    """Return up to which counter a newly created hash may issue. With periods 0: the period's end is not yet known."""
+    """Return the `until` of a new hash, in ms since 1970. 2^63-1: no periods. 0: the period's end is not yet known."""
     return HIGHEST if periods(tag) is None else 0
