@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -20,10 +19,11 @@ from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.connections import AsyncConnections
 from issuer.drivers.aio.runner import AsyncRunner, new_flight
 from issuer.drivers.servers import SHORTEST
+from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls.aio import AsyncEngineCalls
 from issuer.engine.scheduler import Chosen, Tasks
 from issuer.errors import IssuerError, UnknownTag
-from issuer.forks import PARENTS, living, notice
+from issuer.forks import PARENTS, notice
 from issuer.gateway.keys import check_tag
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
@@ -40,19 +40,18 @@ class AsyncEngine(AsyncEngineCalls):
     """An AsyncIssuer without its public methods; see BaseEngine. It also has what a server needs."""
 
     face = "AsyncIssuer"
-    _crew = Tasks
+    _executor = Tasks
     _flight = staticmethod(new_flight)
     _care = AsyncCare
+    _chain = AsyncChain
+    _runner = AsyncRunner
     care: AsyncCare
     runner: AsyncRunner
 
     def __init__(self, config: IssuerConfig, redis: AsyncConnections | None, chosen: Chosen) -> None:
-        super().__init__(config, AsyncChain(config.plugins) if config.plugins else None, chosen)
-        self.runner = AsyncRunner(config.store, redis, config.settings.store_timeout)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stay: AsyncGenerator[None, None] | None = None
-        self.start()
-        _living.add(self)
+        super().__init__(config, redis, chosen)
 
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
@@ -201,10 +200,7 @@ class AsyncEngine(AsyncEngineCalls):
         # Cancelled if the issuer is closed or the loop ends. APScheduler would report a failed job.
         with suppress(asyncio.CancelledError):
             if await self.care.sweep():
-                self.scheduler.background(self._refresh)
-
-    async def _refresh(self) -> None:
-        await self.care.refresh()
+                self.scheduler.background(self.care.refresh)
 
     # ------------------------------------------------------------------ end, loops and forks
 
@@ -218,7 +214,7 @@ class AsyncEngine(AsyncEngineCalls):
         async with AsyncExitStack() as ends:
             # Runs in the reverse order, each even if others fail.
             ends.callback(self.config.events.call_periodic, at_once=True)
-            ends.callback(_living.discard, self)
+            ends.callback(OPEN_ENGINES.discard, self)
             ends.callback(self.runner.pool.close)
             if self.config.own_store:
                 ends.push_async_callback(in_thread, self.config.store.close)
@@ -274,17 +270,9 @@ class AsyncEngine(AsyncEngineCalls):
     def unpublish(self) -> None:
         """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
         self.combiners = {}
-        self.registry.unpublish()
+        super().unpublish()
 
     def settle(self) -> None:
         """After such a fork, in the parent: publish the numbers again."""
         self.combiners = self.registry.combiners
-        self.registry.settle()
-
-
-#: The engine of each AsyncIssuer of this process, for the reset in a forked child.
-_living: weakref.WeakSet[AsyncEngine] = living(
-    lambda each: each.after_fork(),
-    unseen=lambda each: each.unpublish(),
-    unseen_over=lambda each: each.settle(),
-)
+        super().settle()

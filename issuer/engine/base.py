@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from issuer.core.steps import Steps
 from issuer.core.supply.runtime import Runtime
 from issuer.engine.scheduler import Chosen, Scheduler
 from issuer.errors import IssuerError
+from issuer.forks import living
 from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import Issuing
 from issuer.operations.registry import AnyCombiner, TagRegistry
@@ -32,10 +34,14 @@ class BaseEngine(ABC, Generic[L]):
     #: The class that users see, for messages.
     face: ClassVar[str]
     #: Classes and functions of threads or of tasks.
-    _crew: ClassVar[Any]
+    _executor: ClassVar[Any]
     _flight: ClassVar[Any]
     _care: ClassVar[Any]
+    _chain: ClassVar[Any]
+    _runner: ClassVar[Any]
 
+    #: The plugins, or None if there are none.
+    chain: Chain | AsyncChain | None
     runner: Any
     scheduler: Scheduler
     runtime: Runtime
@@ -43,17 +49,20 @@ class BaseEngine(ABC, Generic[L]):
     issuing: Issuing[L]
     care: Any
 
-    def __init__(self, config: IssuerConfig, chain: Chain | AsyncChain | None, chosen: Chosen) -> None:
-        """`chain`: the plugins, if any. `chosen`: the scheduler that was passed to `connect`."""
+    def __init__(self, config: IssuerConfig, redis: object, chosen: Chosen) -> None:
+        """`redis`: the connections to Redis, or None. `chosen`: the scheduler that was passed to `connect`."""
         self.config = config
-        self.chain = chain
+        self.chain = self._chain(config.plugins) if config.plugins else None
         self._chosen = chosen
-        #: How long a call waits that has no timeout of its own, in seconds.
+        #: Longest wait in seconds of a call that has no `timeout`.
         self.timeout = config.settings.timeout
+        self.runner = self._runner(config.store, redis, config.settings.store_timeout)
+        self.start()
+        OPEN_ENGINES.add(self)
 
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
-        self.scheduler = Scheduler(self.sweep, self._crew, self._chosen)
+        self.scheduler = Scheduler(self.sweep, self._executor, self._chosen)
         background = partial(self.scheduler.background, self.runner.work)
         self.runtime = self.config.runtime(self._flight, background, self.scheduler.start, scheduler=self._chosen)
         self.registry = TagRegistry(self.make_combiner, self.runtime.fast_path)
@@ -100,5 +109,25 @@ class BaseEngine(ABC, Generic[L]):
     def sweep(self) -> Any:
         """Do the background work of all tags in use. The scheduler calls this every second."""
 
+    @abstractmethod
+    def after_fork(self) -> None:
+        """Begin anew in a forked child."""
+
+    def unpublish(self) -> None:
+        """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
+        self.registry.unpublish()
+
+    def settle(self) -> None:
+        """After such a fork, in the parent: publish the numbers again."""
+        self.registry.settle()
+
     def __repr__(self) -> str:
         return self.config.described(self.face)
+
+
+#: The engines of this process that are not closed: they begin anew in a forked child, and are closed at exit.
+OPEN_ENGINES: weakref.WeakSet[BaseEngine[Any]] = living(
+    lambda each: each.after_fork(),
+    unseen=lambda each: each.unpublish(),
+    unseen_over=lambda each: each.settle(),
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -18,10 +17,11 @@ from issuer.core.steps import Steps
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls.blocking import EngineCalls
 from issuer.engine.scheduler import Chosen, Threads
 from issuer.errors import IssuerError
-from issuer.forks import living, notice
+from issuer.forks import notice
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
 from issuer.plugins.chain import Chain
@@ -33,9 +33,11 @@ class Engine(EngineCalls):
     """An Issuer without its public methods; see BaseEngine."""
 
     face = "Issuer"
-    _crew = Threads
+    _executor = Threads
     _flight = staticmethod(new_flight)
     _care = Care
+    _chain = Chain
+    _runner = Runner
     care: Care
     runner: Runner
 
@@ -46,12 +48,9 @@ class Engine(EngineCalls):
         chosen: Chosen,
         publish: Callable[[dict[str, Iterator[int]]], object],
     ) -> None:
-        """`publish`: called with the numbers that `next` may take directly, by tag. Called again after a fork."""
-        super().__init__(config, Chain(config.plugins) if config.plugins else None, chosen)
-        self.runner = Runner(config.store, redis, config.settings.store_timeout)
+        """`lay_open`: called with the numbers that `next` may take directly, by tag. Called again after a fork."""
         self._publish = publish
-        self.start()
-        _living.add(self)
+        super().__init__(config, redis, chosen)
 
     def start(self) -> None:
         """Create everything that belongs to one process."""
@@ -104,10 +103,7 @@ class Engine(EngineCalls):
     def sweep(self) -> None:
         """Do the background work of all tags in use. The scheduler calls this every second."""
         if self.care.sweep():
-            self.scheduler.background(self._refresh)
-
-    def _refresh(self) -> None:
-        self.care.refresh()
+            self.scheduler.background(self.care.refresh)
 
     # ------------------------------------------------------------------ end and forks
 
@@ -122,7 +118,7 @@ class Engine(EngineCalls):
         with ExitStack() as ends:
             # Runs in the reverse order, each even if others fail.
             ends.callback(self.config.events.call_periodic, at_once=True)
-            ends.callback(_living.discard, self)
+            ends.callback(OPEN_ENGINES.discard, self)
             ends.callback(self.runner.pool.close)
             if self.config.own_store:
                 ends.callback(self.config.store.close)
@@ -145,27 +141,12 @@ class Engine(EngineCalls):
         self.start()
         self.config.store.after_fork()
 
-    def unpublish(self) -> None:
-        """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
-        self.registry.unpublish()
-
-    def settle(self) -> None:
-        """After such a fork, in the parent: publish the numbers again."""
-        self.registry.settle()
-
-
-#: The engine of each open Issuer of this process, for the reset in a forked child, and for the close at exit.
-_living: weakref.WeakSet[Engine] = living(
-    lambda each: each.after_fork(),
-    unseen=lambda each: each.unpublish(),
-    unseen_over=lambda each: each.settle(),
-)
-
 
 def close_all() -> None:
-    """Close all open issuers at exit, so that unused numbers are returned."""
-    for engine in list(_living):
-        engine.close()
+    """Close all open issuers at exit, so that unused numbers are given back."""
+    for engine in list(OPEN_ENGINES):
+        if isinstance(engine, Engine):
+            engine.close()
 
 
 atexit.register(close_all)

@@ -11,8 +11,7 @@ import pytest
 import redis
 
 import issuer
-from issuer.engine import aio as async_engine
-from issuer.engine import blocking as engine
+from issuer.engine.base import OPEN_ENGINES
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
@@ -271,9 +270,9 @@ def test_a_process_that_starts_with_the_store_down_draws_what_is_in_redis_and_fa
 
 
 def test_issuers_that_are_closed_are_forgotten(connect: Connect) -> None:
-    before = set(engine._living), set(async_engine._living)
+    before = set(OPEN_ENGINES)
     for _ in range(20):  # closing while the scheduler starts a job must not kill its thread
         with connect(redis="none", store="memory://") as ids:
             ids.create("a")
             ids.next("a")
-    assert (set(engine._living), set(async_engine._living)) == before
+    assert set(OPEN_ENGINES) == before

@@ -26,7 +26,7 @@ from issuer.core.supply.extend import Election, Extension, extend
 from issuer.core.supply.local_buffer import FastPath, LocalBuffer
 from issuer.core.supply.mode import Mode
 from issuer.drivers.blocking.combiner import Combiner
-from issuer.engine import blocking as engine
+from issuer.engine.base import OPEN_ENGINES
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import redis_key
 from issuer_persistence.errors import StoreError
@@ -259,7 +259,7 @@ class IssuerMachine(RuleBasedStateMachine):
     @rule(process=processes)
     def crash(self, process: int) -> None:
         self.ids[process].engine.registry.closed = True  # nothing is given back
-        engine._living.discard(self.ids[process].engine)
+        OPEN_ENGINES.discard(self.ids[process].engine)
         self.renew(process)
 
     @rule(process=processes, kind=kinds)
@@ -376,5 +376,5 @@ class IssuerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for ids in (*self.ids, self.operator):
             ids.engine.registry.closed = True
-            engine._living.discard(ids.engine)
+            OPEN_ENGINES.discard(ids.engine)
         self.ends.close()

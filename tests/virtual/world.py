@@ -8,7 +8,7 @@ from greenlet import GreenletExit
 
 import issuer
 from issuer import Issuer
-from issuer.engine import blocking as engine
+from issuer.engine.base import OPEN_ENGINES
 from tests.colours import COLOURS, Awaited, _opened
 from tests.faults.hanging import HangingStore
 from tests.virtual.turns import Turns, virtual
@@ -107,10 +107,10 @@ class World:
 def world(colour: str, seed: int = 0) -> Iterator[World]:
     """Make a world of that colour; the seed names the order of events."""
     assert colour in COLOURS
-    living = set(engine._living)
+    living = set(OPEN_ENGINES)
     try:
         with virtual(seed) as turns:
             yield World(turns, colour)
     finally:
-        for ids in set(engine._living) - living:  # of a test that failed: nothing of it works any more
-            engine._living.discard(ids)
+        for ids in set(OPEN_ENGINES) - living:  # of a test that failed: nothing of it works any more
+            OPEN_ENGINES.discard(ids)
