@@ -48,7 +48,7 @@ class Engine(EngineCalls):
         chosen: Chosen,
         publish: Callable[[dict[str, Iterator[int]]], object],
     ) -> None:
-        """`lay_open`: called with the numbers that `next` may take directly, by tag. Called again after a fork."""
+        """`publish`: called with the numbers that `next` may take directly, by tag. Called again after a fork."""
         self._publish = publish
         super().__init__(config, redis, chosen)
 
