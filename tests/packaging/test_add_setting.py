@@ -44,7 +44,7 @@ PLACES = (
     ),
 )
 
-_FACES = ("issuer/api/blocking.py", "issuer/api/aio.py")
+_CALLS = "issuer/api/calls/aio.py"
 _RECORDS = "persistence/issuer_persistence/records.py"
 _ABOUT = "            example: Example, 0..9.\n"
 _SCHEMA = "persistence/issuer_persistence/sqlite/schema.py"
@@ -69,18 +69,12 @@ TAG_PLACES = (
     ),
     Place("issuer/operations/tag_options.py", "    description: str | None", "    example: int | None = None\n"),
     # The parameters and their descriptions.
-    *(
-        Place(face, before, lines)
-        for face in _FACES
-        for before, lines in (
-            ('        description: str = "",', "        example: int = 0,\n"),
-            ("        description: str | None", "        example: int | None = None,\n"),
-            ("            description: Text for operators, at most 1000 bytes.\n            exist", _ABOUT),
-            ("            description: Text for operators, at most 1000 bytes.\n            timeout", _ABOUT),
-            ("description, given)\n        deadline", "example, "),
-            ("description, given)\n        return", "example, "),
-        )
-    ),
+    Place(_CALLS, '        description: str = "",', "        example: int = 0,\n"),
+    Place(_CALLS, "        description: str | None", "        example: int | None = None,\n"),
+    Place(_CALLS, "            description: Text for operators, at most 1000 bytes.\n            exist", _ABOUT),
+    Place(_CALLS, "            description: Text for operators, at most 1000 bytes.\n            timeout", _ABOUT),
+    Place(_CALLS, "description, given)\n        deadline", "example, "),
+    Place(_CALLS, "description, given)\n        return", "example, "),
     Place("docs/operate/operations.md", "| `description` |", "| `example` | 0..9 | 0 | an example |\n"),
 )
 
@@ -178,7 +172,8 @@ def test_a_new_setting_of_a_tag_is_written_in_as_few_places_as_the_list_has(scra
 
     for place in TAG_PLACES:
         add(scratch, place)
-    assert "`python -m tests.reference`" in listed
+    assert "`make generate` and `python -m tests.reference`" in listed
+    scratch.run("-m", "tests.generate")
     scratch.run("-m", "tests.reference")
 
     # Both interfaces, the command line and HTTP take it, keep it in a store, and refuse a wrong value.
