@@ -290,7 +290,10 @@ def halt(tag: str) -> Steps[None]:
 
 
 def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[str]]:
-    """Return the name of the tag and of its parts in the store or the journals. The tag may be in none of them."""
+    """Return the names of the tag and of its parts (its shards or series), from the store and the journals.
+
+    The tag itself may be in none of them.
+    """
     witnesses = said or {}
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is None and tag in witnesses:

@@ -70,8 +70,8 @@ class Audit:
         self._max = 0
         self._created = 0
         self._beyond: Position | None = None
-        #: The entry with the lowest `low` so far. The next entry ends lower than all of them, so it overlaps with
-        #: one of them only if it overlaps with this one.
+        #: The entry with the lowest `low` so far. Entries are read from the highest end downwards. So if the next entry
+        #: overlaps with any earlier one, it overlaps with this one.
         self._lowest: LedgerEntry | None = None
         self._hash: gateway.Hash | None = None
         self._buffers: list[_Buffer] = []

@@ -36,7 +36,8 @@ class Flight:
         self._me = me
         self.latch = latch
         self.begun = monotonic()
-        #: Empty until a thread or task starts and finishes the flight. `dict.setdefault` is atomic.
+        #: `started` is empty until a thread or task starts the flight, `finished` until the flight ends. They are dicts
+        #: because `setdefault` is atomic.
         self.started: dict[str, object] = {}
         self.finished: dict[str, object] = {}
         #: The error that the flight ended with. Only an Unavailable is worth a retry.
@@ -225,7 +226,7 @@ def public(steps: Steps[T], tag: str | None, store: Store | None = None) -> Step
         raise store_error(error, tag, store) from error
 
 
-#: Work of `SingleFlight.do` that takes longer counts as lost together with its thread. In seconds.
+#: After this many seconds, work of `SingleFlight.do` is given up, as its thread may have died. Another caller starts it.
 LONGEST = 30.0
 
 #: Highest `retry_after`, however long an outage lasts. In seconds.

@@ -56,7 +56,7 @@ class AsyncEngine(AsyncEngineCalls):
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
         super().start()
-        #: The combiner of each tag in use, for `next`. Empty while the process forks in a way that Python does not see.
+        #: The combiner of each tag in use, for `next`. Emptied by `unpublish` before uWSGI forks.
         self.combiners = self.registry.combiners
 
     def enter(self) -> None:

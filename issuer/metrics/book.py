@@ -204,7 +204,7 @@ class Book:
         return ()
 
     def call_periodic(self, at_once: bool) -> None:  # noqa: FBT001 - Observers passes it by position
-        """Read regularly: other processes may show the metrics of this one, and a rate needs two readings."""
+        """Read the state of the tags: a rate needs two readings, and other processes may show these metrics."""
         if at_once or monotonic() - self._read_at >= EVERY:
             self.read()
 

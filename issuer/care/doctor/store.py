@@ -11,7 +11,7 @@ from issuer.times import lasting as lasting_
 #: Value of SQLite's `synchronous` for FULL. With 1 (NORMAL), a power cut loses commits.
 FULL = 2
 
-#: Most tags that are reported one by one if the store is behind its journal.
+#: If the store is behind its journal, so many tags at most are reported one by one.
 MOST_LOST = 10
 
 #: Servers with data that a replica set needs: if one of three is down, two are a majority.

@@ -36,7 +36,10 @@ def upcoming(record: Tag, key: str | None) -> Steps[int]:
 
 
 def after(record: Tag, standing: int, key: str | None) -> Steps[int]:
-    """Return the counter after `standing`; with periods, within the current period by Redis's clock."""
+    """Return the counter value that follows `standing`, the last one that was issued.
+
+    If the tag begins anew each period, such as each day, it is a value of the current period by Redis's clock.
+    """
     periods = scheme_record.periods(record)
     if periods is not None:
         clock = yield from send(gateway.server_time(key or ""))

@@ -24,7 +24,7 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: Seconds between two checks of the clock and of the callers' deadlines. A deadline is noticed so much late at most.
+#: Seconds between two checks of the clock and of the callers' deadlines. A caller's error comes this much late at most.
 LOOK_EVERY = 0.025
 
 #: Most numbers of one draw. The replies to a server's clients are packed without a pause, in 0.1 us each.

@@ -105,7 +105,7 @@ class Runner:
         drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
     def within(self, calls: int = 0) -> bool:
-        """Whether this thread is inside more than `calls` runs, or is calling the same store."""
+        """Whether this thread is in more than `calls` runs of this runner or calls of its store."""
         others = (each for each in callees(_CALLS, within=run_in_thread.__code__))
         own = (each is self or (isinstance(each, StorePool) and each.store.url == self.store.url) for each in others)
         return sum(own) > calls

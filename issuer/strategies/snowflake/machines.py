@@ -217,7 +217,7 @@ class LeasedMachines(Machines):
         return self._tenure(tenure.machine, floor, max(ceiling, tenure.ceiling), sent)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Return the number. It can be claimed at once, for timestamps above `used`."""
+        """Give the machine number back. Another process can claim it at once, for timestamps above `used`."""
         released = yield from send(machine_scripts.machine_release(self._key, tenure.machine, self._token, used))
         if released.status not in ("free", "lost"):
             raise self._refused(released)

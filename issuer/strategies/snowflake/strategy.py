@@ -216,7 +216,7 @@ class Snowflake(Strategy):
         """Wait for the next millisecond, or for a clock that is slightly behind."""
         late = ns / 1e9 > deadline.left()
         if ns > _MS:
-            # The previous holder was killed, and its ceiling is this far in the future. The clock is fine.
+            # A process that was killed leaves a ceiling up to AHEAD milliseconds in the future. Then the clock is fine.
             starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer")
 
-#: The oldest SQLite library with which this is tested: RETURNING, and the end of several WAL races.
+#: The oldest SQLite that is accepted: it has RETURNING, and several faults of its write-ahead log are mended in it.
 OLDEST = (3, 35)
 
 #: How long a fork, or `close`, waits for a call of another thread, in seconds: FORK_GRACE after the deadline of the
