@@ -226,7 +226,7 @@ def public(steps: Steps[T], tag: str | None, store: Store | None = None) -> Step
         raise store_error(error, tag, store) from error
 
 
-#: After this many seconds, work of `SingleFlight.do` is given up, as its thread may have died. Another caller starts it.
+#: After this many seconds, work of `SingleFlight.do` is given up, and another caller starts it: its thread may be dead.
 LONGEST = 30.0
 
 #: Highest `retry_after`, however long an outage lasts. In seconds.
