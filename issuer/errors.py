@@ -212,9 +212,9 @@ class Refused(IssuerError, code="refused"):
 
 
 class TransformFailed(IssuerError, code="transform_failed"):
-    """A plugin that changes numbers failed. The numbers that it did not change were drawn, and are gaps.
+    """A plugin that changes numbers failed. The numbers that were drawn but not yet changed are gaps.
 
-    These numbers are not returned unchanged, because the plugin may change another number into one of them.
+    They are not returned as they are: a changed number of another call could have the same value.
 
     Attributes:
         plugin: Names of the plugins that failed.

@@ -33,7 +33,8 @@ REDIS_CONNECTIONS = 32
 WORKERS_MOST = 256
 _PORTS = 65536
 
-#: If an elected loader takes this many seconds longer than the store's timeout, it is replaced.
+#: Redis lets one process load the next segment. If it takes this many seconds longer than the store's timeout, another
+#: process may load.
 GRACE = 1.0
 
 #: An unknown variable this similar to one of ours counts as misspelt; 1 means equal. One wrong letter of five gives

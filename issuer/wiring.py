@@ -204,7 +204,7 @@ def _parts(
     *,
     connections: Callable[[object, float, int], T | None],
 ) -> tuple[IssuerConfig, T | None, Measure]:
-    """Put together what both interfaces need. Errors that need no store are raised before a store is opened.
+    """Make what Issuer and AsyncIssuer need. Invalid settings are reported before a store is opened.
 
     Args:
         arguments: Arguments of `connect`. Which of them are settings is defined in `issuer.settings`.

@@ -174,7 +174,8 @@ class _Story:
         after = [call.first for call in calls if call.first > self._top]
         if after and not self._resumed:
             self._resumed = True
-            # Show the start of its segment: another process may have drawn a lower number that is not recorded yet.
+            # Show where the segment of `first` starts: another process may have drawn a lower number of it that is not
+            # recorded yet.
             first = min(after)
             above = next((one.first for one in [*self._segments, *loaded] if one.first <= first <= one.last), first) - 1
             found = f"after {self._before}, numbers go on above {above}"

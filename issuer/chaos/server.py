@@ -85,7 +85,7 @@ class RedisServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process exists, perhaps stopped by a signal."""
+        """Whether the process exists. It may be paused by a signal."""
         return self.pid is not None
 
     def client(self, **options: Any) -> redis.Redis:

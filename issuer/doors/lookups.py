@@ -40,7 +40,7 @@ class LookUps:
         self._missed: dict[str, tuple[float, UnknownTag]] = {}
 
     async def look_up(self, tag: str, timeout: float | None = None, *, draws: bool = True) -> None:
-        """Return if the tag exists, or if the store does not answer in time.
+        """Raise UnknownTag if the tag does not exist. If the store does not answer in time, the tag counts as there.
 
         Args:
             tag: Name of the tag.

@@ -100,7 +100,7 @@ def replicas(info: dict[str, str]) -> list[dict[str, str]]:
 
 
 def master_of(name: str, key: str) -> RedisCall[tuple[str, int] | None]:
-    """Request the address of the named master from a Sentinel. None if unknown. `key`: for messages."""
+    """Request the address of the named master from a Sentinel. None if unknown. `key`: the key that errors name."""
     return RedisCall(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
 
 

@@ -102,7 +102,7 @@ class Scheme:
         return self._layout.compose(sequence=sequence, shard=shard, app=self._app)
 
     def decode(self, value: int) -> Decoded:
-        """Return the parts of a number that users see. Raises NotDecodable."""
+        """Return the parts of a number, given as users see it. Raises NotDecodable."""
         self._check_range(value)
         if self._shards is not None:
             parts = self._layout.decompose(value)

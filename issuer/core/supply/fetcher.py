@@ -175,7 +175,8 @@ class Fetcher:
         if rest:
             yield from sleep(min(rest, deadline.left()))
         if rest and deadline.left() <= 0:
-            # Not started, so it is no failure. Otherwise callers with little time would extend the pause without end.
+            # The fetch never started, so it is no failure. Each failure makes the pause before the next try longer, and
+            # callers with very short timeouts would make it longer for ever.
             flight.finish(progress=False)
         elif not self._runtime.background(partial(self.fly, flight)):
             if deadline.left() > 0 and flight.start():

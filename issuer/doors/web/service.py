@@ -21,7 +21,7 @@ LOOK_FOR: Final = 1.0
 #: Seconds that a reply waits for a check. Kubernetes counts a probe without a reply within 1 s as failed.
 LOOK_WAITED_FOR: Final = 0.5
 
-#: Seconds for which a tag counts as one without texts. A format that another process sets is used after this time.
+#: For so many seconds this process takes a tag to have no format. After that it sees a format that another has set.
 PLAIN_FOR: Final = 1.0
 #: Largest number of tags for which this is remembered.
 _PLAIN_MOST: Final = 10_000

@@ -456,7 +456,7 @@ class AsyncCombiner:
 
     def _hand_to_tasks(self, futures: Sequence[asyncio.Future[int]], numbers: Sequence[int]) -> None:
         if self._by_others:
-            # They call the strategy themselves.
+            # The tag has a strategy and no counter. On this error, each waiting task calls the strategy itself.
             fail(futures, lambda: OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag))
         else:
             self.loop.call_soon(hand_out, futures, numbers)

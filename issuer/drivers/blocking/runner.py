@@ -129,7 +129,7 @@ class Runner:
 
 
 def run_in_thread(runner: Runner, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-    """Run a strategy's steps, which run in a thread of the store pool."""
+    """Run the steps of a strategy that blocks. The caller is in a thread of the store pool."""
     return runner.run(steps, deadline, tag)
 
 

@@ -88,7 +88,7 @@ class Properties:
         self._check_lock()
 
     def _check_lock(self) -> None:
-        if self._lock is None:  # the renewal of a stopped process: another process may have the file
+        if self._lock is None:  # this process was stopped, and another may have the file
             raise LockLost(f"{self.path} is no longer locked by this process, so another process may use it")
         try:
             os.utime(self._lock)

@@ -66,7 +66,7 @@ class FixedMachine(Machines):
             self._file.unlock()
             return None
 
-    def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - it has one number only
+    def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - there is one machine number only
         """Record the last timestamp used, and release the lock."""
 
         def released() -> None:

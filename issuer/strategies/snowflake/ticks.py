@@ -121,7 +121,7 @@ class Ticks:
             return True
 
     def drop(self) -> None:
-        """Stop making numbers: the tenure is lost."""
+        """Stop making numbers: this process no longer holds its machine number."""
         with self._lock.thread, self._lock.call():
             self.tenure = None
             self._moment = _nothing()

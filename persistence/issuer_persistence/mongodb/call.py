@@ -78,7 +78,7 @@ _OURS: Document = {
 
 
 def our_tag(tag: str, condition: Document) -> Document:
-    """Return the filter for a change: the form of a tag's document, and the given condition.
+    """Return the filter of an update: the condition, and the fields and types that a tag's document has.
 
     A document of another form never matches. So no document of another program is changed, and no float is counted up.
     The contents of a scheme are checked only when it is read.

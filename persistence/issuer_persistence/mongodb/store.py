@@ -111,7 +111,7 @@ class MongoStore(Store):
         self._collections: server.Collections | None = None
         self._indexed = False
         self._attempts = Attempts()
-        # True after a failed call. If writes reach no majority, each reservation would be a gap.
+        # True after a failed call. Then the next reservation first checks that writes reach a majority.
         self._doubtful = False
         # Last known record of each tag. The filter of the next reservation has its step and limit. So a reservation
         # needs no read before it, and a reservation with an outdated step matches nothing.

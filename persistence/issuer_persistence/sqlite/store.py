@@ -269,7 +269,7 @@ class SQLiteStore(TransactionalStore):
         """
 
     def close(self) -> None:
-        """Reject later calls with Misconfigured. Wait for a call of another thread, as a fork does."""
+        """Wait for a call of another thread that is running, and reject later calls with Misconfigured."""
         self._refusal = self._refusal or "the store was closed"
         if self._lock.acquire(timeout=self._patience()):
             self._lock.release()
