@@ -25,18 +25,22 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "children"),
+    [*((kind, 4) for kind in KINDS), ("leased", 0)],
+    ids=[*KINDS, "leased, and its child only ends"],
+)
 def test_no_number_comes_twice_after_a_fork_in_c(
-    kind: str, redis_server: RedisServer, redis_url: str, tmp_path: Path
+    kind: str, children: int, redis_server: RedisServer, redis_url: str, tmp_path: Path
 ) -> None:
     assert redis_server.running
     redis, store = "none" if kind == "direct" else redis_url, f"sqlite:///{tmp_path / 'ids.db'}"
     with issuer.connect(redis=redis, store=store, scheduler=None) as ids:
         ids.create("t", **KINDS[kind])
-    line = [sys.executable, str(APP), redis, store, kind, "4", "700"]
+    line = [sys.executable, str(APP), redis, store, kind, str(children), "700"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert [len(each) for each in told] == [10 + 6 * 700, *[700] * 4, 0]
+    assert [len(each) for each in told] == [10 + (children + 1) * 700, *[700] * children, 0, 20]
     assert repeats(chain.from_iterable(told)) == []
     assert all(each == sorted(each) for each in told)
