@@ -61,27 +61,29 @@ class Executor(ABC):
         """Start a timer, or replace it."""
 
     @abstractmethod
-    def run(self, job: Job) -> bool:
-        """Run the job at once. False if that is impossible. APScheduler would take 0.3 ms longer."""
+    def run(self, job: Job, ended: Callable[[], object] = bool) -> bool:
+        """Run the job at once. False if that is impossible. APScheduler would take 0.3 ms longer.
+
+        `ended`: called after the job, also if it failed, or was cancelled before it began.
+        """
 
     @abstractmethod
     def close(self) -> None:
         """Stop the timer, and accept no more jobs. Running jobs continue."""
 
     def start(self, timer: BaseScheduler, sweep: Job) -> None:
-        """Start the timer. `sweep` calls `swept` at its end; the next one does not start before that."""
+        """Start the timer. The next sweep does not start before the last one has ended."""
 
         def sweep_aside() -> None:
             if not self._sweeping:
                 self._sweeping = True
-                if not self.run(sweep):
-                    self.swept()
+                if not self.run(sweep, self._swept):
+                    self._swept()
 
         every(timer, sweep_aside, EXECUTOR)
         timer.start()
 
-    def swept(self) -> None:
-        """Record the end of a sweep."""
+    def _swept(self) -> None:
         self._sweeping = False
 
 
@@ -152,20 +154,13 @@ class Threads(Executor):
 
     def begin(self, sweep: Job) -> None:
         """Start a timer with a thread of its own."""
-
-        def swept() -> None:
-            try:
-                sweep()
-            finally:
-                self.swept()
-
         timer = _Timer(**_options())
-        self.start(timer, swept)
+        self.start(timer, sweep)
         self._timer = timer
 
-    def run(self, job: Job) -> bool:
+    def run(self, job: Job, ended: Callable[[], object] = bool) -> bool:
         """Run the job in a thread."""
-        return self._crew.put(partial(_done, job))
+        return self._crew.put(partial(_done, job, ended))
 
     def close(self) -> None:
         """Stop the timer. Threads end after their jobs."""
@@ -188,25 +183,20 @@ class Tasks(Executor):
         """Whether the timer's loop runs."""
         return self._timer is not None and bool(self._timer.running) and self._loop.is_running()
 
-    def begin(self, sweep: Callable[[], Any]) -> None:
+    def begin(self, sweep: Job) -> None:
         """Start a timer in this loop."""
-
-        async def swept() -> None:
-            try:
-                await sweep()
-            finally:
-                self.swept()
-
         timer = AsyncIOScheduler(event_loop=self._loop, **_options())
-        self.start(timer, swept)
+        self.start(timer, sweep)
         self._timer = timer
 
-    def run(self, job: Callable[[], Any]) -> bool:
+    def run(self, job: Callable[[], Any], ended: Callable[[], object] = bool) -> bool:
         """Run the job as a task."""
         task = self._loop.create_task(job())
         self._tasks.add(task)  # a loop holds its tasks by weak references only
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_tell)
+        # Not at the end of the coroutine: a task that is cancelled before its first step runs nothing of it.
+        task.add_done_callback(lambda _: ended())
         return True
 
     def close(self) -> None:
@@ -223,11 +213,13 @@ class Tasks(Executor):
             await asyncio.wait(tasks, timeout=1)
 
 
-def _done(job: Job) -> None:
+def _done(job: Job, ended: Callable[[], object]) -> None:
     try:
         job()
     except BaseException:  # in our own thread nobody else would see it
         log.exception("a job failed")
+    finally:
+        ended()
 
 
 def _tell(job: asyncio.Task[Any]) -> None:

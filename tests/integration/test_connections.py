@@ -1,6 +1,7 @@
 """Connections to Redis: never more than the setting, whatever is asked, and calls wait for one in their order."""
 
 import asyncio
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,6 +88,38 @@ def test_the_reply_to_a_call_that_was_cancelled_is_not_taken_for_the_next_ones(
             assert [(await ids.peek(tag)).counter for tag in (TAGS[1], TAGS[0])] == [102, 2]
 
     run(main(), timeout=240.0)
+
+
+class Interrupted(BaseException):
+    """What the handler of a signal raises."""
+
+
+def test_the_reply_to_a_call_that_a_signal_has_interrupted_is_not_taken_for_the_next_ones(
+    redis_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def send(to: int) -> None:
+        until(lambda: redis_proxy.held)
+        signal.pthread_kill(to, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with issuer.connect(**settings(redis_proxy.url, tmp_path, redis_connections=1, scheduler=None)) as ids:
+            for number, tag in enumerate(TAGS[:2]):
+                ids.create(tag, start=100 * number + 1)
+                ids.next(tag)
+            redis_proxy.hold(times=1)
+            sender = threading.Thread(target=send, args=(threading.get_ident(),))
+            sender.start()
+            with pytest.raises(Interrupted):
+                ids.peek(TAGS[0])
+            sender.join()
+            redis_proxy.release()
+            assert [ids.peek(tag).counter for tag in (TAGS[1], TAGS[0])] == [102, 2]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_call_that_waits_for_a_connection_gives_up_in_its_time(redis_proxy: FaultProxy, tmp_path: Path) -> None:

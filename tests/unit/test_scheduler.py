@@ -1,0 +1,41 @@
+"""The timer of the sweeps."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from issuer.engine import scheduler
+from issuer.engine.scheduler import Tasks
+from tests.waiting import eventually, run
+
+
+def test_a_sweep_that_is_cancelled_before_it_begins_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a program that cancels all tasks of its loop, and goes on."""
+    monkeypatch.setattr(scheduler, "SWEEP_EVERY", 0.01)
+    made: list[asyncio.Task[Any]] = []
+    swept: list[asyncio.Task[Any] | None] = []
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        made.append(task)
+        if len(made) == 1:
+            task.cancel()
+        return task
+
+    async def sweep() -> None:
+        swept.append(asyncio.current_task())
+
+    async def main() -> None:
+        tasks = Tasks()
+        asyncio.get_running_loop().set_task_factory(make)  # type: ignore[arg-type]  # of any coroutine here
+        tasks.begin(sweep)
+        await eventually(lambda: len(swept) > 1)
+        asyncio.get_running_loop().set_task_factory(None)
+        tasks.close()
+        await tasks.cancel()
+        assert made[0].cancelled()
+        assert made[0] not in swept
+
+    run(main(), 120)
