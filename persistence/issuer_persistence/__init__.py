@@ -1,1 +1,1 @@
-"""Stores, which reserve ranges of numbers durably. `issuer` imports this package, never the other way round."""
+"""Stores, which reserve ranges of numbers durably. This package imports nothing of `issuer`."""

@@ -4,11 +4,11 @@ These rules hold for every method of every store:
 
 - A call that exceeds `timeout` raises `Unconfirmed`, but can still take effect later. Numbers may be used only if the
   call that reserved them returned.
-- An argument out of its range raises ValueError before anything is requested. `reserve` and `hand_back` check theirs
-  here, and call `reserve_checked` and `hand_back_checked` of the store. `TagSettings` and `TagChanges` check their
-  values when they are created.
+- An argument out of its range raises ValueError before the call uses the store. `Store` itself checks the arguments of
+  `reserve` and `hand_back`, then calls `reserve_checked` and `hand_back_checked` of the subclass. `TagSettings` and
+  `TagChanges` check their values when they are created.
 - Methods can be called by several threads at once, and by several processes on the same store.
-- A store raises only the errors of `issuer_persistence.errors`. The error of its driver is chained.
+- A store raises only the errors of `issuer_persistence.errors`. The driver's own error is chained to them.
 - A call that raises an error other than `Unconfirmed` has changed nothing.
 - Every change of a record writes a new random `version` and the current time as `timestamp`.
 - Numbers are exact integers in 0..2^63-1. A store checks this range when it reads numbers.
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class CallDeadline:
-    """Moment at which a call stops waiting and raises Unconfirmed.
+    """Time limit of one call to a store. After the limit the call raises Unconfirmed.
 
     Args:
-        timeout: Time from now in seconds.
+        timeout: Time limit in seconds, from now.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -59,12 +59,12 @@ class CallDeadline:
 
 
 class Store(ABC):
-    """Keeps the tags durably and reserves ranges. The rules at the top of the module hold for every method.
+    """A durable store that keeps tags and reserves ranges. Its methods follow the rules at the top of this module.
 
     Attributes:
         shared: True if several processes can use the store at the same time. False for `memory://`.
-        in_file: True if a URL `scheme:///path` of the store names the one file that holds its data. A relative path in
-            a settings file is then relative to that file.
+        in_file: True if the store keeps its data in one file, and its URL is `scheme:///path`. If a settings file has
+            such a URL, a relative path starts at the directory of the settings file.
     """
 
     shared: bool = True
@@ -72,7 +72,7 @@ class Store(ABC):
 
     @classmethod
     def open(cls, url: str) -> Store:
-        """Return the store at a URL. Called for a scheme that an entry point of the group `issuer.stores` registers.
+        """Return the store at a URL. It is called for URL schemes registered as entry points `issuer.stores`.
 
         Args:
             url: URL of the store, with its scheme.
@@ -89,10 +89,10 @@ class Store(ABC):
 
     @abstractmethod
     def store_id(self, *, timeout: float) -> str:
-        """Return the random id of the store. It is created at the first write. "" if nothing was written yet.
+        """Return the random id of the store, or "" if nothing was written to the store yet.
 
-        Create the id with `records.fresh_version`. If Redis holds a store id in any other form, it is treated as
-        damaged.
+        A store creates the id at its first write, with `records.fresh_version`. Redis also holds the id: a value of
+        another form there counts as damaged.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -102,7 +102,7 @@ class Store(ABC):
         """
 
     def made_id(self, *, timeout: float) -> str:
-        """Return the id of the store. If the store has no id yet, create it.
+        """Return the id of the store. If there is none yet, create it.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -133,8 +133,7 @@ class Store(ABC):
             TagPresent: The tag exists.
             LeaseOnStrict: The order is strict and `lease` is above 0.
             LimitHit: A deleted tag of this name has used all numbers up to the new limit.
-            SchemeMismatch: The deleted tag of this name had another strategy, restart, scramble, stride or
-                shards.
+            SchemeMismatch: The scheme of the deleted tag had another strategy, restart, scramble, stride or shards.
         """
 
     @abstractmethod
@@ -172,12 +171,11 @@ class Store(ABC):
             purpose: Purpose of the reservation, for the ledger entry.
             at_least: Highest number that the caller knows to be reserved, 0..2^63-1. If `max` is lower, raise
                 MaxBehind.
-            exact: If True, raise LimitHit if fewer than n numbers are left. If False, reserve the numbers that are
-                left.
+            exact: What to do if fewer than n numbers are left. True: raise LimitHit. False: reserve those numbers.
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
-            The reserved numbers, which belong to the caller alone.
+            The reserved numbers. No other caller gets them.
 
         Raises:
             TagMissing: The tag was never created, or was deleted.
@@ -195,7 +193,7 @@ class Store(ABC):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """Reserve numbers. `reserve` calls this method with checked arguments, and describes what it does.
+        """Reserve numbers. `reserve` checks the arguments and calls this method. See there for the rules.
 
         Args:
             tag: Name of the tag.
@@ -207,13 +205,13 @@ class Store(ABC):
         """
 
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        """Return unused numbers to the store: those after `used`, up to the end of the last reservation.
+        """Return unused numbers to the store: all after `used`, up to the end of the last reservation.
 
         The caller must not have issued any of these numbers, and must have discarded them before the call.
 
-        First the store shortens each ledger entry. Then it lowers `max` to `used`, but only if `max` and `version` are
-        still those of the last reservation. If `used` is lower than the `low` of the first reservation, this `low` is
-        used instead.
+        First the store shortens each ledger entry. Then, if `max` and `version` are still those of the last
+        reservation, it lowers `max` to `used`. If `used` is lower than the `low` of the first reservation, this `low`
+        is used instead.
 
         Args:
             held: Contiguous reservations of one tag, the oldest first.
@@ -221,8 +219,8 @@ class Store(ABC):
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
-            True if the numbers were returned. False if they are a gap, because another caller has reserved numbers in
-            the meantime.
+            True if the numbers were returned. False if another caller has reserved higher numbers in the meantime: then
+            nobody ever gets the unused numbers.
 
         Raises:
             Unconfirmed: The store did not answer in time. Do not use the numbers, because they may have been returned.
@@ -238,10 +236,10 @@ class Store(ABC):
         """Return numbers to the store. `hand_back` calls this method after it has checked the arguments.
 
         Args:
-            held: The reservations. `max` may be lowered only if `max` and `version` of the record are those of the
-                last one.
-            highs: New `high` of each ledger entry, by id. An entry's `high` is only lowered, never raised.
-            rest: New `max`.
+            held: The reservations. If `max` and `version` of the record are no longer those of the last reservation,
+                `max` must not be lowered.
+            highs: New `high` of each ledger entry, by id. The store never raises the `high` of an entry.
+            rest: New `max` of the tag.
             timeout: Longest duration of the call in seconds, above 0.
         """
 
@@ -249,20 +247,19 @@ class Store(ABC):
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """Change settings of a tag. None leaves a setting unchanged.
 
-        `raise_to` raises `max` to at least that number. `scheme` replaces the whole scheme. If `seen` is given, the
-        record must still have that version. A caller that derives the new scheme from the old scheme must pass `seen`.
-        A `lease` can be changed to 0, but not back to None.
+        If a caller derives the new scheme from the old scheme, it must pass `seen`, the version of the record that it
+        has read. A `lease` can be changed to 0, but not back to None.
 
         Args:
             tag: Name of the tag.
-            changes: New settings.
+            changes: New settings, see `TagChanges`.
             timeout: Longest duration of the call in seconds, above 0.
 
         Raises:
             TagMissing: The tag was never created, or was deleted.
             LeaseOnStrict: The tag is strict and `lease` is above 0.
             LimitTooLow: With these changes, the limit would be lower than `max`.
-            VersionMoved: The version of the record is not `seen`.
+            VersionMoved: The record has changed: its version is not `seen`.
         """
 
     @abstractmethod
@@ -283,7 +280,7 @@ class Store(ABC):
 
         Args:
             tag: Name of the tag.
-            below: Halt the tag only if `max` is lower than this number. None means always.
+            below: Halt the tag only if its `max` is lower than this number. None means always.
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
@@ -299,8 +296,8 @@ class Store(ABC):
 
         Args:
             tag: Name of the tag.
-            at_least: Highest number known to be reserved. It can be higher than the limit. The limit then does not
-                change, and no number is left.
+            at_least: Highest number known to be reserved. If it is higher than the limit, the limit does not change,
+                and no number is left.
             timeout: Longest duration of the call in seconds, above 0.
 
         Raises:
@@ -309,11 +306,11 @@ class Store(ABC):
 
     @abstractmethod
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
-        """Return the newest ledger entries of a tag, those with the highest numbers first.
+        """Return the newest ledger entries of a tag. Entries with higher numbers come first.
 
         Args:
             tag: Name of the tag.
-            newest: How many entries at most.
+            newest: Highest number of entries to return.
             timeout: Longest duration of the call in seconds, above 0.
         """
 
@@ -324,8 +321,8 @@ class Store(ABC):
         """Return a page of a tag's ledger, sorted by high, low and id.
 
         The store must find the page by an index, so that every page takes the same time. An entry that does not change
-        while the pages are read is on exactly one page. When numbers are returned, their entry gets a lower `high`, and
-        so another position. A damaged entry must not prevent the other entries from being returned.
+        while the pages are read is on exactly one page. If numbers are returned in the meantime, the `high` of their
+        entry is lowered, and its position changes. If an entry is damaged, the others must still be returned.
 
         Args:
             tag: Name of the tag.
@@ -350,10 +347,10 @@ class Store(ABC):
 
     @abstractmethod
     def prune(self, *, before: int, timeout: float) -> int:
-        """Delete old ledger entries, and return how many were deleted. The newest entry of each tag is kept.
+        """Delete old ledger entries, but keep the newest entry of each tag. Return how many were deleted.
 
         Args:
-            before: Time in ms since 1970. Older entries are deleted.
+            before: Time in ms since 1970. Entries from before this time are deleted.
             timeout: Longest duration of the call in seconds, above 0.
         """
 
@@ -368,7 +365,7 @@ class Store(ABC):
     def examine(self, *, timeout: float) -> StoreFacts:  # noqa: ARG002 - nothing is asked here
         """Return facts about the configuration of the store. Nothing is changed.
 
-        A store need not override this method.
+        This default knows only the kind of the store. A subclass can override it.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -376,10 +373,10 @@ class Store(ABC):
         return StoreFacts(kind=self.url.partition("://")[0])
 
     def upgrade(self, *, timeout: float) -> Upgrade:  # noqa: ARG002 - a layout that never changes is up to date
-        """Upgrade the schema to this version, and create the store if it does not exist.
+        """Upgrade the schema of the store to the newest version. If the store does not exist, create it.
 
-        The first write also upgrades the schema. Methods that only read never upgrade it. After an upgrade, programs of
-        older versions may reject the store.
+        The first write also upgrades the schema. Methods that only read never do. After an upgrade, programs of older
+        versions may reject the store.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -388,7 +385,7 @@ class Store(ABC):
 
     @abstractmethod
     def after_fork(self) -> None:
-        """Discard the parent's connections in a forked child, without closing them."""
+        """Forget the parent's connections in a forked child. Do not close them: the parent still uses them."""
 
     @abstractmethod
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-#: What the system says if a disk, or what a user may have of it, is full.
+#: Error numbers of the system for a full disk, or a user's full quota.
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -13,7 +13,7 @@ class StoreError(Exception):
 
 
 class Unconfirmed(StoreError):
-    """The store did not confirm the call in time, or its answer is not reliable. The call may have taken effect."""
+    """The store did not answer in time, or its answer is not reliable. The call may have taken effect or not."""
 
 
 class Full(Unconfirmed):
@@ -30,11 +30,11 @@ class Full(Unconfirmed):
 
 
 class Misconfigured(StoreError):
-    """The store cannot be used as it is configured. The message says what to change."""
+    """The store cannot be used, because it is configured wrongly. The message describes what to change."""
 
 
 class Corrupt(StoreError):
-    """A record has content that this program never writes. It was not changed.
+    """A record has content that no version of this program writes. The record was not changed.
 
     Attributes:
         tag: Name of the tag.
@@ -47,7 +47,7 @@ class Corrupt(StoreError):
 
 
 class Damaged(StoreError):
-    """A line of a journal was modified or damaged. No line of the file was used.
+    """A line of a journal was modified or damaged. So the whole file was ignored.
 
     Attributes:
         path: Path of the file.
@@ -69,7 +69,7 @@ class TagMissing(StoreError):
 
 
 class TagPresent(StoreError):
-    """The tag exists. It was not changed."""
+    """The tag to create exists already. It was not changed."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(f"tag {tag!r} exists")
@@ -77,7 +77,7 @@ class TagPresent(StoreError):
 
 
 class LimitHit(StoreError):
-    """Fewer numbers are left up to the tag's limit than were requested. Nothing was reserved."""
+    """The tag has fewer numbers left, up to its limit, than were requested. Nothing was reserved."""
 
     def __init__(self, tag: str, limit: int, maximum: int) -> None:
         super().__init__(f"tag {tag!r}: max {maximum} has reached the limit {limit}")
@@ -104,10 +104,7 @@ class LeaseOnStrict(StoreError):
 
 
 class SchemeMismatch(StoreError):
-    """A deleted tag cannot be created again with this scheme, because numbers could be issued twice.
-
-    Nothing was changed.
-    """
+    """A deleted tag cannot be created again with this scheme: numbers could be issued twice. Nothing was changed."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(
@@ -130,8 +127,8 @@ class MaxBehind(StoreError):
 
     Attributes:
         tag: Name of the tag.
-        max: Highest number reserved according to the store.
-        at_least: Number that is known to be reserved.
+        max: Highest reserved number in the store's record.
+        at_least: Higher number that Redis, a process or a journal knows to be reserved.
         certain: True if a journal confirms `at_least`.
     """
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Upgrade(NamedTuple):
-    """Versions of the store's schema before and after an upgrade. If the schema of a store never changes, both are 1.
+    """Result of an upgrade of a store's schema: the versions of its tables. Both are 1 if the store has one version.
 
     Attributes:
         before: Version before the upgrade. 0 if nothing was written yet.
@@ -28,8 +28,8 @@ class StoreFacts:
     Attributes:
         kind: Kind of store: "mongodb", "sqlite", "memory", or else the part of the URL before "://".
         version: Version of the server or library.
-        own_clock: False if the store uses the clock of this machine.
-        time: Time of the store's own clock, in ms since 1970. None if it has none, or if the server did not report it.
+        own_clock: True if the store has a clock of its own. False if it uses the clock of this machine.
+        time: Time of the store's own clock, in ms since 1970. None if unknown, or if there is no such clock.
         lasting: True if the data outlives the process.
         write_concern: Write concern that the store uses for its writes. The URL cannot change it.
         asked_concern: Write concern that the URL requests.
@@ -37,11 +37,11 @@ class StoreFacts:
         members: How many servers in the replica set hold data.
         retry_writes: True if the driver retries writes.
         service: Service that runs the server, recognized by its host names: "cosmos-ru" or "cosmos-vcore".
-        journal: Setting `journal_mode` of SQLite. This is not the journal of the issuer.
+        journal: Setting `journal_mode` of SQLite, which has nothing to do with the issuer's own journal.
         synchronous: Setting `synchronous` of SQLite.
         schema: Version of the schema. 0 if nothing was written yet.
         newest_schema: Version of the schema that this program writes.
-        open_elsewhere: True if a program that does not take the store's lock has the file open.
+        open_elsewhere: True if another program has the file open that does not respect the store's lock.
     """
 
     kind: str

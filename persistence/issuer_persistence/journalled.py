@@ -1,4 +1,4 @@
-"""A store with a journal."""
+"""A store that also writes each reservation to a journal, a file outside the store."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _SECOND_LOOK = 0.2
 
 
 class Journalled(Store):
-    """A store that appends every reservation, hand back and change of a tag to a journal.
+    """A store that appends to a journal each reservation, each return of numbers, and each change of a tag.
 
     If the line of a reservation cannot be written, the call raises Unconfirmed, and no caller gets the numbers. If the
     journal cannot be written at all, or belongs to another store, calls raise Misconfigured before they use the store.
 
     Args:
-        store: The store. `close` closes it.
+        store: Store that keeps the tags. `close` closes this store, too.
         path: Path of the journal.
-        rotate_at: Size in bytes after which the journal is rotated.
+        rotate_at: Size in bytes after which a new journal file is begun.
     """
 
     def __init__(self, store: Store, path: str | os.PathLike[str], *, rotate_at: int = ROTATE_AT) -> None:
         self._store = store
         self._journal = Journal(path, rotate_at=rotate_at)
         self.shared = store.shared
-        #: Tags whose record this process has compared with the journal.
+        #: Tags that this process has compared with the journal.
         self._compared: set[str] = set()
 
     @property
     def url(self) -> str:
-        """URL of the store."""
+        """URL of the inner store."""
         return self._store.url
 
     def store_id(self, *, timeout: float) -> str:
@@ -66,7 +66,7 @@ class Journalled(Store):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve_checked`. It returns when the journal's line is on the disk."""
+        """See `Store.reserve_checked`. The call returns after the journal's line is on the disk."""
         deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
         self._compare(tag, store_id, deadline)
@@ -78,7 +78,10 @@ class Journalled(Store):
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
     ) -> bool:
-        """See `Store.hand_back_checked`. The line is written last: without it, the journal's numbers are too high."""
+        """See `Store.hand_back_checked`. The journal comes last: if its line is lost, the journal's number is too high.
+
+        A journal's number that is too high only costs a gap. One that is too low would cost duplicates.
+        """
         deadline = CallDeadline(timeout)
         store_id = self._store.store_id(timeout=deadline.left())
         taken_back = self._store.hand_back(held, rest, timeout=deadline.left())
@@ -138,11 +141,11 @@ class Journalled(Store):
         self._store.close()
 
     def _compare(self, tag: str, store_id: str, deadline: CallDeadline, *, above: int = 0) -> None:
-        """Compare a tag with the journal, once per process. Raise MaxBehind if the store has lost reservations.
+        """Compare a tag with the journal, once per process. If the store has lost reservations, raise MaxBehind.
 
         If Redis lost its data in the same incident, only the journal knows the lost reservations. A tag that is missing
-        in the store may only be created `above` all its old numbers. A record that is behind is read a second time,
-        because a hand back is in the store shortly before it is in the journal.
+        in the store may only be created `above` all its old numbers. If the store's `max` is lower than the journal's
+        number, it is read a second time: perhaps numbers were just returned, and the journal's line is not yet written.
         """
         if tag in self._compared:
             return
@@ -162,13 +165,13 @@ class Journalled(Store):
 
     def _checked(self, deadline: CallDeadline) -> str:
         """Check that the journal belongs to this store and can be written. Return the store's id."""
-        store_id = self._store.made_id(timeout=deadline.left())  # the journal begins with it
+        store_id = self._store.made_id(timeout=deadline.left())  # a journal begins with the store's id
         if not self._journal.prepare(store_id, timeout=deadline.left()):
             self._begin(store_id, deadline)
         return store_id
 
     def _begin(self, store_id: str, deadline: CallDeadline) -> None:
-        """Create the journal with a line for each tag of the store. Otherwise unused tags would be missing in it."""
+        """Create the journal with a line for each tag of the store. Otherwise it would lack the tags not in use."""
         records = self._store.tags(timeout=deadline.left())
         lines = [_floored(record, record.max) for record in records]
         self._journal.begin(store_id, lines, timeout=deadline.left())
@@ -178,7 +181,7 @@ class Journalled(Store):
         return record
 
     def _append(self, store_id: str, line: dict[str, object], deadline: CallDeadline) -> None:
-        """Append the line. Every failure is Unconfirmed, because the store has changed already."""
+        """Append the line. If this fails, raise Unconfirmed, because the store was changed before."""
         try:
             while not self._journal.append(store_id, line, timeout=deadline.left()):
                 self._begin(store_id, deadline)
@@ -190,8 +193,8 @@ class Journalled(Store):
 
 
 def _floored(record: Tag, floor: int) -> dict[str, object]:
-    """Return a line with the tag's settings and the lowest possible `max`.
+    """Return a journal line with the tag's settings and `floor`, a number that its `max` is never below.
 
-    It is not the record's `max` if the change did not set it: older segments may still be handed back.
+    If a change does not set `max`, the record's `max` is no such number: returned segments can still lower it.
     """
     return about(record, "tag", floor=floor, segments={})

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
     from issuer_persistence.records import Tag
 
-#: Ledger entries are kept for 90 days, in ms. The newest entry of each tag is kept for ever.
+#: How long ledger entries are kept, in ms: 90 days. The newest entry of each tag is kept for ever.
 LEDGER_KEPT = 90 * 24 * 3600 * 1000
 
-#: Longest label of a service, in characters.
+#: Maximum length of `application`, the label of a service, in characters.
 APPLICATION_MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A segment that the store reserved for one caller.
+    """A segment that the store has reserved for one caller: the numbers low + 1 .. high.
 
     Attributes:
         tag: Record of the tag right after the reservation.
-        low: The number before the first one.
-        high: Last number.
+        low: The number before the first number of the segment.
+        high: Last number of the segment.
         entry: Id of the ledger entry.
     """
 
@@ -41,26 +41,26 @@ class Reservation:
 
     @property
     def version(self) -> str:
-        """Version of the record right after this reservation. `hand_back` checks that the record still has it."""
+        """Version of the record right after this reservation. If the record has changed since, its version differs."""
         return self.tag.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """A reservation of the numbers low + 1 .. high. If low == high, all of them were returned.
+    """A reservation of the numbers low + 1 .. high. If low == high, all numbers were returned.
 
     Attributes:
         tag: Name of the tag.
-        low: The number before the first one.
-        high: Last number.
+        low: The number before the first number reserved.
+        high: Last number reserved.
         reason: Purpose of the reservation, such as "load".
         id: Id of the entry.
         time: Time of the reservation, in ms since 1970.
-        host: Host name of the process that reserved it.
+        host: Host name of the process that made the reservation.
         pid: Id of that process.
         application: Label of the service, from the settings of that process. "" in entries of older versions.
-        born: Id of the tag's state in Redis for which the segment was reserved. "" if it was not reserved for Redis,
-            and in entries of older versions.
+        born: Id of the tag's hash in Redis for which the segment was reserved. "" if the segment was not for Redis, and
+            in entries of older versions.
     """
 
     tag: str
@@ -76,7 +76,7 @@ class LedgerEntry:
 
     @classmethod
     def checked(cls, fields: Mapping[str, object]) -> LedgerEntry:
-        """Return the entry for the fields that a store holds.
+        """Build an entry from the fields that a store has read.
 
         Raises:
             Corrupt: A field is missing, of another type or out of its range.
@@ -105,13 +105,12 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """Purpose of a reservation. The ledger entry of the reservation has these values.
+    """Purpose of a reservation, for its ledger entry.
 
     Attributes:
         reason: One word, such as "load".
         application: Label of the service. The first 100 characters are kept, and invalid characters are replaced.
-        born: Id of the tag's state in Redis into which the segment will be loaded. "" if it will not be loaded into
-            Redis.
+        born: Id of the tag's hash in Redis into which the segment will be loaded. "" if the segment is not for Redis.
     """
 
     reason: str
@@ -119,7 +118,7 @@ class Purpose:
     born: str = ""
 
     def __post_init__(self) -> None:
-        """Shorten the label."""
+        """Shorten the label of the service, and replace invalid characters."""
         label = self.application[:APPLICATION_MOST].encode(errors="replace").decode()
         object.__setattr__(self, "application", label)
 
@@ -130,7 +129,7 @@ class Purpose:
         )
 
 
-#: Position of an entry in the order of the ledger: its high, low and id.
+#: Position of an entry in the sorted ledger: high, low and id of the entry.
 Position = tuple[Any, Any, Any]
 
 
@@ -139,9 +138,9 @@ class LedgerPage:
     """One page of a tag's ledger.
 
     Attributes:
-        entries: Entries in order.
-        damaged: Errors for entries that cannot be read. Such entries are not in `entries`.
-        last: Position to pass as `beyond` for the next page. None if this is the final page.
+        entries: Entries of the page, sorted.
+        damaged: Errors of the entries that cannot be read. Such entries are not in `entries`.
+        last: Position of the last entry, to pass as `beyond` for the next page. None if there is no next page.
     """
 
     entries: list[LedgerEntry]
@@ -150,7 +149,7 @@ class LedgerPage:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, object]], count: int) -> LedgerPage:
-        """Return the page for the rows that a store holds. `count` is the number of rows requested."""
+        """Build a page from the rows that a store has read. `count` is the number of rows requested."""
         entries, damaged = [], []
         for row in rows:
             try:
@@ -162,14 +161,17 @@ class LedgerPage:
 
 
 def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, int]]:
-    """Return the new `max`, and the new high of each entry by id, after numbers above `used` are returned.
+    """Compute what changes when the numbers after `used` are returned: the new `max`, and the new high of each entry.
 
     Args:
         held: Contiguous reservations of one tag, the oldest first.
         used: Last number used. If it is lower than the `low` of the first reservation, this `low` is used instead.
 
+    Returns:
+        The new `max` of the tag, and the new highs by the entries' ids.
+
     Raises:
-        ValueError: The reservations are not contiguous, or `used` is higher than the first reservation.
+        ValueError: The reservations are not contiguous, or `used` is higher than the end of the first reservation.
     """
     if not held:
         raise ValueError("nothing to return")

@@ -1,8 +1,8 @@
-"""Locks on files, by flock. They work on local file systems.
+"""Locks on files, by `flock`, on local file systems.
 
-SQLite and `fcntl.lockf` use POSIX locks. A process loses its POSIX locks on a file as soon as any part of it closes any
-descriptor of the file, for example a backup in a thread. An flock belongs to its descriptor. It ends when the
-descriptor is unlocked, or when the last copy of the descriptor is closed.
+POSIX locks, which SQLite and `fcntl.lockf` use, are not safe here. A process loses its POSIX locks on a file when it
+closes any descriptor of the file, for example that of a backup in another thread. An flock belongs to one descriptor.
+It ends when the descriptor is unlocked, or when the last copy of the descriptor is closed.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
     from issuer_persistence.contract import CallDeadline
 
-#: Limits of the pause between two attempts, in seconds. The pause is a thousandth of the wait so far. A process that
-#: locks again and again leaves 0.2 ms between two transactions of 8 ms. With an attempt every 5 ms, others waited up to
-#: 3.6 s.
+#: Limits of the pause between two attempts to lock, in seconds. The pause is a thousandth of the wait so far. A busy
+#: process unlocks for only 0.2 ms between two transactions of 8 ms. With an attempt every 5 ms, other processes waited
+#: up to 3.6 s.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0003, 0.005
 
 _random = random.SystemRandom()
 
 
 def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a file for locking. Forked children, and programs that this process starts, do not get the descriptor."""
+    """Open a file for locking. Forked children close the descriptor, and started programs do not inherit it."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     _descriptors.add(descriptor)
     return descriptor
 
 
 def locked(path: Path, flags: int, deadline: CallDeadline, mode: int = 0o666) -> int:
-    """Open the file at the path, and take its lock. Raises the errors of `lock`."""
+    """Open the file at the path, and lock it. Errors are those of `lock`."""
     forks.notice()
     while True:
         descriptor = open_file(path, flags, mode)
@@ -48,12 +48,12 @@ def locked(path: Path, flags: int, deadline: CallDeadline, mode: int = 0o666) ->
         except BaseException:
             close(descriptor)
             raise
-        # The file was replaced during the wait. The other processes lock the new file.
+        # The file was replaced during the wait. Other processes lock the new file, so open the new file, too.
         close(descriptor)
 
 
 def lock(descriptor: int, deadline: CallDeadline) -> None:
-    """Take the exclusive lock. Raise Unconfirmed if another descriptor holds it until the deadline."""
+    """Take the exclusive lock of the file. If another descriptor holds it until the deadline, raise Unconfirmed."""
     began = time.monotonic()
     while True:
         try:
@@ -66,10 +66,10 @@ def lock(descriptor: int, deadline: CallDeadline) -> None:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Return True if the descriptor's file is still at the path. If not, other processes lock another file."""
+    """Return True if the descriptor's file is still at the path. If it was replaced, others lock the new file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
-    except OSError:  # also in a child that was forked within the call, where it was closed
+    except OSError:  # for example in a child forked during the call: the descriptor is closed there
         return False
 
 
@@ -77,14 +77,14 @@ def close(descriptor: int) -> None:
     """Release the lock, and close the descriptor."""
     if descriptor not in _descriptors:
         return  # this child was forked during the call: the lock belongs to its parent
-    # Unlock first: a child that was forked just now also has the file open, and would keep the lock.
+    # Closing is not enough: a child that was forked just now still has a copy of the descriptor, which keeps the lock.
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     _descriptors.discard(descriptor)
     os.close(descriptor)
 
 
-#: Open descriptors. A forked child closes them, or it would keep the lock after its parent was killed.
+#: Open descriptors. A forked child closes its copies. Otherwise they would keep the lock if the parent is killed.
 _descriptors: set[int] = set()
 
 

@@ -1,4 +1,4 @@
-"""A store in the memory of the process, for tests. The other stores are compared with it."""
+"""A store in the memory of the process, for tests. The contract tests compare the other stores with this one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Snapshot:
 
 
 class MemoryStore(TransactionalStore, Transaction):
-    """Records in a dict. Each method holds one lock. Nothing survives the process.
+    """A store with its records in a dict. Each method holds one lock. When the process ends, the records are lost.
 
-    The store is its own transaction. The last write of a change cannot fail, so nothing is ever rolled back.
+    The store object is also the transaction. Writes to a dict cannot fail half way, so there is no rollback.
 
-    In a forked child every method raises Misconfigured, because the child's copy would reserve its parent's ranges
+    In a forked child every method raises Misconfigured, because the child's copy would reserve the parent's ranges
     again.
     """
 
@@ -48,7 +48,7 @@ class MemoryStore(TransactionalStore, Transaction):
 
     @classmethod
     def open(cls, url: str) -> MemoryStore:
-        """Return a new store for memory://, or the process's store of that name for memory://name."""
+        """Return a new store for `memory://`. For `memory://name`, return the store `name` of this process."""
         if mask(url) != url:
             raise Misconfigured(f"{mask(url)}: the name of a store in memory must consist of letters, digits, . and -")
         name = url.partition("://")[2]
@@ -56,13 +56,13 @@ class MemoryStore(TransactionalStore, Transaction):
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
-        """Return the process's store of that name. The first call creates it."""
+        """Return the store `name` of this process. The first call creates it."""
         with _naming:
             return _named.setdefault(name, cls(name))
 
     @contextmanager
     def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[Transaction]:  # noqa: ARG002 - alike
-        """See `TransactionalStore.transaction`. It holds the lock."""
+        """See `TransactionalStore.transaction`. The block holds the lock of the store."""
         if self._process != os.getpid():
             raise Misconfigured(
                 "a memory store cannot be used in a forked child, because the copy would issue its parent's numbers "
@@ -77,7 +77,7 @@ class MemoryStore(TransactionalStore, Transaction):
 
     @property
     def url(self) -> str:
-        """`memory://`, and the name if it has one."""
+        """`memory://`, followed by the name of the store, if any."""
         return f"memory://{self._name}"
 
     def store_id(self, *, timeout: float) -> str:
@@ -142,7 +142,7 @@ class MemoryStore(TransactionalStore, Transaction):
         return sorted(mine, key=_position, reverse=True)
 
     def after_fork(self) -> None:
-        """Reject all calls: the child's copy of the records must not be used."""
+        """Make all calls in the child fail: its copy of the records must not be used."""
         self._lock = threading.Lock()
         self._process = None
 
@@ -155,7 +155,7 @@ class MemoryStore(TransactionalStore, Transaction):
             return Snapshot(dict(self._tags), dict(self._ledger))
 
     def restore(self, backup: Snapshot, *, ledger: bool = True) -> None:
-        """Restore a backup. With `ledger=False`, the ledger stays as it is."""
+        """Restore a backup. With `ledger=False`, only the tags are restored, not the ledger."""
         with self._lock:
             self._tags = dict(backup.tags)
             if ledger:

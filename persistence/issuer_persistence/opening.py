@@ -1,4 +1,4 @@
-"""From a URL to a store. The module of a store is imported when a URL names it, not before."""
+"""Open the store that a URL names. The module of a store is imported only when a URL needs it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from issuer_persistence.contract import Store
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.urls import mask
 
-#: The group of entry points in which other distributions register stores, by the scheme of their URLs.
+#: Group of entry points. Other distributions register their stores in it. The name of an entry is a URL scheme.
 GROUP = "issuer.stores"
 
-#: Our own stores: the forms of their URLs, with the class that opens them. They need no entry points, because a frozen
-#: program has none.
+#: Built-in stores: forms of URLs, each with its class. They are not entry points, because a program that was frozen
+#: into one executable has no entry points.
 OURS = {
     "mongodb://host/database": "mongodb:MongoStore",
     "mongodb+srv://host/database": "mongodb:MongoStore",
@@ -30,7 +30,7 @@ def store_class(url: str) -> type[Store]:
     """Import and return the class of the store that a URL names.
 
     Args:
-        url: URL of a store. Its scheme is one of ours, or the name of an entry point in the group `issuer.stores`.
+        url: URL of a store. Its scheme is one of `OURS`, or the name of an entry point in the group `issuer.stores`.
 
     Raises:
         Misconfigured: No store has this scheme.
@@ -49,7 +49,7 @@ def store_class(url: str) -> type[Store]:
 
 
 def open_store(url: str) -> Store:
-    """Return the store that a URL names, without any I/O. If the store does not answer, the first call raises.
+    """Return the store that a URL names, without any I/O. If the store is down, its first call raises an error.
 
     Args:
         url: URL of a store, see `store_class`.
@@ -69,5 +69,5 @@ def file_path(url: str) -> str:
     _, _, path = url.partition(":///")
     try:
         return path if path and store_class(url).in_file else ""
-    except Misconfigured:  # opening the store reports it
+    except Misconfigured:  # `open_store` reports a wrong URL
         return ""

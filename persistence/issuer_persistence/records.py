@@ -1,7 +1,7 @@
-"""The record of a tag, with its settings, and the changes of a record.
+"""The record of a tag, its settings, and the changes of a record.
 
-A change is a method of `Tag`. The method returns the changed record, or raises an error. It does no I/O: the store must
-write the changed record atomically.
+Each change is a method of `Tag`. The method returns the changed record, or raises an error. The method does no I/O: the
+store must write the changed record atomically.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ StepMode = Literal["fixed", "auto"]
 #: Highest number: 2^63-1, the largest signed 64-bit integer.
 HIGHEST = 2**63 - 1
 
-#: Random bytes of an id or a version.
+#: Length of an id or a version, in random bytes.
 _ID_BYTES = 12
 
-#: Longest lease. A process that is killed loses its lease.
+#: Largest lease, in numbers that a process draws in advance. If the process is killed, these numbers are lost.
 LEASE_MOST = 1_000_000
 
-#: Most steps that a segment may hold.
+#: Highest value of `ahead`, the number of steps in a segment.
 AHEAD_MOST = 1000
 
-#: The step of a tag that is made without one.
+#: The step of a tag that is created without this setting.
 DEFAULT_STEP = 1000
 
 
 def now_ms() -> int:
-    """Return the time in ms since 1970, for `timestamp` and the ledger. No decision depends on it."""
+    """Return the time in ms since 1970, for `timestamp` and the ledger. No decision depends on this time."""
     return time.time_ns() // 1_000_000
 
 
 def fresh_version() -> str:
-    """Return a random value that no record has had before.
+    """Return a new random value for the version of a record.
 
-    It is not a counter, because a counter would go back when a backup is restored.
+    A counter would not do: after a backup is restored, it would repeat values.
     """
     return secrets.token_hex(_ID_BYTES)
 
 
 def is_id(text: str) -> bool:
-    """Return True if the text has the form of a value from `fresh_version`: 24 hexadecimal digits."""
+    """Return True if the text has 24 hexadecimal digits, like the values of `fresh_version`."""
     return len(text) == 2 * _ID_BYTES and not set(text) - set("0123456789abcdef")
 
 
@@ -85,7 +85,7 @@ def check_argument(name: str, value: object, lowest: int = 0, highest: int = HIG
         raise ValueError(f"{name} must be {_between(lowest, highest)}, not {value!r}")
 
 
-#: `missing` of a setting that every record has.
+#: Value of `Setting.missing` if every record has the setting, so that no default is needed.
 _REQUIRED = object()
 
 
@@ -96,9 +96,9 @@ class Setting:
     Attributes:
         range: Lowest and highest number. None if the setting is not a number.
         words: Allowed words.
-        check: Function that returns the problem of a value, as text. "" if the value is valid. None if the setting is
-            a text.
-        missing: Default for records written by older versions.
+        check: Function that returns what is wrong with a value, or "" if the value is valid. None if there is no such
+            function.
+        missing: Default for records of older versions, which do not have the setting.
         unsaid: True if the setting can be None, which means "use the process's setting".
         changes: True if the setting can be changed after creation.
     """
@@ -116,7 +116,7 @@ class Setting:
         return self.missing is _REQUIRED
 
     def problem(self, value: object) -> str:
-        """Return the problem of a value, as text. "" if the value is valid."""
+        """Return what is wrong with a value, for an error message, or "" if the value is valid."""
         if self.range is not None:
             return "" if is_number(value, *self.range) else f"must be {_between(*self.range)}, not {value!r}"
         if self.words:
@@ -138,7 +138,7 @@ SETTINGS: Mapping[str, Setting] = {
     "scheme": Setting(check=problem, missing=PLAIN),
 }
 
-#: Other fields of `TagSettings` and `TagChanges`.
+#: Fields of `TagSettings` and `TagChanges` that are not stored as settings of a tag.
 _BESIDE: Mapping[str, Setting] = {
     "above": Setting(range=(0, HIGHEST)),
     "raise_to": Setting(range=(0, HIGHEST)),
@@ -151,11 +151,11 @@ def _check(value: TagSettings | TagChanges) -> None:
     for each in fields(value):
         setting, said = SETTINGS.get(each.name) or _BESIDE[each.name], getattr(value, each.name)
         unsaid = said is None and (setting.unsaid or isinstance(value, TagChanges))
-        # The default of older records, such as the plain scheme, needs no check.
+        # The default for older records, such as the plain scheme, needs no check.
         if not unsaid and said is not setting.missing and (wrong := setting.problem(said)):
             raise ValueError(f"{each.name} {wrong}")
     if value.scheme is not None and value.scheme is not PLAIN:
-        # A copy, because the caller may change the given one later.
+        # Copy the scheme, because the caller may change its own object later.
         object.__setattr__(value, "scheme", frozen(value.scheme))
 
 
@@ -164,12 +164,12 @@ class TagSettings:
     """Settings for a new tag. A value out of its range raises ValueError.
 
     Attributes:
-        above: The number before the first one, 0..2^63-1.
+        above: Number after which the tag starts, 0..2^63-1. The first number of the tag is `above` + 1.
         step: Numbers per step, 1..2^63-1.
-        step_mode: "fixed" if the step was set, else "auto".
-        limit: Last number, 1..2^63-1.
+        step_mode: "fixed" if the step was set, "auto" if the issuer chooses it.
+        limit: Last number of the tag, 1..2^63-1.
         order: "strict" or "trend".
-        lease: How many numbers each process draws ahead, 0 (none)..1_000_000. None if each process uses its own
+        lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
             setting.
         ahead: Steps per segment, 1..1000.
         description: Text for operators.
@@ -191,7 +191,7 @@ class TagSettings:
         _check(self)
 
     def kept(self) -> dict[str, Any]:
-        """Return the settings that the tag's record holds, by name."""
+        """Return the settings for the tag's record, by name. `above` is not one of them."""
         return {name: getattr(self, name) for name in SETTINGS}
 
 
@@ -199,11 +199,11 @@ class TagSettings:
 class TagChanges:
     """Changes of a tag's settings. None leaves a setting unchanged. A value out of its range raises ValueError.
 
-    The settings and their ranges are those of `TagSettings`.
+    `TagSettings` describes the settings and their ranges.
 
     Attributes:
         scheme: New scheme. It replaces the whole old scheme.
-        raise_to: Number to which `max` is raised, 0..2^63-1. If `max` is higher already, it stays.
+        raise_to: Number to which `max` is raised, 0..2^63-1. If `max` is already higher, it does not change.
         seen: Version that the record must have at the moment of the change. Every reservation changes the version.
     """
 
@@ -222,13 +222,13 @@ class TagChanges:
         _check(self)
 
     def kept(self) -> dict[str, Any]:
-        """Return the settings that change in the tag's record, by name."""
+        """Return the new values of the settings that change, by name."""
         said = {name: getattr(self, name) for name, each in SETTINGS.items() if each.changes}
         return {name: value for name, value in said.items() if value is not None}
 
 
 def number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, highest: int = HIGHEST) -> int:
-    """Return an integer field of a record. Corrupt if it is not an integer in lowest..highest."""
+    """Return an integer field of a record. Raise Corrupt if the value is not an integer in lowest..highest."""
     value = fields.get(name)
     if not is_number(value, lowest, highest):
         raise Corrupt(tag, f"{name} must be {_between(lowest, highest)}, not {value!r} ({type(value).__name__})")
@@ -252,14 +252,14 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
         else:
             found[name] = int(value) if isinstance(value, int) else value  # MongoDB's Int64 is a class of its own
     if found["order"] == "strict" and found["lease"]:
-        # The order decides. It was changed by hand, or an older program created the tag again as a strict tag and kept
-        # the lease. The numbers are right, but the tag must not be leased.
+        # A strict tag must have no lease, so its lease is ignored. Such a record exists if the order was changed by
+        # hand, or if an older program created the tag again as a strict tag and kept the old lease.
         found["lease"] = None
     return found
 
 
 def typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
-    """Return a field of a record. Corrupt if it is not of that type."""
+    """Return a field of a record. Raise Corrupt if the value is not of the given type."""
     value = fields.get(name)
     if not isinstance(value, kind):
         raise Corrupt(tag, f"{name} must be a {kind.__name__}, not {value!r} ({type(value).__name__})")
@@ -268,26 +268,25 @@ def typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag:
-    """A tag as the store keeps it. The record cannot be modified in place.
+    """The record of a tag in the store. It cannot be modified in place.
 
     Attributes:
         tag: Name of the tag.
         max: Highest number reserved so far, 0..2^63-1. For a new tag with `start=100`, it is 99.
         step: Numbers per step.
-        step_mode: "fixed" if the step was set, else "auto". In records of older versions it is "fixed".
+        step_mode: "fixed" if the step was set, "auto" if the issuer chooses it. "fixed" in records of older versions.
         limit: Last number that may be reserved.
         order: "strict" or "trend".
-        lease: How many numbers each process draws ahead, 0 (none)..1_000_000. None if each process uses its own
-            setting.
-            A strict tag has 0 or None.
+        lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
+            setting. A strict tag has 0 or None.
         ahead: Steps per segment, 1..1000.
         description: Text for operators.
         created: Time of creation, in ms since 1970.
         timestamp: Time of the last change, in ms since 1970.
-        version: Random value that is new after every change.
+        version: Random value. Every change of the record sets a new one.
         halted: True if reservations are stopped until `recover`.
-        deleted: True if the tag was deleted. The store keeps the record. If a tag of the same name is created again, it
-            starts after the old numbers.
+        deleted: True if the tag was deleted. The store keeps the record, so that a new tag of the same name starts
+            after the old numbers.
         scheme: Settings of the scheme. {} if numbers are counter values. It is a JSON object of at most 16 KiB and 20
             levels, with 64-bit integers and no floats.
     """
@@ -306,17 +305,17 @@ class Tag:
     version: str
     halted: bool = False
     deleted: bool = False
-    # Not part of the hash, because a dict has none. Equal records still have equal hashes.
+    # The scheme is left out of the hash of a record, because a dict has no hash.
     scheme: Mapping[str, Any] = field(default_factory=lambda: PLAIN, hash=False)
 
     def __post_init__(self) -> None:
-        """Copy the scheme, because the caller may change the given one later."""
+        """Copy the scheme, because the caller may change its own object later."""
         if type(self.scheme) is not FrozenObject:
             object.__setattr__(self, "scheme", frozen(self.scheme))
 
     @classmethod
     def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:
-        """Return the record for the fields that a store holds.
+        """Build a record from the fields that a store has read.
 
         Raises:
             Corrupt: A field is missing, of another type or out of its range.
@@ -336,19 +335,19 @@ class Tag:
     def made(cls, tag: str, found: Tag | None, settings: TagSettings) -> Tag:
         """Return the record of a new tag. If a tag of this name was deleted, the new tag starts after the old numbers.
 
-        If the deleted tag was halted, the new tag is halted too, because `max` is known to be too low. The new tag
-        keeps the id of the deleted tag's scheme.
+        If the deleted tag was halted, its `max` is too low, so the new tag is halted too. The new tag also gets the id
+        of the old scheme.
 
         Args:
             tag: Name of the tag.
-            found: Existing record of that name, or None.
+            found: Existing record with this name, or None.
             settings: Settings of the tag.
 
         Raises:
             TagPresent: The tag exists.
             LimitHit: No number is left up to the limit.
             LeaseOnStrict: The order is strict and `lease` is above 0.
-            SchemeMismatch: The scheme of the deleted tag turns counter values into other numbers.
+            SchemeMismatch: The scheme of the deleted tag produces other numbers from the same counter values.
         """
         if settings.order == "strict" and settings.lease:
             raise LeaseOnStrict(tag, settings.lease)
@@ -373,20 +372,20 @@ class Tag:
 
     @property
     def settings(self) -> TagSettings:
-        """Settings to create the tag again. The new tag then starts after the numbers of this tag."""
+        """Settings with which the tag can be created again. The new tag starts after the numbers of this tag."""
         return TagSettings(above=self.max, **{name: getattr(self, name) for name in SETTINGS})
 
     @property
     def scheme_id(self) -> str:
         """Id of the scheme. "" if numbers are counter values.
 
-        A changed scheme gets a new id if it turns counter values into other numbers.
+        If a change of the scheme leads to other numbers for the same counter values, the scheme gets a new id.
         """
         return str(self.scheme.get("id", ""))
 
     @property
     def segment(self) -> int:
-        """How many numbers the next reservation requests: `ahead` x `step`, even if fewer are left."""
+        """Size of the next segment: `ahead` x `step`. It can be more than the numbers left up to the limit."""
         return self.step * self.ahead
 
     def live(self) -> Tag:
@@ -404,9 +403,9 @@ class Tag:
         return replace(self, version=fresh_version(), timestamp=now_ms(), **fields)
 
     def reserved(self, n: int | None, *, at_least: int, exact: bool) -> Tag:
-        """Return the record after a reservation of n numbers, or fewer if fewer are left.
+        """Return the record after a reservation of n numbers, or of the numbers left if there are fewer.
 
-        It raises the errors of `Store.reserve`.
+        Arguments and errors are those of `Store.reserve`.
         """
         self.live()
         if self.halted:
@@ -420,7 +419,7 @@ class Tag:
         return self.changed(max=self.max + min(wanted, left))
 
     def configured(self, changes: TagChanges) -> Tag:
-        """Return the record after the changes. It raises the errors of `Store.configure`."""
+        """Return the record after the changes. The errors are those of `Store.configure`."""
         self.live()
         if changes.seen is not None and changes.seen != self.version:
             raise VersionMoved(self.tag)
@@ -428,13 +427,13 @@ class Tag:
             raise LeaseOnStrict(self.tag, changes.lease)
         raised = self.max if changes.raise_to is None else max(self.max, changes.raise_to)
         after = self.changed(max=raised, **changes.kept())
-        # After `recover`, `max` may be above the limit. Step and description can still be changed.
+        # After `recover`, `max` may be above the limit. Then changes of other settings, such as the step, are allowed.
         if after.limit < after.max and (changes.limit is not None or changes.raise_to is not None):
             raise LimitTooLow(self.tag, after.limit, after.max)
         return after
 
     def recovered(self, at_least: int) -> Tag:
-        """Return the record with `max` raised to at least `at_least`, and not halted.
+        """Return the record after a recovery: `max` is at least `at_least`, and the tag is not halted.
 
         Raises:
             TagMissing: The tag is deleted.
@@ -443,7 +442,7 @@ class Tag:
         return self.changed(max=max(self.max, at_least), halted=False)
 
     def stopped(self, below: int | None) -> Tag:
-        """Return a halted copy if `max` is lower than `below`, or `below` is None; otherwise this record, unchanged.
+        """Return a halted copy of the record. If `max` is at least `below`, return the record unchanged.
 
         Raises:
             TagMissing: The tag is deleted.
@@ -453,5 +452,5 @@ class Tag:
         return self.changed(halted=True) if in_time and not self.halted else self
 
     def buried(self) -> Tag:
-        """Return the record as deleted."""
+        """Return the record, marked as deleted."""
         return self if self.deleted else self.changed(deleted=True)

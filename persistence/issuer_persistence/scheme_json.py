@@ -1,6 +1,6 @@
-"""A tag's scheme as a store keeps it: a JSON object that describes how users' numbers are made of the counter.
+"""The scheme of a tag in a store: a JSON object with the settings that turn counter values into users' numbers.
 
-Stores do not interpret it. Only the creation of a tag that was deleted before reads it, see `continued`.
+Stores do not interpret the scheme, with one exception: when a deleted tag is created again, see `continued`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-#: Longest scheme, in bytes of compact ASCII JSON. A journal line with it still fits into one write.
+#: Maximum size of a scheme, in bytes of compact ASCII JSON. A journal line with it is still written in one call.
 SCHEME_MOST = 16 * 1024
 
-#: Most levels of objects and lists. MongoDB allows 100, Python's JSON about 1000.
+#: Maximum depth of nested objects and lists. MongoDB allows 100 levels, Python's JSON about 1000.
 DEPTH_MOST = 20
 
 #: Range of integers that every store keeps exactly: signed 64-bit integers.
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
-#: The parts that decide which value a counter gets, with their defaults. If they are equal in two schemes, the schemes
-#: make the same value of a counter, whatever the other parts are.
+#: The fields of a scheme that decide which value belongs to a counter, with their defaults. If two schemes have the
+#: same values in these fields, they turn each counter into the same value.
 _VALUE_MAKING: dict[str, object] = {
     "strategy": "segment",
     "options": {},
@@ -41,7 +41,7 @@ class FrozenObject(dict[str, Any]):
     clear = pop = popitem = setdefault = update = _refused
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make a copy. The default calls `__setitem__`, which is rejected."""
+        """Support copy and pickle. Their default calls `__setitem__`, which is not allowed."""
         return FrozenObject, (dict(self),)
 
 
@@ -52,16 +52,16 @@ class FrozenList(list[Any]):
     append = clear = extend = insert = pop = remove = reverse = sort = _refused
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make a copy."""
+        """Support copy and pickle."""
         return FrozenList, (list(self),)
 
 
-#: The scheme of a tag without one: its numbers are the counter values.
+#: The plain scheme: the numbers are the counter values.
 PLAIN = FrozenObject()
 
 
 def frozen(value: Any) -> Any:
-    """Return a copy of a JSON value that cannot be changed. A value that cannot be changed is returned itself."""
+    """Return an immutable copy of a JSON value. If the value is immutable already, return it without a copy."""
     match value:
         case FrozenObject() | FrozenList() | bool():
             return value
@@ -80,7 +80,7 @@ def text(scheme: Mapping[str, object]) -> str:
 
 
 def problem(scheme: object) -> str:
-    """Return why stores cannot keep this scheme. "" if they can."""
+    """Return the reason why stores cannot keep this scheme, or "" if the scheme is valid."""
     if not isinstance(scheme, Mapping):
         return f"must be an object, not {scheme!r} ({type(scheme).__name__})"
     found = _problem(scheme, "", DEPTH_MOST)
@@ -125,17 +125,21 @@ def _text_problem(value: str, at: str) -> str:
 def _key_problem(key: object, at: str) -> str:
     if not isinstance(key, str):
         return f"{at}has a key that is not a text: {key!r}"
-    # A path or an operator to MongoDB, some versions of which refuse them.
+    # In MongoDB such a key is a path or an operator. Some versions reject it.
     if not key or key.startswith("$") or "." in key or "\0" in key:
         return f"{at}has the key {key!r}: a key is not empty, has no '.' and no NUL in it, and no '$' before it"
     return _text_problem(key, at)
 
 
 def continued(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the scheme of a tag that is created again with scheme `new`. None if it could repeat a number of `old`.
+    """Return the scheme for a deleted tag that is created again. None if numbers could be issued twice.
 
-    The counter continues, so no number is repeated if both schemes make the same value of each counter. The `id` of a
-    scheme identifies these values, so the result has the old `id`.
+    The counter of the tag continues. So no number is issued twice if both schemes turn each counter into the same
+    value. The `id` of a scheme identifies these values, so the result has the `id` of the old scheme.
+
+    Args:
+        old: Scheme of the deleted tag.
+        new: Scheme with which the tag is created again.
     """
     for name, missing in _VALUE_MAKING.items():
         if (old.get(name) or missing) != (new.get(name) or missing):

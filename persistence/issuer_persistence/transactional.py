@@ -1,7 +1,7 @@
-"""Stores with transactions: each change of a tag reads its record, changes it in Python, and writes it.
+"""Base class of stores with transactions: a change reads the tag's record, changes it in Python, and writes it.
 
-A store provides `transaction`; this class has the methods of the contract that are made of one. The arithmetic is done
-in Python, because databases differ in what they do when an integer overflows: SQLite turns it into a float.
+A store provides `transaction`. This class uses it for the methods of the contract that change a tag. The arithmetic is
+done in Python, because databases treat an integer overflow differently: SQLite turns the integer into a float.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Transaction(ABC):
-    """One transaction. Nothing of it takes effect if its block raises."""
+    """One transaction, used in a `with` block. If the block raises an error, nothing is changed."""
 
     @abstractmethod
     def read(self, tag: str) -> Tag | None:
-        """Return the record of a tag. None if there is none."""
+        """Return the record of a tag, or None if the tag was never created."""
 
     @abstractmethod
     def write(self, record: Tag) -> Tag:
@@ -39,13 +39,13 @@ class Transaction(ABC):
 
     @abstractmethod
     def shorten(self, entry: str, high: int) -> None:
-        """Lower the `high` of a ledger entry to this number. Do nothing if it is lower already, or not there."""
+        """Lower the `high` of a ledger entry to `high`. If it is lower already, or the entry is missing, do nothing."""
 
     def inspect(self, record: Tag) -> None:  # noqa: B027 - most stores have nothing to check
         """Check the record of a tag before a reservation. Raise an error to reject the reservation."""
 
     def live(self, tag: str) -> Tag:
-        """Return the record of a tag that is not deleted. Otherwise raise TagMissing."""
+        """Return the record of a tag. If the tag was never created, or was deleted, raise TagMissing."""
         found = self.read(tag)
         if found is None:
             raise TagMissing(tag)
@@ -57,9 +57,9 @@ class TransactionalStore(Store):
 
     @abstractmethod
     def transaction(self, timeout: float, *, writes: bool = True) -> AbstractContextManager[Transaction]:
-        """Begin a transaction. Commit if the block ends normally, also by `return`. Roll back if it raises.
+        """Begin a transaction. If the block ends normally, also by `return`, commit. If the block raises, roll back.
 
-        At most one transaction that writes may be open at a time, in all processes: a second one waits.
+        Only one transaction that writes may be open at a time, in all processes. Another one waits.
 
         Args:
             timeout: Longest duration of the transaction in seconds, above 0.

@@ -1,7 +1,7 @@
-"""URLs of servers and stores: their form, and how to show them without secrets.
+"""URLs of servers and stores: check their form, and show them without secrets.
 
-If a password is not percent-encoded, parsers take a part of it for a host, a database or a parameter, and show it in
-their errors. So a URL is checked against a strict form first. Errors of parsers are never shown or chained.
+If a password is not percent-encoded, a parser can take a part of it for a host, a database or a parameter, and show
+this part in its error. So a URL is checked against a strict form first. A parser's error is never shown or chained.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = r"(?:[\w.%-]*|\[[\w.:%]*\])(?::[0-9]{1,5})?"
-#: There is no @ after the hosts: it would belong to a password that contains a / or ?.
+#: An @ after the hosts is not allowed: it shows that the password contains a / or a ? that is not encoded.
 _URL = re.compile(rf"(?:{_SCHEME.pattern})://([^/?]*@)?({_HOST}(?:,{_HOST})*)(/[^?@]*)?(\?[^@]*)?")
 _NUMBERED = re.compile(r"rediss?(\+cluster)?://", re.IGNORECASE)
 
 _SQLITE = "sqlite"
-#: An SQLite path is used without decoding, so this would be a part of the file's name.
+#: The end of an SQLite path that looks like URL parameters. SQLite would take it as a part of the file's name.
 _PARAMETERS = re.compile(r"\?\w+=.*", re.DOTALL)
 
 #: Advice for a URL that cannot be parsed.
@@ -26,23 +26,26 @@ ENCODE = (
 
 
 def flaw(url: str) -> str:
-    """Return the problem with the form of a server's URL, and what to do. "" if there is none. Show no part of it."""
+    """Return what is wrong with the form of a server's URL, and what to do. "" if the form is right.
+
+    The text contains no part of the URL, because this could be a part of the password.
+    """
     found = _URL.fullmatch(url)
     if found is None or not url.isprintable():
         return f"it does not have the form scheme://user:password@host:port/name?parameter=value; {ENCODE}"
     if _NUMBERED.match(url) and not re.fullmatch("/?[0-9]*/?", found[3] or ""):
-        # redis-py would take the first database.
+        # Without this check, redis-py would use database 0.
         return f"the part after the host must be a database number; {ENCODE}"
     return ""
 
 
 def has_parameters(path: str) -> bool:
-    """Return True if an SQLite path ends like the parameters of a URL."""
+    """Return True if an SQLite path ends with something like URL parameters, for example `?mode=ro`."""
     return _PARAMETERS.search(path) is not None
 
 
 def mask(url: str) -> str:
-    """Return the URL without login and parameters. If its form is wrong, return only its scheme."""
+    """Return the URL with `***` for login and parameters. If the form is wrong, show only the scheme."""
     scheme, separator, rest = url.partition("://")
     if url == "none":
         return url
