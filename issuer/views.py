@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import asdict
 from functools import singledispatch
 from typing import Any, Final
 
+from issuer.advice import command_line
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
@@ -141,6 +144,19 @@ def _without_empty(content: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- beside the fields
+
+
+def said(error: object) -> str:
+    """Return an error as text. Errors of the library name commands in place of Python methods."""
+    return error.told(command_line) if isinstance(error, IssuerError) else str(error)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """Return the message of a log record. Errors in it name commands in place of Python methods."""
+    shown = copy(record)
+    if isinstance(record.args, tuple):
+        shown.args = tuple(said(each) if isinstance(each, IssuerError) else each for each in record.args)
+    return shown.getMessage()
 
 
 def counts(scheme: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,6 +78,16 @@ class CallFile:
         self.note(-wanted, -ERRORS.index(name) if name in ERRORS else 0, began, ended)
 
 
+def _written(path: Path) -> memoryview[int]:
+    """Return the four values of each call in a file. They end before the first call without an end."""
+    if not path.stat().st_size:  # just made
+        return memoryview(b"").cast("q")
+    with path.open("rb") as file:
+        values = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast("q")
+    # The end is the last value of a call: if it is written, the others are.
+    return values[: bisect_left(range(3, len(values), 4), 1, key=lambda at: not values[at]) * 4]
+
+
 class Calls:
     """All calls of one caller, in the order in which they were made."""
 
@@ -89,19 +100,13 @@ class Calls:
     @classmethod
     def read(cls, tag: int, worker: str, paths: Sequence[Path]) -> Calls:
         """Return the calls in these files."""
-        values = array("q")
-        for path in paths:
-            data = array("q", path.read_bytes())
-            # Only the last file is partly filled: it ends at the first call without an end.
-            values += data[: bisect_left(range(len(data) // 4), 1, key=lambda at: not data[at * 4 + 3]) * 4]
-        return cls(tag, worker, values)
+        return cls(tag, worker, chain.from_iterable(map(_written, paths)))
 
     def __len__(self) -> int:
         return len(self._values) // 4
 
     def __iter__(self) -> Iterator[CallEntry]:
-        values = iter(self._values)
-        return map(CallEntry, values, values, values, values)
+        return _entries(self._values)
 
     def granted(self) -> Iterator[CallEntry]:
         """Yield the calls that returned numbers."""
@@ -110,6 +115,11 @@ class Calls:
     def column(self, at: int) -> array[int]:
         """Return one of the four values of each call."""
         return self._values[at::4]
+
+
+def _entries(values: Iterable[int]) -> Iterator[CallEntry]:
+    each = iter(values)
+    return map(CallEntry, each, each, each, each)
 
 
 def all_calls(folder: Path) -> list[Calls]:
@@ -132,45 +142,26 @@ class Follower:
     def __init__(self, folder: Path, worker: str) -> None:
         self._folder = folder
         self._worker = worker
-        #: Bytes of each file that `fresh` has read.
+        #: Count of the values that `fresh` has read, by file.
         self._read: dict[Path, int] = {}
 
     def served(self, tag: int, since: int) -> bool:
         """Return whether a call returned numbers of that tag since a time in ns."""
-        return any(self._served(path, since) for path in self._newest(tag))
+        return any(_served(path, since) for path in self._folder.glob(f"{tag}.{self._worker}.*"))
 
     def fresh(self, tag: int) -> list[CallEntry]:
         """Return the calls for that tag that were written since the last call of this method, in order per file."""
         found: list[CallEntry] = []
         for path in self._folder.glob(f"{tag}.{self._worker}.*"):
-            if not path.stat().st_size:  # just made
-                continue
-            at = self._read.get(path, 0)
-            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
-                # The end is the last value of a call: if it is written, the others are.
-                while at < len(memory) and _CALL.unpack_from(memory, at)[3]:
-                    found.append(CallEntry(*_CALL.unpack_from(memory, at)))
-                    at += _CALL.size
-            self._read[path] = at
+            values = _written(path)
+            found += _entries(values[self._read.get(path, 0) :])
+            self._read[path] = len(values)
         return found
 
-    def _newest(self, tag: int) -> list[Path]:
-        newest: dict[str, tuple[int, Path]] = {}
-        for path in self._folder.glob(f"{tag}.{self._worker}.*"):
-            caller, part = path.name.split(".")[2:]
-            newest[caller] = max(newest.get(caller, (-1, path)), (int(part), path))
-        return [path for _, path in newest.values()]
 
-    def _served(self, path: Path, since: int) -> bool:
-        if not path.stat().st_size:  # just made
-            return False
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
-            places = range(0, len(memory), _CALL.size)
-            written = bisect_left(places, 1, key=lambda at: not _CALL.unpack_from(memory, at)[3])
-            for at in reversed(places[:written]):
-                call = CallEntry(*_CALL.unpack_from(memory, at))
-                if call.ended < since:
-                    return False
-                if call.first > 0:
-                    return True
-        return False
+def _served(path: Path, since: int) -> bool:
+    """Return whether a call in the file returned numbers since a time in ns."""
+    # The values of the calls in reverse order: end, begin, last number, first number.
+    values = iter(_written(path)[::-1])
+    calls = takewhile(lambda call: call[0] >= since, zip(values, values, values, values, strict=True))
+    return any(first > 0 for _, _, _, first in calls)

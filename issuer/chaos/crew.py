@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from issuer.chaos.call_files import Follower
+from issuer.chaos.scratch import plain_environment
 from issuer.chaos.waiting import until
 from issuer.chaos.watched import Strike
 from issuer.chaos.worker import STACKS, STACKS_END, Setup, trap_file
@@ -36,15 +37,13 @@ class Worker:
         self._follower = Follower(Path(setup.folder), setup.name)
         self._trap = trap_file(Path(setup.folder), setup.name)
         self._log = Path(setup.folder) / f"log.{setup.name}"
-        # The user's own settings must not change the run.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", setup.program, setup.dumped()],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=plain_environment(),
                 # Ctrl-C goes to the run itself, which then ends its workers.
                 start_new_session=True,
             )
@@ -150,10 +149,6 @@ class Workers:
         for worker in self.workers if kind else ():
             worker.process.kill()
         self.dismiss()
-
-    def hire(self, *setups: Setup) -> None:
-        """Start workers, and wait until each gets numbers."""
-        self.wait_served(0, self.start(*setups), 30.0)
 
     def start(self, *setups: Setup) -> list[Worker]:
         """Start workers."""

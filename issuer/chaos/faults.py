@@ -226,8 +226,7 @@ def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = S
             for front in world.fronts:
                 WIRE[manner](front, world.sha(script), 3)
             until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
-            for front in world.fronts:
-                front.pass_through()
+            world.deliver()
         # Without this wait, the next script could hit the call that restores the service.
         world.more()
 
@@ -262,31 +261,23 @@ def recovered_at_once(world: World) -> None:
 @fault("F12a", "FLUSHALL while a load is under way")
 def flushed(world: World) -> None:
     """Delete everything, also the scripts. Then a load arrives that was sent before."""
-    release = world.hold_load()
-    with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)):
-        with world.master.client() as client:
-            client.flushall()
-        release()
+    with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)), world.held_load(), world.master.client() as client:
+        client.flushall()
 
 
 @fault("F12b", "SCRIPT FLUSH while a load is under way")
 def scripts_flushed(world: World) -> None:
     """Delete the scripts, not the numbers. Then a load arrives that names a script."""
-    release = world.hold_load()
-    with world.fault("F12b SCRIPT FLUSH"):
-        with world.master.client() as client:
-            client.script_flush()
-        release()
+    with world.fault("F12b SCRIPT FLUSH"), world.held_load(), world.master.client() as client:
+        client.script_flush()
 
 
 @fault("F12c", "the key of a tag is deleted while a load is under way")
 def key_deleted(world: World) -> None:
     """Delete the hashes, like an eviction."""
-    release = world.hold_load()
-    with world.fault("F12c key deleted", hits=len(world.crew.workers)):
-        with world.master.client() as client:
-            client.delete(*map(world.key, range(len(world.tags))))
-        release()
+    hits = len(world.crew.workers)
+    with world.fault("F12c key deleted", hits=hits), world.held_load(), world.master.client() as client:
+        client.delete(*map(world.key, range(len(world.tags))))
 
 
 @fault("F12d", "the reply of a load is lost, then the key is deleted")
@@ -294,11 +285,7 @@ def load_in_doubt(world: World) -> None:
     """Run a load, draw its numbers, delete the hash. A driver that sends the load again now would repeat them."""
     for front in world.fronts:
         front.drop_reply_then_hold(world.sha("load"))
-    held = until(
-        lambda: [one for front in world.fronts for one in front.held],
-        world.crew.patience,
-        "a load is lost, the next one held",
-    )
+    held = until(world.held, world.crew.patience, "a load is lost, the next one held")
     key = next(world.key(at) for at in range(len(world.tags)) if world.key(at).encode() in held[0])
     with world.master.client(decode_responses=True) as client:
         # All loaded numbers are drawn then: no more arrive while loads are held.
@@ -306,33 +293,24 @@ def load_in_doubt(world: World) -> None:
         with world.fault("F12d load in doubt", segments=4, hits=len(world.crew.workers)):
             client.delete(key)
             until(lambda: client.exists(key), 10, "the hash is prepared again")
-            for front in world.fronts:
-                front.pass_through()
-                front.release()
+            world.deliver()
 
 
 @fault("F12e", "Redis evicts all keys while a load is under way")
 def evicted(world: World) -> None:
     """Let Redis run out of memory. The load arrives when its hash is prepared again."""
-    release = world.hold_load()
-    held = [one for front in world.fronts for one in front.held]
     keys = [world.key(at) for at in range(len(world.tags))]
-    with world.fault("F12e evicted", segments=4, hits=len(world.crew.workers)):
-        with world.master.client() as client:
-            before = client.info("stats")["evicted_keys"]
-            client.config_set("maxmemory-policy", "allkeys-random")
-            client.config_set("maxmemory", 1)
-            # Redis accepts no writes now, so evicted keys stay deleted.
-            until(
-                lambda: client.info("stats")["evicted_keys"] > before and not client.exists(*keys),
-                10,
-                "all hashes are evicted",
-            )
-            client.config_set("maxmemory", 0)
-            client.config_set("maxmemory-policy", "noeviction")
-            of_held = [key for key in keys if any(key.encode() in one for one in held)]
-            until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is prepared again")
-        release()
+    fault = world.fault("F12e evicted", segments=4, hits=len(world.crew.workers))
+    with fault, world.held_load() as held, world.master.client() as client:
+        before = client.info("stats")["evicted_keys"]
+        client.config_set("maxmemory-policy", "allkeys-random")
+        client.config_set("maxmemory", 1)
+        # Redis accepts no writes now, so evicted keys stay deleted.
+        until(lambda: client.info("stats")["evicted_keys"] > before and not client.exists(*keys), 10, "all are evicted")
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
+        of_held = [key for key in keys if any(key.encode() in one for one in held)]
+        until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is prepared again")
 
 
 # ---------------------------------------------------------------------- one process

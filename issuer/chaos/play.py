@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from issuer.chaos.checker import Verdict
 from issuer.chaos.faults import Fault
@@ -58,7 +56,7 @@ def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) ->
     """Run for `seconds` seconds on new servers. Return the verdict. Raises IssuerError."""
     screen = Screen(round(seconds))
     begun = time.monotonic()
-    total = Verdict()
+    program, total = binary(), Verdict()
     struck = 0
 
     def left() -> float:
@@ -72,14 +70,8 @@ def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) ->
 
     with without_settings():
         while left() > 0 and not total.stuck:
-            with ExitStack() as ends:
-                total.add(play(_world(ends, Terms(without=tuple(without))), islice(shuffled(faults, tell), BOUT)))
+            made = TemporaryDirectory(prefix="issuer-chaos-", ignore_cleanup_errors=True)
+            with made as folder, World(Path(folder), program, Terms(without=tuple(without))) as world:
+                total.add(play(world, islice(shuffled(faults, tell), BOUT)))
     screen.end()
     return total
-
-
-def _world(ends: ExitStack, terms: Terms) -> World:
-    program = binary()
-    folder = tempfile.mkdtemp(prefix="issuer-chaos-")
-    ends.callback(shutil.rmtree, folder, ignore_errors=True)
-    return ends.enter_context(World(Path(folder), program, terms))

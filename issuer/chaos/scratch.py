@@ -34,10 +34,15 @@ def in_wheel(package: str, pattern: str) -> Path | None:
     return next((path for folder in folders for path in sorted(Path(folder).glob(pattern))), None)
 
 
+def plain_environment() -> dict[str, str]:
+    """Return the environment without the user's ISSUER_ variables, which would change the run."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
+
+
 @contextmanager
 def without_settings() -> Iterator[None]:
     """Hide the user's ISSUER_ variables, which name other servers."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("ISSUER_")}
+    hidden = {name: os.environ.pop(name) for name in os.environ.keys() - plain_environment()}
     try:
         yield
     finally:

@@ -27,6 +27,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.chaos.ports import LOOPBACK, free_port
+from issuer.chaos.proxy import FaultProxy
 from issuer.chaos.waiting import until
 from issuer.errors import IssuerError
 
@@ -194,10 +195,10 @@ class RedisServer:
 
     # ------------------------------------------------------------------------------------------------ replication
 
-    def replicaof(self, other: RedisServer, timeout: float = 20.0) -> None:
+    def replicaof(self, other: RedisServer | FaultProxy, timeout: float = 20.0) -> None:
         """Become a replica of `other`, and wait until the first copy has arrived."""
         with self.client() as client:
-            client.execute_command("REPLICAOF", LOOPBACK, other.port)
+            client.execute_command("REPLICAOF", *other.address)
         until(lambda: self.replication().get("master_link_status") == "up", timeout, f"{self!r} follows {other!r}")
 
     def promote(self) -> None:

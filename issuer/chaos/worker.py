@@ -102,15 +102,8 @@ class Setup:
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of `connect`."""
-        return {
-            "redis": self.redis,
-            "store": self.store,
-            "config": self.config,
-            "timeout": self.timeout,
-            "redis_timeout": self.redis_timeout,
-            "store_timeout": self.store_timeout,
-            "journal": self.journal,
-        }
+        names = ("redis", "store", "config", "timeout", "redis_timeout", "store_timeout", "journal")
+        return {name: getattr(self, name) for name in names}
 
 
 # ---------------------------------------------------------------------- traps

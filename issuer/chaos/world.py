@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +21,7 @@ from issuer.chaos.crew import Worker, Workers
 from issuer.chaos.gaps import THE_END
 from issuer.chaos.guards import scripts_without
 from issuer.chaos.proxy import FaultProxy
+from issuer.chaos.scratch import plain_environment
 from issuer.chaos.server import RedisServer
 from issuer.chaos.waiting import until
 from issuer.chaos.watched import Strike, Watched
@@ -132,7 +132,7 @@ class World:
         self._ends.callback(sampler.join)
         self._ends.callback(self._stop.set)
         self._ends.enter_context(self.crew)
-        self.crew.hire(*self.setups(config))
+        self.crew.wait_served(0, self.crew.start(*self.setups(config)), 30.0)
 
     @property
     def journal(self) -> str:
@@ -153,10 +153,9 @@ class World:
 
     def commanded(self, times: int, *words: str) -> None:
         """Run an `issuer` command in `times` processes at once. Raises IssuerError if one fails."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
-        environment |= {"ISSUER_JOURNAL": self.journal} if self.journal else {}
         # The default of 1 s was too short once in a long run, because all these processes start at once under load.
-        environment |= {"ISSUER_REDIS_TIMEOUT": "5"}
+        environment = plain_environment() | {"ISSUER_REDIS_TIMEOUT": "5"}
+        environment |= {"ISSUER_JOURNAL": self.journal} if self.journal else {}
         options = {
             "--redis": self.desk_url,
             "--store": self.store,
@@ -274,27 +273,30 @@ class World:
         """Return the bytes that each call of the script contains."""
         return self.scripts[script].sha.encode()
 
-    def hold_load(self) -> Callable[[], None]:
-        """Wait until a proxy holds a load. Return a function that delivers it."""
+    @contextmanager
+    def held_load(self) -> Iterator[list[bytes]]:
+        """Wait until a proxy holds a load, and yield the held requests. The end of the block delivers them."""
         for front in self.fronts:
             front.hold(self.sha("load"), times=1)
-        until(lambda: any(front.held for front in self.fronts), 30, "a load is on its way")
+        yield until(self.held, 30, "a load is on its way")
+        self.deliver()
 
-        def release() -> None:
-            for front in self.fronts:
-                front.pass_through()
-                front.release()
+    def held(self) -> list[bytes]:
+        """Return the requests that the proxies of the workers hold."""
+        return [request for front in self.fronts for request in front.held]
 
-        return release
+    def deliver(self) -> None:
+        """End the faults of the proxies of the workers, and deliver the held requests."""
+        for front in self.fronts:
+            front.pass_through()
+            front.release()
 
     def follow(self) -> None:
         """Make the other server a replica, and wait until it has received all writes so far."""
         self.other.start()
         self.link.pass_through()
         self.link.redirect(self.master.address)
-        with self.other.client() as client:
-            client.execute_command("REPLICAOF", *self.link.address)
-        until(lambda: self.other.replication().get("master_link_status") == "up", 20, "the replica follows")
+        self.other.replicaof(self.link)
         offset = self.master.replication()["master_repl_offset"]
         until(lambda: self.other.replication()["master_repl_offset"] >= offset, 10, "the replica has caught up")
 

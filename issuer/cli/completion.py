@@ -8,7 +8,6 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from issuer.cli.session import Session, is_missing
 from issuer.wiring import connect
@@ -19,25 +18,18 @@ PATIENCE = 1.0
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class TagName(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
-    """Name of a tag. The Tab key completes it."""
-
-    name = "tag"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the tags that begin with the text. After any error, return nothing."""
-        del param
-        logging.getLogger("issuer").addHandler(logging.NullHandler())
-        logging.getLogger("issuer").propagate = False
-        try:
-            return [CompletionItem(tag) for tag in _tags(Session.of(ctx)) if tag.startswith(incomplete)]
-        except Exception:  # noqa: BLE001 - an error must not be printed into the user's line
-            return []
+def _completed(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the tags that begin with the text. After any error, return nothing."""
+    logging.getLogger("issuer").addHandler(logging.NullHandler())
+    logging.getLogger("issuer").propagate = False
+    try:
+        return [tag for tag in _tags(Session.of(context)) if tag.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - an error must not be printed into the user's line
+        return []
 
 
 def _tags(session: Session) -> list[str]:
-    settings = session.settings()
-    store = settings.store_url
+    store = session.settings().store_url
     if is_missing(store):
         return []
     with closing(connect(redis="none", store=store, config=session.config, scheduler=None)) as issuer:
@@ -45,5 +37,5 @@ def _tags(session: Session) -> list[str]:
 
 
 def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
-    """Return the argument TAG for an existing tag."""
-    return click.argument("tag", type=TagName(), required=required)
+    """Return the argument TAG for an existing tag. The Tab key completes it."""
+    return click.argument("tag", shell_complete=_completed, required=required)

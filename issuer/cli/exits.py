@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
 from difflib import get_close_matches
 from itertools import takewhile
 from types import FrameType
@@ -19,11 +18,10 @@ from typing import Any, Final, NoReturn, TypeVar
 import click
 
 from issuer import errors
-from issuer.advice import command_line
 from issuer.errors import IssuerError, Unavailable
 from issuer.terminal import say
 from issuer.times import lasting
-from issuer.views import view
+from issuer.views import message_of, said, view
 
 OK: Final = 0
 FAILED: Final = 1
@@ -68,19 +66,6 @@ def code_of(error: IssuerError) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
-def said(error: object) -> str:
-    """Return a message as text. Errors of the library name commands in place of Python methods."""
-    return error.told(command_line) if isinstance(error, IssuerError) else str(error)
-
-
-def logged(record: logging.LogRecord) -> str:
-    """Return the message of a log record. Errors in it name commands in place of Python methods."""
-    shown = copy(record)
-    if isinstance(record.args, tuple):
-        shown.args = tuple(said(each) if isinstance(each, IssuerError) else each for each in record.args)
-    return shown.getMessage()
-
-
 def complain(message: object) -> None:
     """Write an error to stderr. If a retry can help, the message contains the time to wait."""
     again = f"; try again in {lasting(message.retry_after)}" if isinstance(message, Unavailable) else ""
@@ -122,13 +107,13 @@ class Warnings(logging.Handler):
         other = {"error": kind, "message": "", "tag": None, "code": code}
         content = view(error) if isinstance(error, IssuerError) else other
         held, self._held = self._held, []
-        warned = {"warnings": [logged(record) for record in held]} if held else {}
+        warned = {"warnings": [message_of(record) for record in held]} if held else {}
         say(json.dumps(content | {"message": said(error)} | warned))
 
     def _say(self, record: logging.LogRecord) -> None:
         word = record.levelname.lower()
         hue = "yellow" if record.levelno < logging.ERROR else "red"
-        say(f"{click.style(f'{word}:', fg=hue)} {logged(record)}")
+        say(f"{click.style(f'{word}:', fg=hue)} {message_of(record)}")
 
 
 class Edge(click.Group):

@@ -106,9 +106,7 @@ def progress_bar(label: str) -> Callable[[int, int], None]:
 
 def with_progress(outcomes: Iterator[Outcome[T]], label: str) -> Iterator[Outcome[T]]:
     """Yield the outcomes. If there are many, show a progress bar."""
-    progress = None
+    progress = progress_bar(label)
     for done, outcome in enumerate(outcomes, 1):
         yield outcome
-        if outcome.of >= MANY:
-            progress = progress or progress_bar(label)
-            progress(done, outcome.of)
+        progress(done, outcome.of)

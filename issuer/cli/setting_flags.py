@@ -19,42 +19,26 @@ from issuer_persistence.records import SETTINGS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_WHOLE: Any = click.INT
+
+def _step(value: str) -> int | str:
+    """Convert a whole number, or `auto`, which is the default."""
+    return "auto" if value == "auto" else int(click.INT(value))
 
 
-class _Step(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
-    """A whole number, or `auto`, which is the default."""
-
-    name = "step"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        return "auto" if value == "auto" else int(_WHOLE.convert(value, param, ctx))
+def _key(value: str) -> str | tuple[int, str]:
+    """Convert the name of a key, or FROM=NAME."""
+    start, equals, name = value.partition("=")
+    return (int(click.INT(start)), name) if equals else start
 
 
-class _Keys(click.ParamType):  # type: ignore[type-arg]  # the same
-    """The name of a key, or FROM=NAME."""
-
-    name = "keys"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[int, str]:
-        start, equals, name = str(value).partition("=")
-        return (int(_WHOLE.convert(start, param, ctx)), name) if equals else start
-
-
-class _Option(click.ParamType):  # type: ignore[type-arg]  # the same
-    """NAME=VALUE. A value of digits is a number; true and false are truth values."""
-
-    name = "option"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str | int | bool]:
-        name, equals, text = str(value).partition("=")
-        if not name or not equals:
-            self.fail(f"{brief(value)} is not NAME=VALUE", param, ctx)
-        if text in ("true", "false"):
-            return name, text == "true"
-        return name, int(text) if text.removeprefix("-").isdecimal() else text
+def _option(value: str) -> tuple[str, str | int | bool]:
+    """Convert NAME=VALUE. If VALUE has only digits, it becomes a number; true and false become a bool."""
+    name, equals, text = value.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{brief(value)} is not NAME=VALUE")
+    if text in ("true", "false"):
+        return name, text == "true"
+    return name, int(text) if text.removeprefix("-").isdecimal() else text
 
 
 def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
@@ -82,10 +66,10 @@ _KINDS: Mapping[str, dict[str, Any]] = {
     "text": {"metavar": "TEXT"},
     "flag": {"is_flag": True, "default": None},
     "shards": {"is_flag": True, "default": None},
-    "step": {"metavar": "N", "type": _Step()},
+    "step": {"metavar": "N", "type": _step},
     "limit": {"metavar": "N", "shell_complete": _starting(lambda: [*limits.NAMES])},
-    "scramble": {"metavar": "[FROM=]KEY", "type": _Keys(), "multiple": True, "shell_complete": _key_names},
-    "options": {"metavar": "NAME=VALUE", "type": _Option(), "multiple": True},
+    "scramble": {"metavar": "[FROM=]KEY", "type": _key, "multiple": True, "shell_complete": _key_names},
+    "options": {"metavar": "NAME=VALUE", "type": _option, "multiple": True},
 }
 #: Parameters of click for single settings.
 _MORE: Mapping[str, dict[str, Any]] = {

@@ -30,10 +30,8 @@ class ClockWorld(Pair):
 def clock_set(world: ClockWorld) -> None:
     """An hour off with a load on its way; then right again, while whoever was elected is dead."""
     for off in (HOUR, -HOUR):
-        release = world.hold_load()
-        with world.fault("F7b clock of Redis set, a load on its way", segments=4):
+        with world.fault("F7b clock of Redis set, a load on its way", segments=4), world.held_load():
             world.master.set_clock(off)
-            release()
         world.more()
         killed = trapped(world, "reserve", signal.SIGKILL)
         with world.fault("F7b clock of Redis set, the loader killed", segments=4, hits=len(killed)):

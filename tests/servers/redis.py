@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import redis
 
-from issuer.chaos import server
+from issuer.chaos import proxy, server
 from tests.servers.ports import LOOPBACK, free_port
 from tests.servers.tls import Certificates
 from tests.servers.watchdog import launch
@@ -114,7 +114,7 @@ class RedisServer(server.RedisServer):
             client.flushall()
         return self
 
-    def replicaof(self, other: server.RedisServer, timeout: float = 60.0) -> None:
+    def replicaof(self, other: server.RedisServer | proxy.FaultProxy, timeout: float = 60.0) -> None:
         """Become a replica of `other`, and return when the link is up and the first copy is here."""
         if not other.port:
             raise ValueError("a replica reaches its master over TCP, and this one has only a unix socket")

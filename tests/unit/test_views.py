@@ -10,9 +10,8 @@ import pytest
 import issuer
 from issuer import values
 from issuer.advice import ADVICE, command_line, http, python
-from issuer.cli.exits import logged
 from issuer.errors import IssuerError
-from issuer.views import view
+from issuer.views import message_of, view
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import fresh_version
 
@@ -152,7 +151,7 @@ def test_an_error_in_a_log_record_is_shown_by_the_command_line_in_its_words(capl
     log.warning("tag %r: sweep: %s", "orders", issuer.UnknownTag("orders"))
     log.warning("%(what)s, 100 %%", {"what": "a mapping"})
     log.warning("100 %")
-    assert list(map(logged, caplog.records)) == [
+    assert list(map(message_of, caplog.records)) == [
         "tag 'orders': sweep: unknown tag 'orders'; create it with `issuer create orders`", "a mapping, 100 %", "100 %",
     ]  # fmt: skip
     assert caplog.messages[0].endswith("create it with ids.create('orders')"), "others have the record as it was"

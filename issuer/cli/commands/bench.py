@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 from typing import Any
 
 import click
@@ -115,7 +115,7 @@ def _all(issuer: Issuer, tag: str, share: float, threads: int) -> dict[str, _Mea
         "next": _timed("next, 1 caller", draw, share),
         "threads": _timed(f"next, {threads} threads", draw, share, threads=threads),
         "take": _timed(f"take({TAKEN}), a number", partial(issuer.take, tag, TAKEN), share, each=TAKEN),
-        "reservation": _few("one reservation in the store", partial(issuer.reserve, tag, 1), share),
+        "reservation": _timed("one reservation in the store", partial(issuer.reserve, tag, 1), share, few=True),
     }
 
 
@@ -162,43 +162,37 @@ def _ping(settings: Settings, seconds: float) -> _Measured:
         raise RedisUnavailable(f"redis {mask(url)}: {error}") from error
 
 
-def _timed(name: str, call: Callable[[], object], seconds: float, *, threads: int = 1, each: int = 1) -> _Measured:
-    """Call repeatedly in `threads` threads for `seconds` seconds. `each`: numbers per call."""
+def _timed(
+    name: str, call: Callable[[], object], seconds: float, *, threads: int = 1, each: int = 1, few: bool = False
+) -> _Measured:
+    """Call repeatedly in `threads` threads for `seconds` seconds. `each`: numbers per call.
+
+    `few`: make at most RESERVATIONS calls, and measure no rate.
+    """
     stop: list[bool] = []
     with ThreadPoolExecutor(threads) as pool:
         try:
-            done = list(pool.map(partial(_calls, call, stop), repeat(seconds, threads)))
+            done = list(pool.map(partial(_calls, call, stop, few=few), repeat(seconds, threads)))
         finally:
             # Ctrl-C interrupts only this thread.
             stop.append(True)
     took = sorted(one for calls, _rate in done for one in calls)
-    return _Measured(name, took, sum(rate for _calls, rate in done) * each, each)
+    return _Measured(name, took, None if few else sum(rate for _calls, rate in done) * each, each)
 
 
-def _calls(call: Callable[[], object], stop: list[bool], seconds: float) -> tuple[list[int], float]:
+def _calls(call: Callable[[], object], stop: list[bool], seconds: float, *, few: bool) -> tuple[list[int], float]:
     # The first call may have to connect.
     call()
     took: list[int] = []
     started = perf_counter_ns()
     end = started + int(seconds * 1e9)
     after = started
-    while after < end and not stop:
+    while after < end and not stop and not (few and len(took) == RESERVATIONS):
         before = perf_counter_ns()
         call()
         after = perf_counter_ns()
         took.append(after - before)
     return took, len(took) / max(1, after - started) * 1e9
-
-
-def _few(name: str, call: Callable[[], object], seconds: float) -> _Measured:
-    """Call a few times only, because each call leaves an entry in the ledger."""
-    took: list[int] = []
-    end = perf_counter() + seconds
-    while not took or (len(took) < RESERVATIONS and perf_counter() < end):
-        before = perf_counter_ns()
-        call()
-        took.append(perf_counter_ns() - before)
-    return _Measured(name, sorted(took))
 
 
 def _time(microseconds: float) -> str:

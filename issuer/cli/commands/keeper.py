@@ -10,13 +10,13 @@ from types import FrameType
 
 import click
 
-from issuer.cli.exits import logged
 from issuer.cli.session import Session
 from issuer.core.events import Event, SegmentLoaded, line_of
 from issuer.doors.server.watch import EVERY, Watch
 from issuer.errors import ConfigurationError, Unavailable
 from issuer.terminal import say
 from issuer.times import utc
+from issuer.views import message_of
 from issuer_persistence.records import now_ms
 from issuer_persistence.urls import mask
 
@@ -80,7 +80,7 @@ class _Warnings(logging.Handler):
     """Writes all warnings of the library to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _tell(logged(record))
+        _tell(message_of(record))
 
 
 def _tell_warnings() -> None:

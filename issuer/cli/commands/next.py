@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import partial
 
 import click
 
@@ -14,7 +14,6 @@ from issuer.cli.exits import json_option
 from issuer.cli.numbers import key_options
 from issuer.cli.options import Whole
 from issuer.cli.session import Session
-from issuer.core.issued import Issued
 from issuer.core.requests import TTL
 from issuer.errors import IssuerError
 from issuer.terminal import show_json
@@ -74,9 +73,17 @@ def next(
     if key is None and ttl is not None:
         raise click.UsageError("--ttl requires --key: it sets how long Redis keeps the number of the key")
     if as_text or key is not None or shard_key is not None or restart_key is not None:
-        how = {"key": key, "ttl": TTL if ttl is None else ttl, "shard_key": shard_key, "restart_key": restart_key}
-        found = _each(session.connect(), tag, count, **how)
-        _print_issued(found, as_text=as_text, as_json=as_json)
+        issuer = session.connect()
+        kept = TTL if ttl is None else ttl
+        draw = partial(issuer.issue, tag, key=key, ttl=kept, shard_key=shard_key, restart_key=restart_key)
+        found = (draw() for _ in range(count))
+        if as_json:
+            show_json([view(each) for each in found])
+            return
+        for each in found:
+            click.echo(each.text if as_text else each.value)
+            # If the next draw fails, the printed numbers are valid.
+            sys.stdout.flush()
         return
     # Each line ends at once. After Ctrl-C, text that is appended to the file must not extend a number.
     before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "")
@@ -93,21 +100,6 @@ def next(
         finally:
             if lead != before or not as_json:
                 click.echo(after, nl=False)
-
-
-def _each(issuer: Issuer, tag: str, count: int, **how: Any) -> Iterator[Issued]:
-    for _ in range(count):
-        yield issuer.issue(tag, **how)
-
-
-def _print_issued(found: Iterator[Issued], *, as_text: bool, as_json: bool) -> None:
-    """Print each number when it is drawn. If the next draw fails, the printed numbers are valid."""
-    if as_json:
-        show_json([view(each) for each in found])
-        return
-    for each in found:
-        click.echo(each.text if as_text else each.value)
-        sys.stdout.flush()
 
 
 def _chunks(issuer: Issuer, tag: str, count: int) -> Iterator[Sequence[int]]:

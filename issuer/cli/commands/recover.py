@@ -11,13 +11,13 @@ import click
 from issuer.care import Outcome
 from issuer.care.recovery import Recovery
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import OK, code_of, complain, json_option, said
+from issuer.cli.exits import OK, code_of, complain, json_option
 from issuer.cli.options import Whole, asked, check_askable
 from issuer.cli.session import Session, with_progress
 from issuer.core.error_mapping import store_error
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, table
-from issuer.views import view
+from issuer.views import said, view
 from issuer_persistence.errors import StoreError
 from issuer_persistence.journal import Journals, read
 

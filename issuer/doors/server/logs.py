@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from traceback import extract_tb
 
-from issuer.advice import command_line
 from issuer.clock import monotonic
 from issuer.doors.web.replies import Message, Receive, Send
 from issuer.errors import IssuerError
+from issuer.views import message_of, said
 
 log = logging.getLogger("issuer.doors.server.requests")
 
@@ -29,7 +29,7 @@ class _Line(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
-        message = _message(record)
+        message = message_of(record)
         if record.exc_info and record.exc_info[1] is not None:
             message += f": {_raised(record.exc_info[1])}"
         # A message may contain line breaks, for example from an error of another library.
@@ -57,18 +57,7 @@ def _time(record: logging.LogRecord) -> str:
 def _raised(error: BaseException) -> str:
     frames = extract_tb(error.__traceback__)
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {_in_words(error)}{where}"
-
-
-def _message(record: logging.LogRecord) -> str:
-    """Return the message. Errors of the issuer have the advice for the command line."""
-    if isinstance(record.args, tuple) and any(isinstance(each, IssuerError) for each in record.args):
-        return str(record.msg) % tuple(_in_words(each) for each in record.args)
-    return record.getMessage()
-
-
-def _in_words(value: object) -> object:
-    return value.told(command_line) if isinstance(value, IssuerError) else value
+    return f"{type(error).__name__}: {said(error)}{where}"
 
 
 def begin(log_format: str, *, verbose: bool) -> None:
