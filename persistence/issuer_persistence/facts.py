@@ -41,7 +41,7 @@ class StoreFacts:
         synchronous: Setting `synchronous` of SQLite.
         schema: Version of the schema. 0 if nothing was written yet.
         newest_schema: Version of the schema that this program writes.
-        open_elsewhere: True if another program has the file open that does not respect the store's lock.
+        open_elsewhere: True if a program that does not use the store's lock file has the SQLite file open.
     """
 
     kind: str

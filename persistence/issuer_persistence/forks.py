@@ -1,21 +1,21 @@
-"""Hooks around forks, also around forks in C, which do not run Python's hooks. uWSGI forks its workers in C.
+"""Hooks that run before and after a fork, also if C code forks. uWSGI forks its workers in C, without Python's hooks.
 
-A hook is registered once, and runs around both kinds of forks. Before a fork in C, the C library calls this module in
-the parent (`pthread_atfork`). In the child nothing calls it. There, the first call that needs Redis or the store calls
-`notice`, which compares the process id and runs the hooks of the child. Calls that are answered from memory do not call
-`notice`. So the parent removes the numbers in memory (`unseen`) until the fork is over.
+A hook is registered once, and runs for both kinds of forks. Before a fork in C, the C library calls this module in the
+parent (`pthread_atfork`). In the child, nothing calls this module. Instead, the first call that needs Redis or the
+store calls `notice`, which sees that the process id has changed, and runs the hooks of the child. A call that takes a
+number from memory does not call `notice`. So the parent removes its numbers from memory (`unseen`) during the fork.
 
-Only one thread forks at a time, and the others wait for their turn, because what a hook holds until the end of its fork
-belongs to one fork. With two forks at once, an SQLite store stayed locked for ever.
+Only one thread forks at a time, and other threads wait for their turn: a lock that a hook holds until the end of its
+fork belongs to this fork only. With two forks at once, an SQLite store stayed locked for ever.
 """
 
 from __future__ import annotations
 
 import atexit
 
-# The hook of concurrent.futures takes a lock. A fork within our hooks would take it again and hang (seen). It must be
-# registered before ours, so that it is called after them. APScheduler also imports both modules. After the main thread
-# has returned, they cannot be imported any more, and another thread could not create its first issuer.
+# Import these modules before the hooks below are registered, so that their own fork hook runs after ours. That hook
+# takes a lock, and a fork within our hooks would wait for this lock for ever (seen). A later import, for example by
+# APScheduler, would also fail in a thread after the main thread has returned.
 import concurrent.futures.process
 import concurrent.futures.thread  # noqa: F401
 import ctypes
@@ -42,27 +42,27 @@ class _Hooks(NamedTuple):
 
 
 class State:
-    """Id of this process, and the threads that fork it."""
+    """State of the forks of this process. `process` is its id."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        #: The thread that has the turn, once for each of its forks: a signal handler may fork within a fork.
+        #: Id of the thread that forks now, once for each nested fork: a signal handler can fork during a fork.
         self.turns: list[int] = []
-        #: Threads in a fork in C.
+        #: Ids of the threads that are in a fork in C.
         self.unseen: set[int] = set()
-        #: Hooks of the current fork that must still be called before it.
+        #: Hooks `before` that have not been called yet for the current fork.
         self.ahead: list[Hook | None] = []
         self.becoming = False
 
 
-#: How long a thread waits for its turn to fork, in seconds. Hooks wait at most 10 s for a call of a store.
+#: How long a thread waits for its turn to fork, in seconds. A hook waits for a store for at most 10 s.
 TURN = 15.0
 
 _state = State()
 _hooks: list[_Hooks] = []
-#: Held from before a fork until it is over in the parent.
+#: The lock of a thread that forks, from before the fork until it is over in the parent.
 _turn = threading.RLock()
-#: Held by the thread of a child that runs the hooks.
+#: The lock of the thread that runs the hooks in a child.
 _renewal = threading.RLock()
 
 
@@ -77,10 +77,11 @@ def register(
     """Register hooks for all forks. A hook must not import anything.
 
     Args:
-        before: Called before a fork, in the opposite order of registration.
-        in_parent: Called after a fork in the parent.
-        in_child: Called after a fork in the child.
-        unseen: Called in the parent before a fork in C, to remove what the child could use before it calls `notice`.
+        before: Called before a fork. The hook that was registered last is called first.
+        in_parent: Called in the parent after a fork.
+        in_child: Called in the child after a fork.
+        unseen: Called in the parent before a fork in C. It removes numbers that the child could use before the child
+            calls `notice`.
         unseen_over: Called in the parent after a fork in C.
     """
     _hooks.append(_Hooks(before, in_parent, in_child, unseen, unseen_over))
@@ -89,35 +90,35 @@ def register(
 def in_uwsgi_master() -> bool:
     """Return True in the main process of uWSGI, before it forks its workers. No thread must be started there.
 
-    A worker does not have the thread, but does not know this. At its end it would wait for the thread for ever.
+    A fork does not copy the thread, but the worker's Python still lists it. At its end the worker would wait for ever.
     """
     worker_id = getattr(sys.modules.get("uwsgi"), "worker_id", None)
     return callable(worker_id) and worker_id() == 0
 
 
 def leave_signals() -> None:
-    """Block signals in the current thread if uWSGI handles them, so that the main thread gets them.
+    """Under uWSGI, block all signals in the current thread, so that the main thread gets them.
 
-    uWSGI's handlers are written in C, and end the interpreter in the thread that gets the signal. If this is a thread
-    of a pool, it waits for itself, and raises RuntimeError (seen).
+    uWSGI's signal handlers are written in C. They end the interpreter in the thread that gets the signal. A thread of a
+    pool would then wait for its own end, and raise RuntimeError (seen).
     """
     if "uwsgi" in sys.modules:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def under_way() -> bool:
-    """Return True during a fork in C. Then no number may be offered to callers in memory."""
+    """Return True during a fork in C. During this time, no number may be kept in memory for callers."""
     return bool(_state.unseen)
 
 
 def notice() -> None:
-    """Run the hooks of the child if this process was forked in C. In other processes this takes 70 ns."""
+    """If this process was forked in C, run the hooks of the child. If not, the check takes 70 ns."""
     if os.getpid() != _state.process:
         _become_child()
 
 
 def _become_child() -> None:
-    global _turn  # noqa: PLW0603 - the parent's is held by the thread that forked
+    global _turn  # noqa: PLW0603 - the thread that forked holds the parent's lock
     with _renewal:
         if os.getpid() == _state.process or _state.becoming:
             return
@@ -128,7 +129,7 @@ def _become_child() -> None:
             _turn = threading.RLock()
             _state.turns.clear()
             _state.unseen.clear()
-            # Last, because another thread of the child waits above until everything is done.
+            # Set the process id last: until then, other threads of the child wait above.
             _state.process, _state.becoming = os.getpid(), False
 
 
@@ -137,12 +138,12 @@ def _run(hooks: list[Hook | None]) -> None:
         try:
             if hook is not None:
                 hook()
-        except BaseException:  # also an interrupt: the other hooks must still release what they hold
+        except BaseException:  # an interrupt, too: the other hooks must still run, to release their locks
             log.exception("the fork handler %r failed", hook)
 
 
 def _take_turn() -> None:
-    notice()  # in the child of a fork that Python didn't see the turn is still its parent's
+    notice()  # if this process was forked in C, the lock still belongs to its parent
     if _turn.acquire(timeout=TURN):
         _state.turns.append(threading.get_ident())
     else:
@@ -154,15 +155,15 @@ def _prepare() -> None:
     if _state.turns == [own]:
         _state.ahead = [each.before for each in reversed(_hooks)]
     if own in _state.turns:
-        # A fork amid these hooks, of a signal's handler, calls those that are left. What they hold they hold until the
-        # outer fork is over.
+        # A signal handler can fork while these hooks run. This inner fork calls the remaining hooks. Their locks are
+        # held until the outer fork is over.
         while _state.ahead:
             _run([_state.ahead.pop(0)])
 
 
 def _go_on() -> None:
     own = threading.get_ident()
-    if _state.turns == [own]:  # none in a child that was forked amid the hooks of another fork: it holds nothing
+    if _state.turns == [own]:  # empty in a child that was forked while hooks ran: the child holds no locks
         _run([each.in_parent for each in _hooks])
     if own in _state.turns:
         _state.turns.pop()
@@ -182,7 +183,7 @@ def _in_parent() -> None:
 
 def _in_child() -> None:
     vars(_calls).clear()
-    global _renewal  # noqa: PLW0603 - another thread of the parent may have held it
+    global _renewal  # noqa: PLW0603 - another thread of the parent may have held this lock
     _renewal = threading.RLock()
     _state.becoming = False
     _become_child()
@@ -203,7 +204,7 @@ def _in_parent_unseen() -> None:
 
 
 class _Call:
-    """Class attribute that calls a function when it is read from an object that has no such attribute itself."""
+    """Descriptor that calls a function whenever the attribute is read. An attribute of the instance itself hides it."""
 
     def __init__(self, function: Hook) -> None:
         self._function = function
@@ -213,11 +214,11 @@ class _Call:
 
 
 class _Calls(threading.local):
-    """Calls of the C library around a fork of this thread. During os.fork, its hooks have set both to None.
+    """Functions that the C library calls before and after a fork. During os.fork, both are replaced by None.
 
     Since Python 3.13, os.fork holds a lock of the interpreter that threads take when they start and end. A Python
-    function could give the GIL to a thread that waits for this lock, and both would hang. So during os.fork the C
-    library must not call a function: it reads an attribute.
+    function could release the GIL to a thread that waits for this lock, and both would hang. So the C library must call
+    no function during os.fork. Its callback only reads an attribute, which is then None.
     """
 
     before = _Call(_before_unseen)
@@ -227,19 +228,19 @@ class _Calls(threading.local):
 _calls = _Calls()
 _FUNCTION = ctypes.CFUNCTYPE(None)
 _HANDLE = ctypes.create_string_buffer(8)
-#: Functions for the C library. They must exist as long as it can call them.
+#: Callbacks for the C library. This list keeps them alive as long as the C library can call them.
 _CALLED: list[Any] = [_FUNCTION(partial(getattr, _calls, name)) for name in ("before", "in_parent")]
 
 
 def _watch() -> bool:
-    """Register the calls with the C library. False if it offers no way."""
+    """Register the callbacks with the C library. Return False if this system has no such function."""
     try:
         libc = ctypes.CDLL(None)
-        # glibc does not export `pthread_atfork`, but the function that it calls.
+        # glibc does not export `pthread_atfork`. It exports the function that `pthread_atfork` calls.
         if (register_atfork := getattr(libc, "__register_atfork", None)) is not None:
             registered = register_atfork(*_CALLED, None, ctypes.byref(_HANDLE)) == 0
             if registered:
-                # A fork after the end of the interpreter would call functions that do not exist any more.
+                # Remove the callbacks at exit: a later fork would call functions that do not exist any more.
                 atexit.register(getattr(libc, "__cxa_finalize"), ctypes.byref(_HANDLE))
         else:
             registered = libc.pthread_atfork(*_CALLED, None) == 0
@@ -251,6 +252,6 @@ def _watch() -> bool:
     return bool(registered)
 
 
-#: True if the parent notices forks in C.
+#: True if forks in C can be detected in the parent, so that hooks run before them.
 watched = _watch()
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,18 +1,18 @@
-"""A journal: a file outside the store with all reservations, from which a lost or restored store is recovered.
+"""A journal: a file outside the store that lists all reservations. It serves to recover a lost or restored store.
 
-A line is a JSON object that ends with the CRC-32 of the text before it. The first line of a file names the store. Every
-other line concerns one tag and has its settings:
+A line is a JSON object that ends with the CRC-32 of the text before it. The first line of a file, its head, has the id
+of the store. Every other line has the name and settings of one tag, and one of these kinds:
 
 - `reserve`: the numbers low + 1 .. high were reserved. The line is on disk (fsync) before a number is used.
-- `hand back`: unused numbers were returned: each segment, by id, now ends at that number, and is empty if it begins
-  above.
-- `tag`: the tag was created, changed, recovered or deleted, and its `max` is at least `floor`. A new file begins with
-  one such line for each tag, from the store or the previous file.
+- `hand back`: unused numbers were returned. For each segment, by id, the line has the new last number. If the segment
+  begins after this number, it is empty now.
+- `tag`: the tag was created, changed, recovered or deleted. Its `max` is at least `floor`. A new file begins with one
+  such line for each tag, from the store or the previous file.
 
-The newline of a line is written after fsync has returned. A line without a newline is torn, for example by a kill or a
-full disk. Its numbers were never used, and the next process that appends removes it. A line with a newline and a wrong
-checksum is an error. All processes append to one file under its lock (flock), so the file must be on a local file
-system with hard links.
+The newline of a line is written after fsync has returned. A line without a newline was interrupted, for example by a
+kill or a full disk: it is torn. Its numbers were never used, and the next process that appends removes the line. If a
+line with a newline has a wrong checksum, this is an error. All processes append to one file under its lock (flock), so
+the file must be on a local file system with hard links.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ from issuer_persistence.scheme_json import SCHEME_MOST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-#: Size in bytes after which a new file is begun: about 7 500 reservations. Rotation reads the file, which takes 0.2 s.
+#: Size in bytes after which a new file is begun: about 7 500 reservations. To rotate such a file takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024
 
-#: How many segments of a tag are kept one by one, those with the highest numbers. A process hands back its highest
-#: segments, and holds three at most. Of the segments below, only the highest number is kept.
+#: How many segments of a tag are remembered individually, the ones with the highest numbers. Only these can still be
+#: returned: a process holds three at most. For all lower segments, only their highest number is remembered.
 KEPT = 8
 
 _FORMAT = 1
 _HEAD = b'{"kind":"journal",'
-#: Upper bound of the head's length. Only the head is read before an append.
+#: Maximum length of a head in bytes. Before an append, only this much of the file is read.
 _HEAD_MOST = 4096
-#: About the length of the longest line, in bytes: a description of 1000 bytes can take 6000, and the scheme follows.
+#: Approximate length of the longest line, in bytes. As JSON, a description of 1000 bytes can take 6000.
 _LINE_MOST = 8192 + SCHEME_MOST
 _END = rb',"crc":"([0-9a-f]{8})"\}'
 _LINE = re.compile(rb"(\{.*?)" + _END, re.DOTALL)
-#: How long a reader waits for processes that append before it reports a damaged line, in seconds.
+#: How long a reader waits for the lock, in seconds, to read a damaged line a second time.
 _READ_LOCK = 2.0
-#: Fields of the tag's record in a line.
+#: Fields of the tag's record that each line has.
 _SETTINGS = (*SETTINGS, "deleted")
-#: Fields that lines of older versions lack.
+#: Fields of the record that are missing in lines of older versions.
 _LATER = ("scheme", "step_mode")
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:
-    """Return the line without its newline. It is ASCII and contains no newline and no NUL."""
+    """Return the fields as a line of a journal, in ASCII, without the newline at the end."""
     text = json.dumps(fields, separators=(",", ":")).encode()[:-1]
     return b'%s,"crc":"%08x"}' % (text, crc32(text))
 
 
 def decoded(line: bytes) -> dict[str, Any] | None:
-    """Return the fields of a line. None if the line was modified."""
+    """Return the fields of a line, or None if the line was modified or damaged."""
     found = _LINE.fullmatch(line)
     if found is None or crc32(found[1]) != int(found[2], 16):
         return None
@@ -79,18 +79,24 @@ def decoded(line: bytes) -> dict[str, Any] | None:
 
 
 def _whole(tail: bytes) -> bytes:
-    """Return the complete line at the end of a file, or b"" if the line is torn.
+    """Return the complete line at the end of a file, or b"" if the last line is torn.
 
-    A byte after the line does not belong to it: it is a newline that did not reach the disk before a power cut.
+    After a power cut, a line can be followed by a wrong byte in place of its newline. This byte is ignored.
     """
-    # The first end whose checksum is right: an object in a scheme may also have a `crc`.
+    # A scheme may have a field `crc`, too. So try each possible end of the line until a checksum is right.
     lines = (tail[: each.end()] for each in re.finditer(_END, tail))
     return next((line for line in lines if decoded(line) is not None), b"")
 
 
 @dataclass(slots=True)
 class Known:
-    """One tag according to journals. `record` has the newest settings. Its `max` has no meaning."""
+    """The state of one tag according to journals: its newest settings, and its highest numbers.
+
+    Attributes:
+        record: Record with the newest settings. Its `max` has no meaning.
+        floor: Number that the tag's `max` is never below.
+        segments: Last number of each of the newest segments, by id.
+    """
 
     record: Tag
     floor: int = 0
@@ -98,16 +104,16 @@ class Known:
 
     @property
     def top(self) -> int:
-        """Highest number that was reserved and not handed back."""
+        """Highest number that was reserved and not returned."""
         return max([self.floor, *self.segments.values()])
 
     def beneath(self, newest: int) -> int:
-        """Return the highest number below the newest segments. `newest` is how many of them."""
+        """Return the highest reserved number if the `newest` highest segments are left out."""
         highs = sorted(self.segments.values(), reverse=True)
         return max([self.floor, *highs[newest:]])
 
     def ends(self, segment: str, high: int) -> None:
-        """Note the last number of a segment. The lowest one counts, in whatever order they come."""
+        """Record the last number of a segment. If a segment has several, in any order, the lowest one is valid."""
         self.segments[segment] = min(high, self.segments.get(segment, high))
         if len(self.segments) > 2 * KEPT:
             by_end = sorted(self.segments.items(), key=lambda each: each[1])
@@ -115,34 +121,34 @@ class Known:
             self.segments = dict(by_end[-KEPT:])
 
     def joined(self, other: Known) -> Known:
-        """Return both together: the newer settings, the higher numbers."""
+        """Combine two journals' knowledge of one tag: the newer settings, and all numbers."""
         later = max(self, other, key=lambda each: each.record.timestamp)
         return Known(later.record, max(self.floor, other.floor), {**self.segments, **other.segments})
 
     def line(self) -> dict[str, object]:
-        """Return the tag as a line of kind `tag`."""
+        """Return a line of the kind `tag` with this state of the tag."""
         return about(self.record, "tag", floor=self.floor, segments=self.segments)
 
 
 def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
-    """Return the fields of a line about a tag: process, time, settings of the tag, and the given fields."""
+    """Return the fields of a line about a tag: the given ones, the tag's settings, the time and the process."""
     settings = {name: getattr(record, name) for name in _SETTINGS}
     said = {"time": now_ms(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, "tag": record.tag, **more, **settings, "changed": record.timestamp, **said}
 
 
 class Journals:
-    """Tags that were read from journals.
+    """The content of journals.
 
     Attributes:
-        stores: Records by the id of the store, then by tag.
+        stores: State of each tag: by the id of the store, then by the name of the tag.
     """
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Known]] = {}
 
     def take(self, file: IO[bytes], name: str) -> None:
-        """Read one file. Raise Damaged for a line that was modified, except for a torn last line."""
+        """Read one file. Skip a torn last line. Raise Damaged if another line is damaged."""
         tags: dict[str, Known] = {}
         for number, line in enumerate(file, 1):
             ended = line.endswith(b"\n")
@@ -163,7 +169,7 @@ class Journals:
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
                 raise Damaged(name, number, f"no version of this program writes such a line: {error}") from error
             if not ended:
-                # Later bytes begin with the newline of this line, or replace the line.
+                # Another process may be appending now. What it writes belongs to this line, or replaces it.
                 break
 
 
@@ -188,7 +194,7 @@ def _end(tag: str, value: object) -> int:
 def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
     changed = fields["changed"]
     settings = {name: fields[name] for name in _SETTINGS if name in fields or name not in _LATER}
-    # A program that does not know schemes or step modes does not write them, and does not change them.
+    # A line of an older program lacks the newer settings. That program did not change them, so keep the known values.
     before = tags.get(fields["tag"])
     if before is not None:
         settings = {**{name: getattr(before.record, name) for name in _LATER}, **settings}
@@ -212,7 +218,7 @@ def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
 
 
 def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
-    """Read journals, in any order. Other processes can append to them meanwhile.
+    """Read journal files, in any order. At the same time, other processes can append to them.
 
     Args:
         paths: Paths of the files.
@@ -225,7 +231,7 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
     for path in paths:
         try:
             with Path(path).open("rb") as file:
-                if not file.peek(1):  # not by its size: it may be a pipe
+                if not file.peek(1):  # the size would not do: the file may be a pipe
                     raise Misconfigured(
                         f"journal {os.fspath(path)} is empty, so it has no reservations: give the file that the "
                         "issuers wrote, or omit this one if there never was a journal"
@@ -233,7 +239,7 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
                 try:
                     journals.take(file, os.fspath(path))
                 except Damaged as damaged:
-                    # Perhaps a process replaced a torn line between two of our reads. Read again under the lock.
+                    # Perhaps another process replaced a torn line while it was read. Read again under the lock.
                     try:
                         locks.lock(file.fileno(), CallDeadline(_READ_LOCK))
                     except (OSError, Unconfirmed):
@@ -249,30 +255,30 @@ class Journal:
     """The journal at `path`. Many threads and processes may append to it. Its directory must exist.
 
     The file is opened for each line, so that a forked child shares no lock with its parent. This takes 10 us. After
-    `rotate_at` bytes the file is renamed to `path.1`, `path.2` and so on. The new file begins with everything that
-    recovery needs of the old one, so that old files can be deleted.
+    `rotate_at` bytes the file is renamed to `path.1`, `path.2` and so on, and a new file is begun. It starts with all
+    data of the old file that `recover` needs, so old files can be deleted.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rotate_at: int = ROTATE_AT) -> None:
-        # Absolute, so that a later chdir does not lead to another file.
+        # Make the path absolute, so that a later chdir does not lead to another file.
         self.path = Path(path).absolute()
         self._rotate_at = rotate_at
-        #: True if the last append failed. Then `prepare` fails until a line can be written again. Otherwise each
-        #: attempt on a full disk, or while a stopped process has the lock, would cost a segment.
+        #: True if the last append failed. Then `prepare` raises an error until a line can be written again. Otherwise
+        #: each attempt on a full disk, or while a stopped process holds the lock, would waste a segment.
         self._has_failed = False
-        #: Last result of `tops`, with the file and its length at that time.
+        #: Last result of `tops`. `_read_as` has the store, the file and its length at that time.
         self._tops: Mapping[str, int] = {}
         self._read_as: object = None
 
     def prepare(self, store_id: str, *, timeout: float) -> bool:
-        """Check, before the store is changed, that a line can be appended. Rotate the file if it is due.
+        """Check that a line can be appended. Call this before the store is changed. It also rotates a full file.
 
         Args:
             store_id: Id of the store.
             timeout: Longest wait for the lock, in seconds.
 
         Returns:
-            False if there is no journal yet. Then call `begin`.
+            False if there is no journal yet. Then the caller must call `begin`.
 
         Raises:
             Misconfigured: The file cannot be written, is not a journal, or belongs to another store.
@@ -296,9 +302,9 @@ class Journal:
             return head is not None
 
     def begin(self, store_id: str, tags: Iterable[Mapping[str, object]], *, timeout: float) -> None:
-        """Create the journal with a line of kind `tag` for each tag. Do nothing if it exists.
+        """Create the journal with a line of the kind `tag` for each tag. If there is one already, do nothing.
 
-        It raises the errors of `prepare`.
+        Errors are those of `prepare`.
         """
         with self._errors():
             descriptor = self._locked(CallDeadline(timeout))
@@ -312,7 +318,8 @@ class Journal:
     def tops(self, store_id: str) -> Mapping[str, int]:
         """Return the highest reserved number of each tag, or {} if there is no journal.
 
-        The file is read again after each change, which takes 0.2 s for 2 MB. It raises the errors of `read`.
+        If the file has changed since the last call, it is read again, which takes 0.2 s for 2 MB. Errors are those of
+        `read`.
         """
         try:
             found = self.path.stat()
@@ -325,10 +332,14 @@ class Journal:
         return self._tops if found.st_size else {}
 
     def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> bool:
-        """Append a line. True if it is on the disk. False if there is no journal any more: call `begin`.
+        """Append a line, and wait until it is on the disk. If there is no journal any more, return False: call `begin`.
 
-        If it raises, the line may have been written. `timeout` limits the wait for the lock, in seconds, but not fsync.
-        It raises the errors of `prepare`.
+        If the call raises an error, the line may have been written or not. Errors are those of `prepare`.
+
+        Args:
+            store_id: Id of the store.
+            fields: Fields of the line.
+            timeout: Longest wait for the lock, in seconds. The time of fsync is not limited.
         """
         try:
             with self._errors():
@@ -363,7 +374,7 @@ class Journal:
         return locks.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, deadline)
 
     def _head(self, descriptor: int, store_id: str) -> dict[str, Any] | None:
-        """Return the head, or None for an empty file. Raise Misconfigured if it is not a head of this store."""
+        """Return the head of the file, or None for an empty file. If it is of another store, raise Misconfigured."""
         beginning = os.pread(descriptor, _HEAD_MOST, 0)
         line, ended, _ = beginning.partition(b"\n")
         if not ended and _begins_a_journal(beginning):
@@ -380,7 +391,7 @@ class Journal:
         return head
 
     def _mend(self, descriptor: int) -> None:
-        """Repair the end of the file, under the lock. Write the newline of a complete line, remove a torn line."""
+        """Repair the end of the file, under the lock: add the newline to a complete line, or remove a torn line."""
         size = os.fstat(descriptor).st_size
         if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
             return
@@ -394,11 +405,11 @@ class Journal:
             os.write(descriptor, b"\n")
 
     def _is_due(self, descriptor: int, head: dict[str, Any] | None) -> bool:
-        # Not counting the lines from the old file: with many tags, these alone may exceed the limit.
+        # The lines from the old file do not count: with many tags, they alone could exceed the limit.
         return head is not None and os.fstat(descriptor).st_size - head["carried"] >= self._rotate_at
 
     def _set_right(self, store_id: str, deadline: CallDeadline) -> None:
-        """Under the lock: check that there is space again after a failure, and rotate the file if it is due."""
+        """Under the lock: after a failure, check that there is space again. If the file is full, rotate it."""
         descriptor = self._locked(deadline)
         try:
             self._mend(descriptor)
@@ -411,17 +422,20 @@ class Journal:
             locks.close(descriptor)
 
     def _rotate(self, full: int, store_id: str) -> None:
-        """Keep the file under another name, and replace it by a new one. Processes that wait for its lock notice."""
+        """Keep the full file under another name, and put a new file in its place.
+
+        Processes that wait for the lock of the full file notice this, and open the new file.
+        """
         journals = Journals()
         with os.fdopen(os.dup(full), "rb") as file:
             file.seek(0)
             journals.take(file, str(self.path))
-        # A link, not a rename: if the path were free for a moment, another process would create a file there.
+        # A link, because after a rename the path is free for a moment, and another process could create a file there.
         self._link()
         self._put(store_id, [encoded(known.line()) for known in journals.stores[store_id].values()])
 
     def _put(self, store_id: str, lines: Sequence[bytes]) -> None:
-        """Replace the locked file by a new one with these lines, in one step."""
+        """Replace the locked file by a new file with these lines, in one atomic step."""
         fresh = self._open(os.O_RDWR | os.O_CREAT | os.O_TRUNC, ".new")
         try:
             _write(fresh, [_new_head(store_id, sum(len(line) + 1 for line in lines)), *lines])
@@ -448,7 +462,7 @@ def _new_head(store_id: str, carried: int) -> bytes:
 
 
 def _write(descriptor: int, lines: Iterable[bytes]) -> None:
-    """Append the lines and wait until they are on the disk. Then write the newline of the last one."""
+    """Append the lines, and wait until they are on the disk. Only then, write the newline of the last line."""
     before = os.fstat(descriptor).st_size
     rest = b"\n".join(lines)
     try:
@@ -459,13 +473,16 @@ def _write(descriptor: int, lines: Iterable[bytes]) -> None:
         with suppress(OSError):
             os.ftruncate(descriptor, before)
         raise
-    # If there is no space for the newline: the line is on the disk, and the next process that appends writes it.
+    # A full disk may have no space for the newline. The line counts nevertheless: the next append adds its newline.
     with suppress(OSError):
         os.write(descriptor, b"\n")
 
 
 def _try_to_write(descriptor: int) -> None:
-    """Raise OSError if there is no space for a long line. A process that is killed here leaves a torn line."""
+    """Check by a trial that there is space for a long line. Otherwise raise OSError.
+
+    If the process is killed here, the blanks of the trial are left in the file as a torn line.
+    """
     before = os.fstat(descriptor).st_size
     try:
         if os.write(descriptor, b" " * _LINE_MOST) < _LINE_MOST:

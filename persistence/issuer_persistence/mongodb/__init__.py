@@ -1,4 +1,4 @@
-"""A store in MongoDB. `store` has the class; the other modules are its parts."""
+"""A store in MongoDB. The class is in the module `store`, which uses the other modules."""
 
 from issuer_persistence.mongodb.store import MongoStore
 

@@ -1,6 +1,6 @@
-"""One call of a MongoStore: its collections, its deadline, its writes, and the documents that it reads and writes.
+"""One call to a MongoStore, and the form of its documents.
 
-The collection `issuer_tags` has one document per tag. `issuer_segments`, the ledger, has one per reservation.
+The collection `issuer_tags` has one document per tag. `issuer_segments`, the ledger, has one document per reservation.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-#: Condition for an integer that this program writes. It does not use `$type: long`, because mongoeco stores small
-#: integers as int, and finds no long by its type.
+#: Filter condition for an integer in 0..2^63-1. It does not use `$type: long`: mongoeco, a substitute for MongoDB,
+#: stores small integers as int, and would not find them.
 INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
 
 _TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}
 
 
 def _shape(name: str, setting: Setting) -> Document:
-    """Return the condition for a valid setting. Documents of older versions may lack it."""
+    """Return the filter condition for a setting: valid, or missing in a document of an older version."""
     if setting.range is not None:
         lowest, highest = setting.range
         held = {**INTEGER, "$gte": Int64(lowest), "$lte": Int64(highest)}
@@ -78,16 +78,16 @@ _OURS: Document = {
 
 
 def our_tag(tag: str, condition: Document) -> Document:
-    """Return the filter of an update: the condition, and the fields and types that a tag's document has.
+    """Return the filter of an update: the given condition, plus conditions for all fields of a tag's document.
 
-    A document of another form never matches. So no document of another program is changed, and no float is counted up.
-    The contents of a scheme are checked only when it is read.
+    A document of another form never matches. So documents of other programs, and numbers stored as floats, are never
+    changed. The content of a scheme is not checked here, but when the document is read.
     """
     return {"_id": tag, "bizTag": tag, "$and": [_OURS, condition]}
 
 
 def _int64s(value: Any) -> Any:
-    """Return the value with all its integers, on every level, as Int64."""
+    """Return a JSON value with all integers as Int64, also in nested objects and lists."""
     match value:
         case Mapping():
             return {name: _int64s(each) for name, each in value.items()}
@@ -99,33 +99,33 @@ def _int64s(value: Any) -> Any:
 
 
 def stored(fields: Mapping[str, Any]) -> Document:
-    """Return the fields that are set, as they are stored."""
+    """Return the fields in the form in which MongoDB stores them. Fields with the value None are left out."""
     return {name: _int64s(value) for name, value in fields.items() if value is not None}
 
 
 def tag_document(tag: Tag) -> Document:
-    """Return the record as it is stored."""
+    """Return the document for the record of a tag."""
     fields = stored(asdict(tag))
     del fields["tag"]
     return {"_id": tag.tag, "bizTag": tag.tag, **fields}
 
 
 def tag_record(found: Mapping[str, Any]) -> Tag:
-    """Return the record of a document. Raise Corrupt if the document is not one of the issuer's."""
+    """Return the tag's record in a document. If the document does not have the issuer's form, raise Corrupt."""
     tag = str(found.get("_id"))
     if found.get("bizTag") != found.get("_id"):
         raise Corrupt(tag, f"bizTag must be {tag!r}, not {found.get('bizTag')!r}")
     return Tag.checked(tag, found)
 
 
-#: Order of the ledger, the highest numbers first. The index has all three fields. With only `tag` and `high`, MongoDB
-#: would sort all entries of a tag for each page.
+#: Sort order of the ledger, with the highest numbers first. The index needs all three fields. If it had only `tag` and
+#: `high`, MongoDB would sort all entries of a tag for each page.
 _DOWN = [("high", pymongo.DESCENDING), ("low", pymongo.DESCENDING), ("_id", pymongo.DESCENDING)]
 _UP = [(name, pymongo.ASCENDING) for name, _ in _DOWN]
 INDEX = [("tag", pymongo.ASCENDING), *_DOWN]
 
-#: Condition for a document that may be changed or deleted: each field of an entry, with its type. Another program may
-#: have documents in the collection that also have a tag and a time.
+#: Filter condition for a ledger entry that may be changed or deleted: it has all fields, with the right types. So
+#: documents of another program in the same collection are safe.
 OUR_ENTRY: Document = {
     "_id": {"$type": "string", "$regex": "^[0-9a-f]{24}$"},
     "low": INTEGER,
@@ -138,7 +138,7 @@ OUR_ENTRY: Document = {
 
 
 def entry_document(entry: LedgerEntry) -> Document:
-    """Return the entry as it is stored."""
+    """Return the document for a ledger entry."""
     fields = asdict(entry)
     fields["_id"] = fields.pop("id")
     for name in ("low", "high", "time"):
@@ -149,7 +149,7 @@ def entry_document(entry: LedgerEntry) -> Document:
 def rows(
     segments: Collection[Document], tag: str, count: int, *, beyond: Position | None = None, upward: bool = False
 ) -> list[Document]:
-    """Return `count` entries as they are stored; see `Store.segments`."""
+    """Return the documents of a page of the ledger. The arguments are those of `Store.segments`."""
     found = segments.find({"tag": tag, **_following(beyond, upward=upward)})
     return [_named(each) for each in found.sort(_UP if upward else _DOWN).limit(min(count, 2**31 - 1))]
 
@@ -160,7 +160,8 @@ def _following(beyond: Position | None, *, upward: bool) -> Document:
     than = "$gt" if upward else "$lt"
     high, low, entry = beyond
     if isinstance(high, bool) or not isinstance(high, int | float):
-        # Texts and other types come first. `$lt` does not compare them with numbers.
+        # A damaged entry has, for example, a text as `high`. Such entries come before all numbers. `$lt` does not
+        # compare them with numbers, so the next page begins with the highest number.
         return {"high": {"$lte": Int64(HIGHEST)}}
     same = {"high": _exact(high), "low": _exact(low)}
     return {
@@ -178,17 +179,17 @@ def _exact(value: object) -> object:
 
 
 def by_id(segments: Collection[Document], tag: str, ids: Iterable[str]) -> list[LedgerEntry]:
-    """Return the entries of a tag with the given ids."""
+    """Return the ledger entries of a tag that have the given ids."""
     return [LedgerEntry.checked(_named(each)) for each in segments.find({"_id": {"$in": [*ids]}, "tag": tag})]
 
 
 def write_nothing(segments: Collection[Document]) -> None:
-    """Send a write that changes nothing. It fails if the ledger cannot be written."""
+    """Send a write that changes nothing, to raise an error if the ledger cannot be written."""
     segments.update_one({"_id": "", "$and": [OUR_ENTRY]}, {"$min": {"high": Int64(0)}})
 
 
 def shorten(segments: Collection[Document], tag: str, highs: Mapping[str, int]) -> None:
-    """Lower the `high` of entries. `highs` has the new values by id."""
+    """Lower the `high` of ledger entries. `highs` has the new values, by the ids of the entries."""
     segments.bulk_write(
         [
             UpdateOne({"_id": entry, "tag": tag, "$and": [OUR_ENTRY]}, {"$min": {"high": Int64(high)}})
@@ -198,7 +199,7 @@ def shorten(segments: Collection[Document], tag: str, highs: Mapping[str, int]) 
 
 
 def prune(segments: Collection[Document], before: int) -> int:
-    """Delete entries older than `before`, except the newest of each tag. Return how many were deleted."""
+    """Delete ledger entries older than `before`, but keep each tag's newest entry. Return how many were deleted."""
     dropped = 0
     for tag in segments.distinct("tag"):
         newest = segments.find_one({"tag": tag, "$and": [OUR_ENTRY]}, sort=_DOWN) if isinstance(tag, str) else None
@@ -212,9 +213,9 @@ def _named(found: Document) -> Document:
     return {**found, "id": found.get("_id")}
 
 
-#: Newest version of the schema. A database with a newer one is rejected. It stays 1 until a tag gets a scheme, because
-#: older programs would issue the counter values of such a tag. The fields `lease`, `ahead` and `step_mode` need no new
-#: version: older programs keep fields that they do not know.
+#: Newest schema. If a database has a newer schema than a program, the program rejects the database. A database keeps
+#: schema 1 until one of its tags gets a scheme: programs for schema 1 would ignore the scheme, and issue the counter
+#: values. The fields `lease`, `ahead` and `step_mode` need no new schema: older programs keep unknown fields.
 SCHEMA = 2
 
 _random = random.SystemRandom()
@@ -222,10 +223,10 @@ _random = random.SystemRandom()
 
 @contextmanager
 def unbound() -> Iterator[None]:
-    """Leave the session that the caller may have bound, and its transaction, which may be rolled back.
+    """Run the block outside of a pymongo session that the caller may have bound.
 
-    Since pymongo 4.17, after `ClientSession.bind` each operation of the client joins the session, and operations of
-    other clients fail.
+    Since pymongo 4.17, after `ClientSession.bind` each operation of the client joins the session. Its transaction may
+    be rolled back, together with our reservations. Operations of other clients fail.
     """
     bound = getattr(client_session, "_SESSION", None)
     if bound is None or bound.get() is None:
@@ -240,49 +241,49 @@ def unbound() -> Iterator[None]:
 
 _WRITES = {"findAndModify", "insert", "update", "delete"}
 
-# Per thread, or per greenlet, also in a process that gevent patches later.
+# A ContextVar has one value per thread or greenlet, even if gevent patches the process later.
 _unanswered: ContextVar[int] = ContextVar("unanswered", default=0)
 
 
 class Attempts(CommandListener):
-    """Counts the writes of the current call that the server may have done without a reply.
+    """Counts the writes of the current call that have no reply: the server may have done them.
 
-    pymongo repeats a write, and raises the error of the second attempt. So after "not authorized", the first attempt
-    may have changed something.
+    pymongo repeats a failed write, and raises only the error of the second attempt. So even if this error is "not
+    authorized", the first attempt may have changed something.
     """
 
     @property
     def unanswered(self) -> int:
-        """How many writes since `begin` have no reply, or an error after which the write may have been done."""
+        """Number of writes since `begin` that the server may have done, but has not confirmed."""
         return _unanswered.get()
 
     def begin(self) -> None:
-        """Reset the count."""
+        """Set the count to 0, at the start of a call."""
         _unanswered.set(0)
 
     def started(self, event: CommandStartedEvent) -> None:
-        """Count a write that is sent."""
+        """Add 1 for a write that pymongo sends."""
         if event.command_name in _WRITES:
             _unanswered.set(_unanswered.get() + 1)
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
-        """Count a reply."""
+        """Subtract 1 for a write that the server has confirmed."""
         if event.command_name in _WRITES:
             _unanswered.set(_unanswered.get() - 1)
 
     def failed(self, event: CommandFailedEvent) -> None:
-        """Count a rejection. After any other error, the write may have been done."""
+        """Subtract 1 for a write that the server has rejected. After other errors, the write may have been done."""
         failure = event.failure
         if event.command_name in _WRITES and refuses(failure.get("code"), str(failure.get("errmsg"))):
             _unanswered.set(_unanswered.get() - 1)
 
 
 class Replaced(Unconfirmed):
-    """The `meta` document is not the one that was read before."""
+    """The store's `meta` document was replaced or removed since it was last read."""
 
 
 class MongoCall:
-    """One call: the collections that it uses, and its deadline.
+    """One call to the store: the collections that it uses, and its deadline.
 
     Attributes:
         wrote: True if a write of this call has taken effect.
@@ -295,38 +296,38 @@ class MongoCall:
         self.wrote = self.writing = False
 
     def take(self, collections: Collections, store_id: str) -> None:
-        """Use these collections, which belong to the store of that id."""
+        """Set the collections for this call, and the id of the store that they belong to."""
         self.tags, self.segments, self.meta = collections
         self._store = {"_id": "store", "id": store_id}
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Note a write: if the call fails later, it has changed something."""
+        """Record that the block writes. If the call fails after it, the error must report that data was changed."""
         self.writing = True
         yield
         self.wrote, self.writing = True, False
 
     def pause(self) -> None:
-        """Wait before the next attempt. The wait grows and is random, so that the losers of a race spread out."""
+        """Wait before the next attempt. The wait grows and is random, so that processes do not retry all at once."""
         time.sleep(min(self._deadline.left(), _random.uniform(0, self._longest)))
         self._longest = min(0.05, 2 * self._longest)
 
     def read(self, tag: str) -> Tag | None:
-        """Return the record of a tag. None if there is none."""
+        """Return the record of a tag, or None if the tag was never created."""
         found = self.tags.find_one({"_id": tag})
         return None if found is None else tag_record(found)
 
     def live(self, tag: str) -> Tag:
-        """Return the record of a tag that is not deleted. Otherwise raise TagMissing."""
+        """Return the record of a tag. If the tag was never created, or was deleted, raise TagMissing."""
         found = self.read(tag)
         if found is None:
             raise TagMissing(tag)
         return found.live()
 
     def change(self, tag: str, condition: Document, update: Mapping[str, Document]) -> Tag | None:
-        """Change the tag's document in one step, and return the new record.
+        """Change the tag's document in one atomic step, and return the new record.
 
-        None if the document does not meet the condition, or is not one of the issuer's. Then nothing was changed.
+        If the document does not meet the condition, or does not have the issuer's form, change nothing and return None.
         """
         fresh = {"version": fresh_version(), "timestamp": Int64(now_ms())}
         self.writing = True
@@ -342,23 +343,23 @@ class MongoCall:
         try:
             return tag_record(after)
         except Corrupt as error:
-            # Not Corrupt: it would mean that nothing has changed.
+            # `Corrupt` would mean that nothing was changed, but the update was done.
             raise Unconfirmed(str(error)) from error
 
     def swap(self, before: Tag, after: Tag) -> Tag | None:
-        """Replace the record `before` by `after`. None if the record is not `before` any more."""
+        """Replace the record `before` by `after`. If the record has changed in the meantime, return None."""
         update = {"$set": {name: value for name, value in tag_document(after).items() if name != "_id"}}
         if after.lease is None:
             update["$unset"] = {"lease": ""}
         return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
 
     def announce(self, scheme: Mapping[str, Any]) -> None:
-        """Raise the schema before a tag gets a scheme: programs that know no schemes then reject this database."""
+        """Raise the schema before a tag gets a scheme: older programs, which ignore schemes, then reject the store."""
         if scheme:
             self._update_meta({"$max": {"schema": SCHEMA}})
 
     def confirm(self) -> None:
-        """Check by two writes without effect that writes reach a majority. If they do not, raise as they do."""
+        """Check that writes reach a majority of the servers, by two harmless writes. If not, they raise an error."""
         self._update_meta({"$set": {"confirmed": Int64(now_ms())}})
         write_nothing(self.segments)
 

@@ -1,8 +1,8 @@
-"""The server of a store in MongoDB: its URL, the collections of the store, facts about it, and its errors.
+"""The MongoDB server of a store: its URL, the collections of the store, facts about the server, and its errors.
 
-A database may also have collections of other programs. So the names have a prefix, and a store is created only if its
-three collections are empty. An existing store is recognized by the document in `meta`: `_id` is "store", `id` has 24
-hexadecimal digits, and `schema` is an integer.
+A database may also have collections of other programs. So the names of our collections have a prefix, and a store is
+created only if its three collections are empty. A store exists if the collection `meta` has this document: `_id` is
+"store", `id` has 24 hexadecimal digits, and `schema` is an integer.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-#: Default prefix of the collections' names.
+#: Default prefix of the names of collections.
 PREFIX = "issuer_"
 
-#: Prefix in databases of the first versions. It is tried only if no prefix is given.
+#: The first versions used no prefix. If no prefix is configured, such collections are searched, too.
 NO_PREFIX = ""
 
-#: URL option that sets the prefix. It is removed before pymongo gets the URL.
+#: URL option that sets the prefix. pymongo rejects this option, so it is removed from the URL.
 OPTION = "collectionPrefix"
 
 _RESERVED_DATABASES = {"admin", "config", "local"}
 _ALLOWED = re.compile(r"[A-Za-z0-9_-]{0,40}")
 
-#: Version of a database in which no tag has a scheme.
+#: Schema of a database in which no tag has a scheme (number format).
 SCHEMA_WITHOUT_SCHEMES = 1
 
 
 class Collections(NamedTuple):
-    """The collections of one store. Writes use majority and journal, and reads go to the primary."""
+    """The collections of one store. Writes wait for a majority of the servers. Reads go to the primary server."""
 
     tags: Collection[Document]
     segments: Collection[Document]
@@ -71,19 +71,19 @@ class Collections(NamedTuple):
 
     @classmethod
     def named(cls, database: Database[Document], prefix: str) -> Collections:
-        """Return the collections with this prefix, without I/O."""
+        """Return the collections with the given prefix. The server is not called."""
         collection = partial(
             database.get_collection,
             write_concern=WriteConcern("majority", j=True),
             read_preference=ReadPreference.PRIMARY,
-            # The newest data of the primary. The filter of each write checks it again.
+            # Read the newest data of the primary, even if it can still be rolled back. Each write checks it again.
             read_concern=ReadConcern("local"),
         )
         return cls(*(collection(prefix + name) for name in cls._fields))
 
 
 def without_prefix(url: str) -> tuple[str, str | None]:
-    """Return the URL without the issuer's option, and the prefix. None if the URL sets no prefix."""
+    """Return the URL without the option `collectionPrefix`, and the value of the option, or None if it is not set."""
     address, mark, query = url.partition("?")
     separator = "&" if "&" in query else ";"
     prefix, others = None, []
@@ -98,7 +98,7 @@ def without_prefix(url: str) -> tuple[str, str | None]:
 
 
 def check_url(url: str) -> None:
-    """Raise Misconfigured if the URL is invalid, has w=0 or names a system database. No I/O, and no DNS query."""
+    """Raise Misconfigured if the URL is invalid, has w=0 or names a system database. No network or DNS is used."""
     shown = mask(url)
     if wrong := flaw(url):
         raise Misconfigured(f"{shown}: {wrong}")
@@ -113,7 +113,7 @@ def check_url(url: str) -> None:
         raise Misconfigured(f"{shown}: a file in a parameter of the URL cannot be read: {error.strerror}") from None
     except (ConfigurationError, ValueError, TypeError):
         raise Misconfigured(f"{shown}: a parameter is unknown to pymongo, or its value is invalid") from None
-    if url.startswith("mongodb+srv"):  # to parse more, pymongo queries the DNS
+    if url.startswith("mongodb+srv"):  # to parse the rest, pymongo would query the DNS
         return
     try:
         name = parse_uri(plain)["database"]
@@ -128,14 +128,14 @@ def check_url(url: str) -> None:
 
 
 def checked(prefix: str) -> str:
-    """Return the prefix. Raise Misconfigured if it is invalid in a collection's name."""
+    """Return the prefix. If it is not allowed in the name of a collection, raise Misconfigured."""
     if not _ALLOWED.fullmatch(prefix):
         raise Misconfigured("a collection prefix must consist of at most 40 letters, digits, _ and -")
     return prefix
 
 
 def options(url: str) -> dict[str, str]:
-    """Return the options of a URL, their names in lower case."""
+    """Return the options of a URL, with their names in lower case."""
     return {name.lower(): value for name, value in parse_qsl(url.partition("?")[2])}
 
 
@@ -146,9 +146,9 @@ def ours(found: Document) -> bool:
 
 
 def find(database: Database[Document], prefix: str | None) -> tuple[Collections, Document] | None:
-    """Return the collections and the `meta` document of an existing store. None if there is no store.
+    """Return the collections and the `meta` document of the store in this database, or None if there is no store.
 
-    If there are two stores and no prefix is given, raise Misconfigured.
+    If no prefix is given, and there is a store with the default prefix and another one without, raise Misconfigured.
     """
     found = []
     for each in (PREFIX, NO_PREFIX) if prefix is None else (prefix,):
@@ -170,9 +170,16 @@ def find_or_make(
 ) -> tuple[Collections, Document | None, bool]:
     """Return the collections of the store, its `meta` document, and True if this call may have created the store.
 
-    An existing store is only read, so that a server without a majority also answers. If there is no store and `make` is
-    False, nothing is created, and the document is None. If there is no store, but one of its collections has documents,
-    raise Misconfigured.
+    An existing store is only read. So the call also works if MongoDB has no majority, and accepts no writes.
+
+    Args:
+        database: Database of the store.
+        prefix: Prefix of the collections, or None for the default.
+        pause: Function that waits before the next attempt.
+        make: Create the store if there is none. If False, the document is then None.
+
+    Raises:
+        Misconfigured: There is no store, but one of its collections has documents.
     """
     made = False
     while True:
@@ -181,7 +188,7 @@ def find_or_make(
             return *found, made
         new = Collections.named(database, PREFIX if prefix is None else prefix)
         taken = next((each.name for each in new if each.find_one({}, {"_id": 1}) is not None), None)
-        # If another process has created the store meanwhile, the document is that of the store.
+        # A collection that is not empty can also mean that another process has created the store in the meantime.
         if taken is None and not make:
             return new, None, False
         if taken is None:
@@ -198,26 +205,27 @@ def find_or_make(
         pause()
 
 
-# Unauthorized, AuthenticationFailed, IllegalOperation, Atlas's authentication error.
+# MongoDB's error codes for a rejected request: Unauthorized, AuthenticationFailed, IllegalOperation, and the
+# authentication error of Atlas.
 _REFUSED = {13, 18, 20, 8000}
 
-# "Retryable writes are not supported": Amazon DocumentDB has a code for it. Azure Cosmos DB (BadValue) and a standalone
-# server of MongoDB (IllegalOperation) report it only in the text.
+# Error codes for "retryable writes are not supported". Amazon DocumentDB has a code of its own. Azure Cosmos DB (2,
+# BadValue) and a standalone MongoDB server (20, IllegalOperation) use general codes: there, the text must be checked.
 _NO_RETRIES, _PERHAPS_NO_RETRIES = 301, {2, 20}
 
 
-#: Ends of the host names of services that can lose writes in a failover to another region.
+#: Services that can lose writes in a failover to another region, by the end of their host names.
 _SERVICES = {".mongo.cosmos.azure.com": "cosmos-ru", ".mongocluster.cosmos.azure.com": "cosmos-vcore"}
 
 
 def service(hosts: Iterable[str]) -> str | None:
-    """Return the known service that runs these hosts, or None. `doctor` has checks for these services."""
+    """Return the service of Azure that runs these hosts, or None. `doctor` has checks for such services."""
     found = {name for host in hosts for end, name in _SERVICES.items() if host.lower().endswith(end)}
     return min(found, default=None)
 
 
 def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
-    """Return the configuration of the collection's server and client."""
+    """Return facts about the server and the client of a collection."""
     database = tags.database
     client = database.client
     hello = client.admin.command("hello")
@@ -237,12 +245,15 @@ def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
 
 
 def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
-    """Return the store's error for an error of pymongo, bson or dnspython.
+    """Turn an error of pymongo, bson or dnspython into an error of `issuer_persistence.errors`.
 
-    If `in_doubt` is True, the call may have changed something. Then the error is Unconfirmed.
+    Args:
+        error: Error of the library.
+        url: URL of the store, without secrets.
+        in_doubt: True if the call may have changed something. Then the result is Unconfirmed.
     """
     wrong = isinstance(error, ConfigurationError | InvalidName)
-    # Without pymongo's settings and topology description, which fill a screen.
+    # Leave out pymongo's settings and its description of all servers, which fill a screen.
     text = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0]
     if isinstance(error, OperationFailure):
         wrong = refuses(error.code, text)
@@ -256,7 +267,7 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
 
 
 def refuses(code: object, text: str) -> bool:
-    """Return True if the server has rejected the request, and would reject it again. It has done nothing."""
+    """Return True if an error means that the server has rejected the request for good. Then it has changed nothing."""
     return code in _REFUSED or _knows_no_retries(code, text)
 
 
@@ -267,7 +278,7 @@ def _knows_no_retries(code: object, text: str) -> bool:
 
 
 def _unknown_hosts(error: ServerSelectionTimeoutError) -> bool:
-    """Return True if the DNS knows no host of the URL. False if the DNS does not answer, which is temporary."""
+    """Return True if none of the URL's host names exists. If the DNS does not answer, return False: it may recover."""
     topology: Any = error.details
     servers = topology.server_descriptions().values() if hasattr(topology, "server_descriptions") else ()
     causes = [getattr(each.error, "__cause__", None) for each in servers]

@@ -5,9 +5,9 @@ There are three collections. `issuer_tags` has one document per tag: `_id` and `
 document. `issuer_segments` is the ledger. `issuer_meta` has the id of the store. The prefix of the names can be
 changed.
 
-Writes use majority and journal, and reads go to the primary, whatever the URL requests. Otherwise a rollback of the
-primary would reserve the same range twice. The filter of every change has the form of the issuer's documents, so that
-documents of other programs are never changed.
+Writes use majority and journal, and reads go to the primary, whatever the URL requests. Otherwise, after a rollback of
+the primary, the same range would be reserved twice. The filter of every change matches only documents that have the
+issuer's form, so that documents of other programs are never changed.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ log = logging.getLogger("issuer.store")
 
 Document = dict[str, Any]
 
-#: Database if the URL has none.
+#: Name of the database if the URL has none.
 DATABASE = "issuer"
 
-#: Options that the URL can override. With pymongo's defaults of 30 s and 20 s, callers would wait for a server that is
-#: down. With `connect` False, pymongo's threads start at the first request, not while `_connected` holds its lock. In a
-#: forked child this lock can be an original one while gevent has patched the rest. Then all greenlets would hang.
+#: Options of the client. The URL can override them. With pymongo's timeouts of 30 s and 20 s, callers would wait too
+#: long for a server that is down. `connect` is False so that pymongo starts its threads at the first request, and not
+#: while `_connected` holds its lock. In a forked child under gevent, this lock can be one that gevent has not patched.
+#: Then all greenlets would hang.
 DEFAULTS: dict[str, Any] = {
     "serverselectiontimeoutms": 3000,
     "connecttimeoutms": 3000,
@@ -70,25 +71,25 @@ DEFAULTS: dict[str, Any] = {
     "connect": False,
 }
 
-#: How long `close` may take to end the sessions on the server, in seconds. The server ends them itself after half an
-#: hour. Without this limit, a server that hangs delayed the end of a program by 12 s.
+#: Time limit in seconds for `close`, which ends the sessions on the server. Without this limit, a server that hung
+#: delayed the end of a program by 12 s. If the time is not enough, the server ends the sessions after half an hour.
 _LEAVING = 0.5
 
-#: How long a process waits for the index of the ledger, in seconds. The server then stops building it.
+#: Time limit for creating the index of the ledger, in seconds. After this time the server stops to build the index.
 _INDEX_PATIENCE = 3600
 
 
 class MongoStore(Store):
-    """Tags and ledger in a MongoDB database.
+    """A store with its tags and ledger in a MongoDB database.
 
-    A reservation is one findOneAndUpdate, and then the insert of its ledger entry. `MongoStore.open(url)` creates a
-    client at the first call, one per process.
+    A reservation is one findOneAndUpdate, followed by the insert of its ledger entry. A store that was opened by a URL
+    creates one pymongo client per process, at the first call.
 
     Args:
-        database: Database of the caller. The store never closes it.
-        prefix: Prefix of the collections' names. Another prefix is another store. None means `issuer_`, or no prefix if
-            the database has collections of an issuer without one.
-        address: URL, if there is no `database`.
+        database: Database object of the caller. The store never closes its client.
+        prefix: Prefix of the collections' names. Each prefix is a separate store. None means `issuer_`, or no prefix if
+            the first versions of the issuer have created the store.
+        address: URL of the store. It is used if `database` is None.
     """
 
     def __init__(
@@ -106,26 +107,26 @@ class MongoStore(Store):
         self._database = database
         self._process = os.getpid()
         self._closed = False
-        # Read once per process, because each extension needs it.
+        # Id and collections of the store. They are read once per process, because each reservation needs them.
         self._store_id = ""
         self._collections: server.Collections | None = None
         self._indexed = False
         self._attempts = Attempts()
         # True after a failed call. Then the next reservation first checks that writes reach a majority.
         self._doubtful = False
-        # Last known record of each tag. The filter of the next reservation has its step and limit. So a reservation
-        # needs no read before it, and a reservation with an outdated step matches nothing.
+        # Last known record of each tag. The next reservation uses its step and limit, so that it need not read the
+        # record first. The filter of the update has both values: if they are outdated, it matches nothing.
         self._hints: dict[str, Tag] = {}
 
     @classmethod
     def open(cls, url: str) -> MongoStore:
-        """Return the store of that URL, without I/O. Misconfigured if the URL is invalid. See `server.check_url`."""
+        """Return the store for a URL, without I/O. If the URL is invalid, raise Misconfigured, see `check_url`."""
         server.check_url(url)
         return cls(address=url)
 
     @property
     def url(self) -> str:
-        """The URL without secrets. For a database of the caller, its name and the servers known so far."""
+        """The URL without secrets. If the caller gave a database object, its name and the servers known so far."""
         if self._given is None:
             return self._shown
         nodes = ",".join(sorted(f"{host}:{port}" for host, port in self._given.client.nodes)) or "?"
@@ -149,7 +150,7 @@ class MongoStore(Store):
                         with call.write():
                             call.tags.insert_one(tag_document(made))
                     except DuplicateKeyError:
-                        pass  # another process has created it: read it again
+                        pass  # another process has created the tag: read its record in the next round
                     else:
                         return made
                 call.pause()
@@ -166,20 +167,20 @@ class MongoStore(Store):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve_checked`. If only the ledger entry could not be written, it raises Unconfirmed: a gap."""
+        """See `Store.reserve_checked`. If the ledger entry cannot be written, the numbers are lost: Unconfirmed."""
         with self._call(timeout) as call:
             if self._doubtful:
                 call.confirm()
                 self._doubtful = False
             after, size = self._advance(call, tag, n, at_least=at_least, exact=exact)
             self._hints[tag] = after
-            # By the size that was sent. The step of the record may have changed since.
+            # Use the size that was sent to the server. The record's step may have changed in the meantime.
             entry = purpose.entry(tag, after.max - size, after.max)
             call.segments.insert_one(entry_document(entry))
         return Reservation(after, entry.low, entry.high, entry.id)
 
     def _advance(self, call: MongoCall, tag: str, n: int | None, *, at_least: int, exact: bool) -> tuple[Tag, int]:
-        """Raise `max`. Return the new record, and by how much it was raised."""
+        """Raise `max`. Return the new record, and the number by which `max` was raised."""
         hint = self._hints.get(tag)
         while True:
             if hint is not None:
@@ -187,8 +188,8 @@ class MongoStore(Store):
                 try:
                     after = self._increment(call, hint, size, at_least=at_least, step_matters=n is None)
                 except Unconfirmed:
-                    # The record may have an invalid scheme, which the filter does not check. It is read before the next
-                    # attempt, so that it costs only one segment.
+                    # The record may have an invalid scheme, which the filter does not check. Without the hint, the next
+                    # attempt reads the record first. So an invalid scheme wastes only one segment.
                     self._hints.pop(tag, None)
                     raise
                 if after is not None:
@@ -197,7 +198,7 @@ class MongoStore(Store):
             before = call.live(tag)
             wanted = before.reserved(n, at_least=at_least, exact=exact)
             size = wanted.max - before.max
-            # The last segment is shorter.
+            # If fewer numbers are left up to the limit, the last segment is shorter.
             if size < (before.segment if n is None else n):
                 after = call.swap(before, wanted)
                 if after is not None:
@@ -237,13 +238,14 @@ class MongoStore(Store):
             while True:
                 found = call.live(tag)
                 wanted = found.configured(changes)
-                # With the order: if the tag was created again as a strict tag meanwhile, it must not get a lease.
+                # The order is checked because a strict tag must not get a lease. In the meantime, the tag may have been
+                # deleted and created again as a strict tag.
                 condition: Document = {"deleted": False, "order": found.order}
                 if changes.seen is not None:
                     condition["version"] = found.version
                 call.announce(changes.scheme or {})
                 if changes.limit is not None or changes.raise_to is not None:
-                    # Not with `version`: reservations change it all the time, and may continue.
+                    # The version is not checked, because each reservation changes it, and reservations continue.
                     condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}
                 after = call.change(tag, condition, update)
                 if after is not None:
@@ -258,7 +260,8 @@ class MongoStore(Store):
                     raise TagMissing(tag)
                 if found.deleted:
                     return found
-                # With the time of creation: a late request must not delete a tag that was created again since.
+                # The time of creation is checked, because a delayed request must not delete a tag that was created
+                # again in the meantime.
                 this_one = {"deleted": False, "created": Int64(found.created)}
                 after = call.change(tag, this_one, {"$set": {"deleted": True}})
                 if after is not None:
@@ -320,15 +323,15 @@ class MongoStore(Store):
             return facts(call.tags)
 
     def upgrade(self, *, timeout: float) -> Upgrade:
-        """See `Store.upgrade`. It creates the `meta` document if there is none. See `SCHEMA`."""
+        """See `Store.upgrade`. This only creates a missing `meta` document. The schema changes later, see `SCHEMA`."""
         with self._call(timeout):
             return Upgrade(1, 1)
 
     def after_fork(self) -> None:
-        """Drop the parent's client. The next call creates another. With a database of the caller, every call raises.
+        """Give up the parent's client. The next call creates a new client.
 
-        A call in a forked child does the same. The client is kept in a list, because its destruction would close the
-        parent's connections.
+        If the caller gave a database object, all later calls raise an error. The client stays in a list, because its
+        destruction would close the parent's connections.
         """
         if self._client is not None:
             _abandoned.append(self._client)
@@ -362,12 +365,12 @@ class MongoStore(Store):
         except Unconfirmed as error:
             self._doubtful = True
             if isinstance(error, Replaced):
-                self._collections = None  # the next call searches them again
+                self._collections = None  # the next call searches the collections again
             raise
         except (StoreError, ValueError):
             raise
         except Exception as error:
-            # Not only PyMongoError: bson and dnspython raise other errors.
+            # `PyMongoError` is not enough: bson and dnspython raise other errors.
             meaning = translated(error, self.url, in_doubt=call.wrote or self._unanswered(call))
             self._doubtful = self._doubtful or isinstance(meaning, Unconfirmed)
             raise meaning from error
@@ -376,12 +379,11 @@ class MongoStore(Store):
         """Return True if the server may have done a write that it has not confirmed."""
         if self._given is None:
             return self._attempts.unanswered > 0
-        # The client of a caller has no listener that counts. Without retries, each error is the reply to the only
-        # attempt.
+        # The caller's own client does not count its attempts. If it does not retry, an error concerns the only attempt.
         return call.writing and self._given.client.options.retry_writes
 
     def _enter(self, call: MongoCall, database: Database[Document], *, writes: bool) -> None:
-        """Give the call the collections of this store. If there are none and `writes` is True, create them."""
+        """Set the collections of the call. If the store does not exist and `writes` is True, create the store."""
         collections, made = self._collections, False
         if collections is None:
             collections, meta, made = server.find_or_make(database, self._prefix, call.pause, make=writes)
@@ -399,10 +401,10 @@ class MongoStore(Store):
         call.take(collections, self._store_id)
 
     def _index(self, collections: server.Collections, *, empty: bool) -> None:
-        """Create the index of the ledger if it is missing, once per process. For a large ledger, in a thread.
+        """Create the index of the ledger if it is missing. This is done once per process.
 
-        There the index takes longer than a call may take, and the server stops the build when the client disconnects.
-        Without the index, pages of the ledger are slow, but correct.
+        If the ledger is not empty, a thread creates the index: for a large ledger this takes longer than a call may
+        take. If the client disconnected, the server would stop. Without the index, pages are slow, but correct.
         """
         if empty:
             self._make_index(collections, os.getpid())

@@ -1,4 +1,4 @@
-"""A store in one SQLite file. `store` has the class; the other modules are its parts."""
+"""A store in one SQLite file. The class is in the module `store`, which uses the other modules."""
 
 from issuer_persistence.sqlite.store import SQLiteStore
 

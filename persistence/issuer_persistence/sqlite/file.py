@@ -1,9 +1,10 @@
-"""The file of an SQLite store: opened for each transaction, by one process at a time.
+"""The file of an SQLite store. Each transaction opens the file and closes it, and only one process at a time does so.
 
-SQLite uses POSIX locks. A process loses them when any part of it closes the file, for example a thread that copies the
-data directory. Then two processes reserved the same range (seen: 19 of 231 numbers repeated), or one deleted the
-write-ahead log that the other had open. So each transaction holds an flock on a lock file of our own, from before the
-database is opened until after it is closed. SQLite's locks only exclude programs that do not take ours.
+SQLite uses POSIX locks. A process loses its POSIX locks when any part of it closes the file, for example a thread that
+copies the data directory. Then two processes reserved the same range (seen: 19 of 231 numbers repeated), or one deleted
+the write-ahead log that the other had open. So each transaction also locks a separate lock file with `flock`, from
+before the database is opened until after it is closed. SQLite's own locks only serve against programs that do not use
+this lock file.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer")
 
-#: Settings of each write. 2 is FULL: commits survive a power cut.
+#: SQLite settings of each transaction that writes. `synchronous` 2 is FULL: commits survive a power cut.
 JOURNAL_MODE, SYNCHRONOUS = "wal", 2
 
-#: Number of pages in the log after which SQLite copies it into the database: after each commit. So the log never has
-#: anything that the database lacks, even if another program has the file open and somebody deletes the log.
+#: Number of pages in the write-ahead log after which SQLite copies them into the database. With 1, this happens after
+#: each commit. So no data is lost if another program has the file open and somebody deletes the log.
 CHECKPOINT_AFTER = 1
 
-#: Mode of a database file that SQLite creates.
+#: File mode (permissions) of a database that SQLite creates.
 _MODE = 0o644
 
-#: Errors for a file of another user, or on a read-only file system.
+#: Error numbers of the system: no permission for the file, or a read-only file system.
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
-#: An escaped character in /proc/self/mountinfo, for example a blank.
+#: An escaped character in /proc/self/mountinfo. For example, \040 is a blank.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 _SET_UP_WRONGLY = {
@@ -56,35 +57,36 @@ _SET_UP_WRONGLY = {
 }
 
 
-#: Errors of SQLite that can mean a full disk: it cannot create the index of its log. Log and index need _SPACE bytes.
+#: Errors of SQLite that can mean a full disk: it cannot create its log and the index of the log. These need _SPACE
+#: bytes.
 _FOR_WANT_OF_SPACE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 _SPACE = 64 * 1024
 
 
 class SQLiteFile:
-    """The SQLite file at `path`. One thread at a time may use it."""
+    """The SQLite file at `path`. Only one thread at a time may use this object."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # SQLite keeps its log beside the real file, also if the path is a link.
+        # If the path is a link, SQLite keeps its log beside the real file.
         self._real = os.path.realpath(path)
-        #: The lock file of each transaction.
+        #: The lock file. Each transaction holds the lock on this file.
         self.lock = Path(f"{self._real}-lock")
-        #: Device and inode of the database. None until it was recognized as a store.
+        #: Device and inode of the database. None until the file was recognized as a store.
         self._known: tuple[int, int] | None = None
         self._warned = False
 
     @contextmanager
     def transaction(self, deadline: CallDeadline, *, writes: bool) -> Iterator[sqlite3.Connection]:
-        """Commit if the block ends normally. Roll back if it raises.
+        """Run the block in a transaction. If the block ends normally, commit. If it raises, roll back.
 
-        If `writes` is False, nothing is changed, and no file is created. A missing file is read as an empty store. A
-        file of an older schema is read as if it had the newer columns.
+        If `writes` is False, nothing is changed, and no file is created. Then a missing file is read as an empty store,
+        and a file of an older schema is read as if it had the newer columns, with NULL.
         """
         try:
             if writes and not os.path.exists(self.lock) and os.path.exists(self.path):  # noqa: PTH110 - a long name
                 with self._read(deadline):
-                    pass  # it is a store: no lock is made beside another program's file
+                    pass  # if the file is no store, this raises before a lock file is created beside it
             with self._alone(deadline, writes=writes):
                 with self._written(deadline) if writes else self._read(deadline) as connection:
                     try:
@@ -95,17 +97,17 @@ class SQLiteFile:
                             connection.execute("ROLLBACK")
                         raise
                 if writes:
-                    # If the file was removed meanwhile, the commit is lost: the caller gets no segment.
+                    # If the file was removed during the transaction, the commit is lost, so the caller gets an error.
                     self._check_identity()
                     self._check_log()
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
     def look(self, deadline: CallDeadline) -> tuple[int, bool]:
-        """Return the schema, and True if a program that does not take our lock has the file open.
+        """Return the schema of the file, and True if a program that does not use the lock file has the file open.
 
-        The schema of an empty store is 0. The second value is also True if a program was killed while it wrote. The
-        next write repairs that.
+        The schema of an empty store is 0. The second value is also True if a program was killed while it wrote to the
+        file. The next write repairs the file.
         """
         with self.transaction(deadline, writes=False) as connection:
             schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -114,11 +116,14 @@ class SQLiteFile:
 
     @property
     def has_log(self) -> bool:
-        """True if the file has a log: a program has it open, or was killed while it wrote."""
+        """True if SQLite's log exists: a program has the file open, or was killed while it wrote."""
         return any(os.path.exists(f"{self._real}{suffix}") for suffix in ("-wal", "-journal"))  # noqa: PTH110 - each call
 
     def _check_log(self) -> None:
-        """Warn once if a program that does not take the lock has the file open. Otherwise SQLite deletes its log."""
+        """Log a warning, once, if a program that does not use the lock file has the database open.
+
+        If no program has the file open, SQLite has deleted its log.
+        """
         if not self._warned and self.has_log:
             self._warned = True
             log.warning(
@@ -136,7 +141,7 @@ class SQLiteFile:
         try:
             yield
             if descriptor is not None and not locks.is_at(descriptor, self.lock):
-                # Another process may have worked beside this one, under the lock of a new file.
+                # Another process may have written at the same time, with the lock of a new lock file.
                 raise Unconfirmed(
                     f"{self.lock} was removed or replaced while it was locked, so the call may or may not have taken "
                     "effect"
@@ -146,7 +151,7 @@ class SQLiteFile:
                 locks.close(descriptor)
 
     def _locked(self, deadline: CallDeadline, *, writes: bool) -> int | None:
-        """Take the lock. None if there is no lock file and `writes` is False: a reader creates none."""
+        """Lock the lock file, and return its descriptor. A reader does not create the file: if it is missing, None."""
         if writes:
             self._make_directory()
         database = _stat(self.path)
@@ -159,7 +164,7 @@ class SQLiteFile:
                     return None
                 if error.errno not in _DENIED or not self.lock.exists():
                     raise
-                descriptor = locks.locked(self.lock, os.O_RDONLY, deadline)  # to lock it, reading is enough
+                descriptor = locks.locked(self.lock, os.O_RDONLY, deadline)  # read access is enough for a lock
         except OSError as error:
             raise self._not_locked(error) from error
         except Unconfirmed as error:
@@ -188,7 +193,7 @@ class SQLiteFile:
 
     @contextmanager
     def _written(self, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
-        """Open the file to write, create it if it is missing, upgrade its schema, and begin a transaction."""
+        """Open the file for writing, and begin a transaction. If needed, create the file or upgrade its schema."""
         self._check_names()
         with closing(self._opened("mode=rwc", deadline)) as connection:
             version = self._version(connection)
@@ -205,19 +210,20 @@ class SQLiteFile:
 
     @contextmanager
     def _read(self, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
-        """Open the file to read, and begin a transaction. See `transaction`."""
+        """Open the file for reading only, and begin a transaction. See `transaction`."""
         self._check_names()
         if self._known is None and not os.path.lexists(self.path):
             with _empty() as connection:
                 yield connection
         elif self.has_log:
-            # SQLite also reads the log. It must write only to undo what a killed process wrote to the database by half.
+            # SQLite also reads the log. It needs write access only if a process was killed in the middle of a
+            # transaction with a rollback journal: SQLite must then undo this transaction.
             mode = "rw" if os.path.exists(f"{self._real}-journal") else "ro"  # noqa: PTH110 - as above
             with self._opened_to_read(f"mode={mode}", deadline) as connection:
                 yield connection
         else:
-            # The database has everything, and nobody writes it. `immutable` creates no log, which would fail on a full
-            # disk or in a directory of another user.
+            # Without a log, the database is complete, and nobody writes to it. With `immutable`, SQLite creates no log.
+            # To create one would fail on a full disk, or in a directory of another user.
             with self._undisturbed(), self._opened_to_read("mode=ro&immutable=1", deadline) as connection:
                 yield connection
 
@@ -238,7 +244,7 @@ class SQLiteFile:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Raise Unconfirmed if a program that does not take our lock may have written during the block."""
+        """Raise Unconfirmed if a program that does not use the lock file may have written during the block."""
         try:
             yield
         except Exception as error:
@@ -253,9 +259,9 @@ class SQLiteFile:
 
     def _opened(self, options: str, deadline: CallDeadline) -> sqlite3.Connection:
         address = f"{Path(self._real).as_uri()}?{options}"
-        # No cached statements: a reference to one keeps the file open after `close`. The traceback of an error in a
-        # finalizer had such a reference (seen: the log stayed, and looked like that of another program). A transaction
-        # repeats no statement anyway.
+        # Cache no statements: a reference to a cached statement keeps the file open after `close`. In one case, the
+        # traceback of an error had such a reference. So SQLite kept its log, as if another program had the file open.
+        # A cache would not help anyway: a transaction repeats no statement.
         return sqlite3.connect(address, uri=True, isolation_level=None, timeout=deadline.left(), cached_statements=0)
 
     def _check_identity(self) -> None:
@@ -264,10 +270,10 @@ class SQLiteFile:
             raise Misconfigured(f"{self.path} was replaced or removed while it was in use: restart, then run `recover`")
 
     def _check_names(self) -> None:
-        """Raise Misconfigured if the file has, or may have, a second name. Each name has its own log and lock file.
+        """Raise Misconfigured if the file has, or may have, a second name.
 
-        Two processes with two names reserve the same ranges (seen: 4000 repeats in 8000 numbers). A file that is itself
-        a mount point has a second name on the host.
+        SQLite's log and the lock file depend on the name. So two processes that use two names reserve the same ranges
+        (seen: 4000 repeats in 8000 numbers). If the file itself is a mount point, it has a second name on the host.
         """
         self._check_identity()
         found = _stat(self.path)
@@ -285,11 +291,12 @@ class SQLiteFile:
             )
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
-        # Otherwise one row with an invalid value makes ALTER TABLE fail, and no tag can be used. With this setting the
-        # row stays as it is, and only its tag is Corrupt.
+        # With this setting, ALTER TABLE accepts rows with invalid values. Only the tag of such a row is then Corrupt.
+        # Otherwise one such row would make the upgrade fail, and no tag could be used.
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute("BEGIN IMMEDIATE")
-        # Read again in the transaction: an older program, which does not take our lock, may have upgraded the file.
+        # Read the schema again in the transaction: an older program, which does not use the lock file, may have
+        # upgraded the file in the meantime.
         version = self._version(connection)
         for statement in chain.from_iterable(STEPS[version:]):
             connection.execute(statement)
@@ -300,10 +307,11 @@ class SQLiteFile:
         connection.execute("PRAGMA ignore_check_constraints = OFF")
 
     def _version(self, connection: sqlite3.Connection) -> int:
-        """Return the schema, 0 for an empty database. Raise Misconfigured if the file is not a store."""
+        """Return the schema of the file, 0 for an empty database. If the file is not a store, raise Misconfigured."""
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         if self._known is not None:
-            # A newer program may have upgraded the file since. Its triggers reject what this program must not write.
+            # A newer program may have upgraded the file in the meantime. The triggers of the new schema reject rows
+            # that this older program must not write.
             return min(version, SCHEMA)
         if version > SCHEMA:
             raise Misconfigured(
@@ -322,7 +330,7 @@ class SQLiteFile:
         return version
 
     def _translated(self, error: sqlite3.Error) -> Exception:
-        # The low byte is the primary code. Errors that Python itself raises have no code.
+        # The low byte of an error code is the general code. Errors that Python's module raises itself have no code.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in _SET_UP_WRONGLY:
             return Misconfigured(f"{self.path}: {_SET_UP_WRONGLY[code]} ({error})")
@@ -342,14 +350,14 @@ class SQLiteFile:
     def _may_be_a_file(self) -> bool:
         try:
             is_directory = self.path.is_dir()
-        except OSError:  # a name that is too long, for one
+        except OSError:  # for example, the name is too long
             return False
         return not is_directory and os.access(self.path.parent, os.W_OK | os.X_OK)
 
 
 @contextmanager
 def _empty() -> Iterator[sqlite3.Connection]:
-    """Yield an empty store in memory, for reading."""
+    """Yield a connection to an empty store in memory, to read in place of a file that is missing or empty."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.execute("BEGIN")
         for statement in chain.from_iterable(STEPS):
@@ -360,7 +368,7 @@ def _empty() -> Iterator[sqlite3.Connection]:
 def _share(descriptor: int, database: os.stat_result) -> None:
     """Give the lock file the owner and mode of the database, as SQLite does with its log."""
     found = os.fstat(descriptor)
-    with suppress(PermissionError):  # it belongs to another user, whose process has done this
+    with suppress(PermissionError):  # the lock file belongs to another user, whose process did this before
         if stat.S_IMODE(found.st_mode) != stat.S_IMODE(database.st_mode):
             os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (database.st_uid, database.st_gid):
@@ -380,7 +388,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _mount_points() -> set[str]:
-    """Return the mount points that this process sees. Empty if the system does not report them."""
+    """Return the paths of all mount points of this process. Empty if the system does not list them."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -35,9 +35,9 @@ _TABLES = (
 )
 _LEASES = (
     "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
-    # A process of an older program that had the file open during the upgrade continues, and replaces whole rows without
-    # this column. A lease never becomes NULL again, so such a row is one of an older program. The trigger rejects it.
-    # The process then opens the file again, and gets the error that it is too old.
+    # A process of an older program can have the file open during the upgrade. It continues, and replaces whole rows
+    # without this column. This program never sets a lease back to NULL, so a row with NULL comes from an older program.
+    # The trigger rejects the row. Then the process opens the file again, and gets the error that it is too old.
     """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
     WHEN NEW.lease IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
@@ -46,7 +46,8 @@ _LEASES = (
 
 _AHEAD = (
     "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
-    # Likewise. There is no default: NULL marks the row of an older program, and is read as 1.
+    # A trigger as for `lease`, against older programs. The column has no default: NULL shows that an older program
+    # wrote the row, and is read as 1.
     """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
     WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
     BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
@@ -54,40 +55,41 @@ _AHEAD = (
 
 _SCHEMES = (
     "ALTER TABLE tags ADD COLUMN scheme TEXT CHECK (scheme IS NULL OR typeof(scheme) = 'text')",
-    # Likewise. A deleted tag also keeps its scheme: if it is created again, the scheme must make the same values.
+    # A trigger as for `lease`, against older programs. It also protects the scheme of a deleted tag, which is needed if
+    # the tag is created again.
     """CREATE TRIGGER scheme_is_kept BEFORE INSERT ON tags
     WHEN NEW.scheme IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND scheme <> '{}')
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
 )
 
-# An older program that had the file open leaves these columns NULL.
+# If an older program has the file open during the upgrade, it leaves these columns NULL.
 _LABELS = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
 
 _STEP_MODES = (
     "ALTER TABLE tags ADD COLUMN step_mode TEXT CHECK (step_mode IS NULL OR step_mode IN ('fixed', 'auto'))",
-    # Likewise. NULL is read as 'fixed'.
+    # A trigger as for `lease`, against older programs. NULL is read as 'fixed'.
     """CREATE TRIGGER step_mode_is_kept BEFORE INSERT ON tags
     WHEN NEW.step_mode IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND step_mode = 'auto' AND NOT deleted
     ) BEGIN SELECT RAISE(ABORT, 'a program too old for the step mode of this tag must not write it: upgrade'); END""",
 )
 
-# The statements that upgrade each schema to the next one. A new file has schema 0, and gets all of them.
+# Upgrade statements. Entry n upgrades a file from schema n to n + 1. A new file has schema 0, and all entries are run.
 STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES)
-#: The columns that each schema added: schema 5 to `segments`, the others to `tags`.
+#: Columns that were added later, each with its schema. Schema 5 added columns to `segments`, the others to `tags`.
 ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"))
 
-#: Newest schema, in the file's `user_version`. A program rejects a file of a newer schema, because it would drop the
-#: values of columns that it does not know.
+#: Newest schema. A file has its schema in `user_version`. If the schema is newer than this program, the program rejects
+#: the file: it would lose the values of columns that it does not know.
 SCHEMA = len(STEPS)
 
 
 def columns_at(schema: int, table: str) -> set[str]:
-    """Return the columns that a table has in a file of that schema."""
+    """Return the columns of a table in a file with the given schema."""
     return COLUMNS[table] - {column for added, column in ADDED if added > schema}
 
 
 def missing_at(schema: int) -> dict[str, set[str]]:
-    """Return the columns that a file of that schema lacks, by table. Tables that lack none are left out."""
+    """Return, for each table, the columns that are missing in a file with the given schema."""
     lacking = {table: columns - columns_at(schema, table) for table, columns in COLUMNS.items()}
     return {table: columns for table, columns in lacking.items() if columns}

@@ -1,7 +1,8 @@
 """A store in one SQLite file: durable, and safe for several processes on one machine.
 
-Every change is one transaction that takes the write lock first (BEGIN IMMEDIATE). With WAL and synchronous=FULL,
-commits survive a power cut. The file must be on a local disk, because locks of network file systems are not reliable.
+Every change is one transaction, which first takes SQLite's write lock (BEGIN IMMEDIATE). With a write-ahead log (WAL)
+and synchronous=FULL, commits survive a power cut. The file must be on a local disk, because locks of network file
+systems are not reliable.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer")
 
-#: The oldest SQLite that is accepted: it has RETURNING, and several faults of its write-ahead log are mended in it.
+#: Oldest supported version of SQLite. Older ones have several faults in the write-ahead log, and no RETURNING.
 OLDEST = (3, 35)
 
-#: How long a fork, or `close`, waits for a call of another thread, in seconds: FORK_GRACE after the deadline of the
-#: call, but at most FORK_PATIENCE. A call on a disk that hangs may never end. If the call has not ended then, the store
-#: of the forked child rejects all calls.
+#: How long a fork, or `close`, waits for a running call of another thread, in seconds: until FORK_GRACE after the
+#: call's deadline, but at most FORK_PATIENCE. On a disk that hangs, a call may never end. If the call is still running
+#: after this time, the store of the forked child rejects all calls.
 FORK_GRACE, FORK_PATIENCE = 1.0, 10.0
 
 
@@ -51,7 +52,7 @@ def _marks(columns: Sequence[str]) -> str:
     return ", ".join("?" * len(columns))
 
 
-# S608 warns of text from outside. These statements are made of the constants above.
+# The lint rule S608 warns of SQL with foreign text. These statements consist of the constants above only.
 _PUT_TAG = f"INSERT OR REPLACE INTO tags ({_names(TAG_COLUMNS)}) VALUES ({_marks(TAG_COLUMNS)})"  # noqa: S608 - see above
 _PUT_ENTRY = f"INSERT INTO segments ({_names(ENTRY_COLUMNS)}) VALUES ({_marks(ENTRY_COLUMNS)})"  # noqa: S608 - see above
 _GET_TAGS = f"SELECT {_names(TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
@@ -60,9 +61,9 @@ _OLDEST_FIRST = "ORDER BY high, low, id LIMIT ?"
 _OF_TAG = f"SELECT {_names(ENTRY_COLUMNS)} FROM segments WHERE tag = ?"  # noqa: S608 - see above
 _ENTRY = f"{_OF_TAG} AND id = ?"
 _NEWEST, _OLDEST = f"{_OF_TAG} {_NEWEST_FIRST}", f"{_OF_TAG} {_OLDEST_FIRST}"
-_BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # high alone is for the index
+_BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # `high <= ?` uses the index
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
-# The upper bound excludes text, which SQLite sorts after all numbers. In an entry that was returned, low equals high.
+# SQLite sorts text after all numbers: the upper bound excludes it. In a returned entry, low equals high.
 _TAKEN = "SELECT max(high) FROM segments WHERE tag = ? AND high > ? AND high <= 9223372036854775807 AND low < high"
 _ENDING_WITHIN = "SELECT id FROM segments INDEXED BY segments_by_number WHERE tag = ? AND high BETWEEN ? AND ?"
 _OVERLAPPING = "SELECT id FROM segments WHERE tag = ? AND high > ? AND low < ?"
@@ -77,7 +78,7 @@ def _record(row: Sequence[object]) -> Tag:
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
     if isinstance(fields["scheme"], str):
-        with suppress(ValueError, RecursionError):  # `checked` rejects a scheme that is a text
+        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `checked`
             fields["scheme"] = json.loads(fields["scheme"])
     return Tag.checked(str(fields["tag"]), fields)
 
@@ -91,7 +92,7 @@ class SQLiteTransaction(Transaction):
 
     Attributes:
         connection: Connection to the file.
-        entered: The ledger entry that was written. None if there is none.
+        entered: The ledger entry that this transaction has written, or None.
     """
 
     def __init__(self, connection: sqlite3.Connection, file: SQLiteFile, newest: dict[str, LedgerEntry]) -> None:
@@ -115,7 +116,7 @@ class SQLiteTransaction(Transaction):
         self.connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
 
     def inspect(self, record: Tag) -> None:
-        """Raise MaxBehind if the record is older than the ledger: the numbers would be reserved again."""
+        """Raise MaxBehind if the ledger has numbers above the record's `max`: they would be reserved again."""
         self._put_back(record.tag)
         (taken,) = self.connection.execute(_TAKEN, (record.tag, record.max)).fetchone()
         if taken is not None:
@@ -126,10 +127,10 @@ class SQLiteTransaction(Transaction):
         self.connection.execute(_PUT_ENTRY, [fields[each] for each in ENTRY_COLUMNS])
 
     def _put_back(self, tag: str) -> None:
-        """Write this process's newest entry of the tag again if it was overwritten, so that `verify` finds both.
+        """If this process's newest ledger entry of the tag was overwritten, write it again, so that `verify` finds it.
 
-        A program that does not take our lock, and has lost SQLite's locks, overwrites a transaction with its own. Then
-        one range is reserved twice, but has one entry, or one of its two entries is not in the index.
+        A program that does not use the lock file, and has lost SQLite's own locks, overwrites another process's
+        transaction. Then one range is reserved twice, but only one entry exists, or the index lacks one of the two.
         """
         own = self._newest.get(tag)
         if own is None:
@@ -140,7 +141,7 @@ class SQLiteTransaction(Transaction):
         self.connection.execute("REINDEX segments")
         found = self.connection.execute(_OVERLAPPING, of_range).fetchall()
         if not found:
-            return  # it was pruned
+            return  # the entry was deleted because of its age
         if (own.id,) not in found:
             self._insert(own)
         log.error(
@@ -151,21 +152,21 @@ class SQLiteTransaction(Transaction):
 
 
 class SQLiteStore(TransactionalStore):
-    """Tags and ledger in the SQLite file at `path`. One thread at a time uses it.
+    """A store with its tags and ledger in the SQLite file at `path`. Threads wait for each other.
 
     Each call opens the file and closes it again, see `SQLiteFile`. The first write creates the file, and missing parent
-    directories (mode 0700). If the file is something else, or a newer version wrote it, calls raise Misconfigured and
-    leave it unchanged. SQLite 3.35 or newer is needed.
+    directories (mode 0700). If the file is no store, or a newer version wrote it, calls raise Misconfigured, and the
+    file is not changed. SQLite 3.35 or newer is needed.
     """
 
     in_file = True
 
     @classmethod
     def open(cls, url: str) -> SQLiteStore:
-        """Return the store in the file of a URL, sqlite:///path.
+        """Return the store for a URL of the form sqlite:///path.
 
-        The path is used without decoding. It can contain blanks, `?`, `#` and any letter. A path that ends like the
-        parameters of a URL is rejected: otherwise a parameter would silently select another file, and a new store.
+        The path is used without decoding. It can contain blanks, `?`, `#` and any letter. A path that ends with
+        something like URL parameters, such as `?mode=ro`, is rejected: it would be the name of another, new file.
         """
         path = url.removeprefix("sqlite:///")
         if path in {"", url}:
@@ -181,13 +182,13 @@ class SQLiteStore(TransactionalStore):
             raise Misconfigured(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed")
         if os.fspath(path) in {"", ":memory:"}:
             raise Misconfigured("an SQLite store needs a file; for a store in memory write memory://")
-        # Absolute, so that a later chdir does not lead to another file.
+        # Make the path absolute, so that a later chdir does not lead to another file.
         self._path = Path(path).absolute()
         self._file = SQLiteFile(self._path)
         self._lock = threading.Lock()
-        #: Newest ledger entry of each tag that this process has written.
+        #: For each tag, the newest ledger entry that this process has written.
         self._newest: dict[str, LedgerEntry] = {}
-        #: Deadline of the newest call, on the monotonic clock.
+        #: Deadline of the newest call, as a time of `time.monotonic`.
         self._due = 0.0
         self._refusal = ""
         self._ready_to_fork = False
@@ -195,7 +196,7 @@ class SQLiteStore(TransactionalStore):
 
     @property
     def url(self) -> str:
-        """`sqlite:///` and the absolute path."""
+        """`sqlite:///`, followed by the absolute path of the file."""
         return f"sqlite:///{self._path}"
 
     def store_id(self, *, timeout: float) -> str:
@@ -261,15 +262,14 @@ class SQLiteStore(TransactionalStore):
                 return Upgrade(before, max(before, SCHEMA))
 
     def after_fork(self) -> None:
-        """Do nothing: no transaction is open while the process forks.
+        """Do nothing: the hooks below wait, before a fork, until no transaction is open.
 
-        SQLite keeps a list of its locks in each process. A fork copies the list, but not the locks. If the parent had
-        an open connection, a child that opens the file would work without any lock (shown in
-        tests/contract/test_sqlite.py).
+        SQLite keeps a list of its locks in each process. A fork copies the list, but not the locks. So if a connection
+        were open during a fork, the child would work without any lock (shown in tests/contract/test_sqlite.py).
         """
 
     def close(self) -> None:
-        """Wait for a call of another thread that is running, and reject later calls with Misconfigured."""
+        """Wait until a running call of another thread has ended. All later calls raise Misconfigured."""
         self._refusal = self._refusal or "the store was closed"
         if self._lock.acquire(timeout=self._patience()):
             self._lock.release()
@@ -283,14 +283,14 @@ class SQLiteStore(TransactionalStore):
                 lock = self._lock
                 transaction = SQLiteTransaction(connection, self._file, self._newest)
                 yield transaction
-                if self._lock is not lock:  # a signal handler has forked, and this child must commit nothing
+                if self._lock is not lock:  # a signal handler forked in the block: the child must not commit
                     raise Misconfigured(f"{self._path}: {self._refusal}")
             if transaction.entered is not None:
                 self._newest[transaction.entered.tag] = transaction.entered
 
     @contextmanager
     def _turn(self, timeout: float) -> Iterator[CallDeadline]:
-        """Let one thread at a time use the file."""
+        """Wait until no other thread uses the file, and keep the file for this thread during the block."""
         forks.notice()
         deadline, lock = CallDeadline(timeout), self._lock
         if not lock.acquire(timeout=deadline.left()):
@@ -303,27 +303,27 @@ class SQLiteStore(TransactionalStore):
         finally:
             lock.release()
 
-    # Around a fork, see `after_fork`.
+    # Hooks before and after a fork, see `after_fork`.
 
     def before_fork(self) -> None:
-        """Wait for the call of another thread. Called before each fork."""
+        """Before a fork: wait until a running call of another thread has ended, and lock the store."""
         self._ready_to_fork = self._lock.acquire(timeout=self._patience())
 
     def after_fork_in_parent(self) -> None:
-        """Allow calls again. Called after each fork."""
+        """After a fork, in the parent: allow calls again."""
         if self._ready_to_fork:
             self._ready_to_fork = False
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Reset the lock. If a call had not ended before the fork, reject all calls. Called in each forked child."""
+        """After a fork, in the child: make a new lock. If a call was running during the fork, reject all calls."""
         called, self._lock = self._lock.locked(), threading.Lock()
         if called and not self._ready_to_fork:
             self._refusal = "the process was forked in the middle of a call: create the store after the fork"
         self._ready_to_fork = False
 
     def _patience(self) -> float:
-        """Return how long to wait for the call of another thread, in seconds."""
+        """Return how long to wait for a running call of another thread, in seconds. See FORK_GRACE."""
         return min(FORK_GRACE + max(0.0, self._due - time.monotonic()), FORK_PATIENCE)
 
 
