@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from issuer.api.blocking import Issuer
     from issuer.wiring import aconnect, connect
 
-# Without `next`, which would shadow the builtin in `from issuer import *`.
+# `next` is left out: after `from issuer import *` it would replace the builtin function.
 __all__ = [
     "AsyncIssuer",
     "CalledWithin",
@@ -118,7 +118,7 @@ __all__ = [
 
 __version__: str
 
-#: Where what is imported at its first use is found. redis-py and APScheduler take two thirds of the time of an import.
+#: The module of each name that is imported at its first use. redis-py and APScheduler take 2/3 of the import time.
 _LATER = {
     "AsyncIssuer": "issuer.api.aio",
     "Issuer": "issuer.api.blocking",
@@ -134,11 +134,11 @@ def _version() -> str:
     from runpy import run_path
 
     in_checkout = Path(__file__).resolve().parents[1] / "hatch_version.py"
-    if in_checkout.is_file():  # the package may have been installed from an older commit of it, as editable
+    if in_checkout.is_file():  # an editable install keeps the version of the commit that was installed
         return str(run_path(str(in_checkout))["version"]())
     try:
         return version("segment-issuer")
-    except PackageNotFoundError:  # the folder alone was copied
+    except PackageNotFoundError:  # the folder was copied, not installed
         return "unknown"
 
 
@@ -148,7 +148,7 @@ def _later(name: str) -> Any:
     return found
 
 
-if not TYPE_CHECKING:  # a name that isn't there is an error for mypy too
+if not TYPE_CHECKING:  # hidden from mypy, which would otherwise accept unknown names
 
     def __getattr__(name: str) -> object:
         if name in _LATER:
@@ -175,7 +175,7 @@ def default() -> Issuer:
     The functions of this module use this issuer. It is created from the settings at its first use, and closed when the
     program ends.
     """
-    global _default  # noqa: PLW0603 - one per process is what it is for
+    global _default  # noqa: PLW0603 - a process has one default issuer
     if _default is None or _default.closed:
         with _default_lock.thread, _default_lock.call():
             if _default is None or _default.closed:
@@ -184,7 +184,7 @@ def default() -> Issuer:
 
 
 def _fresh_lock() -> None:
-    global _default_lock  # noqa: PLW0603 - the parent's may be held by a thread that the child doesn't have
+    global _default_lock  # noqa: PLW0603 - a thread that the child does not have may hold the old lock
     _default_lock = CallLock()
 
 

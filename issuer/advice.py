@@ -4,9 +4,9 @@ A Python program gets `ids.recover('orders')`, a shell gets `issuer recover orde
 form for all would be wrong: `issuer recover orders` in a shell uses the store of the shell's settings, which may differ
 from the program's.
 
-In a text, `{do:...}` stands for a call: the name of a method, then its arguments after the tag, as in Python. Arguments
-of `connect` stand before the method. Arguments may also stand alone. Another name in place of `do` stands for another
-tag: `{name:...}` is a call for it, `{name}` is its name.
+In a text, `{do:recover at_least=N}` is replaced by a call: the method `recover` for the tag of the error, with the
+argument `at_least=N`. Arguments before the method are for `connect`. Without a method, only the arguments are shown. If
+a text concerns a second tag, for example `other`, `{other:recover}` is a call for this tag, and `{other}` is its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote as escaped
 
-#: Advice by code of the error. Codes with a point are for special cases.
+#: Advice for each error code. A key with a point, such as `corrupt_state.hash`, is for a special case of an error.
 ADVICE: Final[Mapping[str, str]] = {
     "configuration.strict_without_redis": "use {do:order='trend'}",
     "configuration.other_journals": (
@@ -64,8 +64,8 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-#: Formats a call for an interface. Parameters: the arguments (`name=value` in Python, or the name alone), the method,
-#: the tag, and the arguments of `connect`. All interfaces use the same names of methods and arguments.
+#: A function that formats a call for one interface. Parameters: the arguments (`name=value` as in Python, or the name
+#: alone), the method, the tag, the arguments of `connect`. Methods and arguments have their Python names.
 Words = Callable[..., str]
 
 #: HTTP request for each method.
@@ -78,19 +78,22 @@ _REQUESTS: Final = {
 
 
 def python(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the call, or its arguments, in Python."""
+    """Return the call as Python code. Without a method, return only its arguments."""
     issuer = f"connect({', '.join(connected)})" if connected else "ids"
     return f"{issuer}.{method}({', '.join([repr(tag), *given])})" if method else ", ".join(given)
 
 
 def command_line(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the command, or its options, for a shell."""
+    """Return the call as a shell command. Without a method, return only its options."""
     line = " ".join([*map(_option, connected), *([method, quote(tag)] if method else []), *map(_option, given)])
     return f"`issuer {line}`" if method else line
 
 
 def http(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the HTTP request, or members of its body. If it needs a file or `connect`, return the command."""
+    """Return the call as an HTTP request. Without a method, return only members of its body.
+
+    HTTP cannot name a file or change a connection. For such a call, return the shell command.
+    """
     if connected or any(each.startswith("from_journal") for each in given):
         return command_line(given, method, tag, connected)
     if not method:
@@ -116,7 +119,7 @@ def _option(argument: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Do:
-    """A call, or arguments, in the words of an interface: `{do:recover at_least=N}`."""
+    """The value of `do` in `{do:recover at_least=N}`: it formats the call in the words of an interface."""
 
     words: Words
     tag: str
@@ -130,6 +133,6 @@ class _Do:
 
 
 def filled(text: str, words: Words, tag: str | None, others: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return an advice in the words of an interface. `tag`: the tag concerned. `others`: other tags by name."""
+    """Return the text with its calls in the words of an interface. `tag`: for `{do:...}`. `others`: further tags."""
     named = {name: _Do(words, other) for name, other in others.items()}
     return text.format(do=_Do(words, tag or "TAG"), **named)

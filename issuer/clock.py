@@ -1,4 +1,4 @@
-"""Time: deadlines on the monotonic clock, and pauses between attempts. The wall clock is not used."""
+"""Deadlines and pauses between attempts. They use the monotonic clock, which nobody can set back."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ LONGEST_PAUSE = 0.25
 
 
 def pause(attempt: int) -> float:
-    """Return the seconds to wait before a retry: from 5 ms to 250 ms, random so that processes do not act in step."""
+    """Return the seconds to wait before a retry: 5 to 250 ms, at random, so that processes do not retry in step."""
     return jittered(min(LONGEST_PAUSE, 0.005 * 2.0 ** min(attempt, 10)))
 
 
 def jittered(seconds: float) -> float:
-    """Return between half of it and all of it, at random."""
+    """Return a random duration between half of `seconds` and `seconds`."""
     return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret

@@ -33,7 +33,7 @@ class IssuerError(Exception):
         cls.code = code or cls.code
 
     def __init__(self, message: str, *, tag: str | None = None, advice: str | None = None) -> None:
-        """`message`: what is wrong. `advice`: name in issuer.advice, "" for no advice. Default: that of `code`."""
+        """`message`: what is wrong. `advice`: key of `issuer.advice.ADVICE`, "" for no advice. Default: `code`."""
         super().__init__(message)
         self.tag, self._advice = tag, advice
 
@@ -47,7 +47,7 @@ class IssuerError(Exception):
         do = filled(ADVICE.get(self.code if self._advice is None else self._advice, ""), words, self.tag)
         return f"{self._wrong(words)}; {do}" if do else self._wrong(words)
 
-    def _wrong(self, words: Words) -> str:  # noqa: ARG002 - only where a message names an argument
+    def _wrong(self, words: Words) -> str:  # noqa: ARG002 - for subclasses
         return super().__str__()
 
     def __str__(self) -> str:
@@ -397,7 +397,7 @@ class _Brief(reprlib.Repr):
         self.maxlevel = 1
 
     def repr_int(self, value: int, level: int) -> str:  # noqa: ARG002 - signature of the base class
-        # Python raises an error for integers of more than 4300 digits.
+        # `repr` raises an error for an integer with more than 4300 digits.
         bits = value.bit_length()
         return repr(value) if bits <= _BITS_SHOWN else f"an integer of {bits} bits"
 

@@ -16,13 +16,13 @@ log = logging.getLogger("issuer")
 
 M = TypeVar("M")
 
-#: In a forked child: connections and tasks of the parent's event loop. They are kept so that they are never closed.
-#: Closing removes a socket from the epoll that parent and child share, and the parent no longer receives replies (seen:
-#: 5 s and RedisUnavailable, until each of its connections had been dropped).
+#: In a forked child: connections and tasks of the parent's event loop. This list keeps them from being closed. Closing
+#: would remove their sockets from the epoll object that parent and child share, and the parent would receive no more
+#: replies (seen: its calls took 5 s and raised RedisUnavailable, until it had dropped each of its connections).
 PARENTS: list[object] = []
 
 
-#: How long a fork waits for another thread's imports, in seconds.
+#: How long a fork waits for another thread to finish its imports, in seconds.
 IMPORTS = 15.0
 
 _importing = threading.RLock()
@@ -30,10 +30,10 @@ _waited: list[threading.RLock] = []
 
 
 def no_fork() -> threading.RLock:
-    """Return the lock to hold during imports: a fork by another thread waits until it is released.
+    """Return the lock to hold during imports. A fork by another thread waits until this lock is released.
 
-    Otherwise the child would wait for the import's lock for ever, as the thread that holds it does not exist there
-    (seen).
+    A child that is forked during an import would wait for Python's import lock for ever: the thread that holds the
+    import lock does not exist in the child (seen).
     """
     notice()
     return _importing
@@ -69,9 +69,9 @@ def living(
     unseen: Callable[[M], None] | None = None,
     unseen_over: Callable[[M], None] | None = None,
 ) -> weakref.WeakSet[M]:
-    """Return a set. When the process forks, `reset` is called in the child with each member, even if others fail.
+    """Return a set of objects. After a fork, the child calls `reset` with each member, even if it fails for others.
 
-    Sets are processed in the order in which they were made. `unseen`, `unseen_over`: see `register`.
+    If there are several sets, the oldest is processed first. `unseen`, `unseen_over`: see `register`.
     """
     members: weakref.WeakSet[M] = weakref.WeakSet()
 

@@ -1,6 +1,7 @@
-"""Calls inside calls: a finalizer, a weakref callback or a log handler may run in the middle of any call of the issuer.
+"""Locks against calls inside calls.
 
-If such a call needs a lock that the interrupted call holds, it would wait for ever.
+A finalizer, a weakref callback or a log handler can run in the middle of any call of the issuer, and call the issuer
+itself. If this inner call waited for a lock of the interrupted call, it would wait for ever.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from issuer.errors import CalledWithin
 class CallLock:
     """A lock that rejects a call inside a call: `with lock.thread, lock.call():`. Other threads wait.
 
-    Both parts are in C, so an exception of a signal handler can occur before or after a part, but not inside it.
+    It consists of two locks in C. A signal handler's exception can occur before or after one is taken, not halfway.
     """
 
     __slots__ = ("_call", "thread")
 
     def __init__(self) -> None:
-        #: Admits one thread. Re-entrant: a call inside a call gets as far as `call`, which rejects it.
+        #: Admits one thread. It is re-entrant, so that a call inside a call reaches `call`, which rejects it.
         self.thread = threading.RLock()
         self._call = threading.Lock()
 
     def call(self) -> threading.Lock:
-        """Return the second lock, for `with`. Only for the thread that holds `thread`.
+        """Return the second lock, for `with`. The thread must hold the first lock, `thread`.
 
-        Raises CalledWithin if it is locked: an outer call of this thread is changing the protected data.
+        Raises CalledWithin if the second lock is held: an outer call of this thread is changing the protected data.
         """
         if self._call.locked():
             raise CalledWithin
@@ -37,7 +38,7 @@ class CallLock:
 
 
 def callees(methods: Collection[CodeType], within: CodeType | None = None) -> Iterator[object]:
-    """Yield the objects whose methods this thread is executing, innermost first, up to the code `within`."""
+    """Yield `self` of each of the methods that this thread is executing, innermost first. Stop at the code `within`."""
     frame = currentframe()
     while frame is not None and frame.f_code is not within:
         if frame.f_code in methods:
@@ -46,7 +47,7 @@ def callees(methods: Collection[CodeType], within: CodeType | None = None) -> It
 
 
 def inside(package: str) -> bool:
-    """Whether this thread is executing a function of the package."""
+    """Return whether this thread is executing a function of the package."""
     frame = currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] != package:
         frame = frame.f_back

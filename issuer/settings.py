@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 #: Environment variables of other programs that name the store, in order of priority.
 STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
-#: The same for Redis. Used only if a store is configured too.
+#: Environment variable of other programs with the URL of Redis. Used only if a store is configured too.
 REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"
@@ -33,14 +33,14 @@ REDIS_CONNECTIONS = 32
 WORKERS_MOST = 256
 _PORTS = 65536
 
-#: Redis lets one process load the next segment. If it takes this many seconds longer than the store's timeout, another
-#: process may load.
+#: Redis elects one process to load the next segment. If this process takes longer than the store's timeout plus this
+#: many seconds, Redis elects another one.
 GRACE = 1.0
 
-#: An unknown variable this similar to one of ours counts as misspelt; 1 means equal. One wrong letter of five gives
-#: 0.8. ISSUER_BASE_URL, of an OpenID Connect library, is 0.71 similar to ISSUER_STORE_URL.
+#: An unknown variable counts as misspelt if its similarity to one of ours is this high; 1 means equal. One wrong letter
+#: of five gives 0.8. ISSUER_BASE_URL, of an OpenID Connect library, has a similarity of 0.71 to ISSUER_STORE_URL.
 _ALIKE = 0.8
-#: Names shorter than this are not compared: ISSUER_KEY may be another program's variable and not ISSUER_KEYS.
+#: Names with fewer letters are not compared: ISSUER_KEY may be another program's variable, not a misspelt ISSUER_KEYS.
 _DISTINCT = 5
 
 
@@ -79,7 +79,7 @@ def _seconds(*, zero: bool) -> SettingType[float]:
 
 
 def _whole(value: object) -> int:
-    """Return a whole number. Raises ConfigurationError."""
+    """Return the value as an integer. Raises ConfigurationError if it is not a whole number."""
     number = int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else value
     if isinstance(number, bool) or not isinstance(number, int):
         raise ConfigurationError(f"must be a whole number, not {brief(value)}")
@@ -87,7 +87,7 @@ def _whole(value: object) -> int:
 
 
 def _url(url: Any) -> Any:
-    """Return a URL. Clients and stores are returned unchanged. Raises ConfigurationError if the scheme is missing."""
+    """Return the URL, client or store unchanged. Raises ConfigurationError if a URL lacks its scheme."""
     if isinstance(url, str) and "://" not in url:
         raise ConfigurationError("a URL needs a scheme, as in redis://, mongodb:// or sqlite:///")
     return url
@@ -98,7 +98,7 @@ def _url_or_none(url: Any) -> Any:
 
 
 def _flag(value: object) -> bool:
-    """Return a boolean. Raises ConfigurationError."""
+    """Return the value as a boolean. Raises ConfigurationError if it is not one."""
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     value = words.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(value, bool):
@@ -107,14 +107,14 @@ def _flag(value: object) -> bool:
 
 
 def _path(path: object) -> str:
-    """Return the path of a file. Raises ConfigurationError."""
+    """Return the path of a file as a text. Raises ConfigurationError if it is not a path."""
     if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes) or "\0" in named:
         raise ConfigurationError(f"must be the path of a file, not {brief(path)}")
     return named
 
 
 def _keys(keys: object) -> dict[str, bytes]:
-    """Return secrets by name. Raises ConfigurationError; its message never contains a secret."""
+    """Return the secrets by name. Raises ConfigurationError, without any secret in its message."""
     if isinstance(keys, str):
         pairs = [pair.partition("=") for pair in keys.split(",") if pair]
         if not all(equals for _, equals, _ in pairs):  # the text may be a secret, so it is not shown
@@ -193,7 +193,7 @@ def _prefix(prefix: object) -> str:
 
 _OFF = (False, SettingType(_flag, ""))
 _PATH = SettingType(_path, "FILE")
-#: Not checked here, but where it is used.
+#: A text that is checked later, where it is used.
 _TEXT: SettingType[Any] = SettingType(lambda value: value, "TEXT")
 
 
@@ -346,7 +346,7 @@ class Settings:
 
     @property
     def window(self) -> float:
-        """Duration of an election: a loader that takes longer is replaced."""
+        """Seconds that a process has to load a segment, once Redis has elected it. Then Redis may elect another."""
         return self.store_timeout + GRACE
 
 
@@ -432,9 +432,9 @@ def _check_default(settings: Settings) -> None:
 
 
 def _filled(variable: str, value: str) -> str:
-    """Return the value. Raises ConfigurationError if it is empty, as with `${VAR:-}` in a compose file.
+    """Return the value. Raises ConfigurationError if it is empty, as `${VAR:-}` in a compose file may be.
 
-    If an empty variable counted as missing, two containers could each count from 1.
+    If an empty variable counted as missing, two containers could each count from 1 in a file of their own.
     """
     if not value.strip():
         raise ConfigurationError(f"{variable} is empty: set a value, or remove the variable")
@@ -453,14 +453,14 @@ def _beside(path: Path, name: str, value: object) -> object:
 
 
 def _check_misspelt(environment: Mapping[str, str], given: Collection[str]) -> None:
-    """Reject variables that look misspelt: each machine would count from 1 with its own store.
+    """Reject variables that look misspelt: with a misspelt ISSUER_STORE_URL, each machine would count from 1.
 
-    Only settings that are not `given` and have no correct variable are checked. Variables that resemble none of ours
-    belong to other programs.
+    A variable is compared only with settings that are neither in `given` nor set by their correct variable. Variables
+    that resemble none of ours belong to other programs.
     """
     ours = {"ISSUER_CONFIG": "config", **{each.variable: name for name, each in DEFINITIONS.items()}}
     wanted = [name for variable, name in ours.items() if name not in given and variable not in environment]
-    # Also compare with the short names of the two addresses in `connect` and on the command line.
+    # `connect` and the command line call redis_url and store_url `redis` and `store`: compare with both names.
     likely = {each: name for name in wanted for each in (name, name.removesuffix("_url")) if len(each) >= _DISTINCT}
     unknown = [each for each in sorted(environment.keys() - ours.keys()) if each.startswith("ISSUER_")]
     for variable in unknown:

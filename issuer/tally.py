@@ -12,7 +12,7 @@ WITHIN: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 
 class Times:
-    """A histogram of durations. `counts`: one for each bound of WITHIN, and one above. `seconds`: sum."""
+    """A histogram of durations. `counts`: durations per bucket, the last one above all bounds. `seconds`: their sum."""
 
     __slots__ = ("counts", "seconds")
 
@@ -30,7 +30,7 @@ class Tally:
     """Counters of one process since its start. No label comes from a client, except for names of tokens.
 
     Attributes:
-        draws: Durations by token, for requests of the fastest path: route next, status 200. No other counter has them.
+        draws: Durations of draws by the short way of `Application`, by token. `requests` and `times` lack these draws.
         requests: Count by route, status and token.
         times: Durations by route.
         commands: Count of commands of the Redis protocol, by name.

@@ -1,4 +1,4 @@
-"""Text for the terminal: widths, tables, times, JSON. Only functions `say` and `show...` do I/O."""
+"""Text for the terminal: widths, tables, times, JSON. Only the functions `say`, `show` and `show_json` write it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _cells(letter: str) -> int:
 
 
 def plain(text: str) -> str:
-    """Return the text with all letters escaped that are invisible or could move the cursor."""
+    """Return the text. Letters that are invisible, or could move the cursor, are escaped."""
     return "".join(
         letter if letter.isprintable() or (_cells(letter) == 0 and unicodedata.category(letter) != "Cf") else
         letter.encode("unicode_escape").decode()
@@ -106,7 +106,7 @@ def folded(text: str, cells: int | None) -> list[str]:
 
 
 def _fitting(text: str, cells: int) -> str:
-    """Return the beginning of the text that fits."""
+    """Return as much of the beginning of the text as fits into `cells` cells."""
     room = cells
     for at, letter in enumerate(text):
         room -= _cells(letter)
@@ -211,7 +211,7 @@ def stamp_ms(milliseconds: int) -> str:
 
 
 def ago(milliseconds: int, now: int) -> str:
-    """Return how long ago the time was, or how long until it comes. The clocks of two hosts may differ."""
+    """Return how long ago the time was. It may be in the future, because the clocks of two hosts can differ."""
     seconds = (now - milliseconds) / 1000
     if abs(seconds) < 1:
         return "just now"

@@ -1,6 +1,6 @@
 """The issuer's own threads. They start when needed, execute jobs, and end with the process.
 
-Threads of concurrent.futures, which asyncio also uses, accept no jobs after the main thread has returned. But other
+The threads of concurrent.futures, which asyncio also uses, accept no jobs after the main thread has returned. But other
 threads of the program may continue to draw for days (seen: each load of a segment waited 0.25 s).
 """
 
@@ -20,7 +20,7 @@ from issuer_persistence.forks import leave_signals
 
 T = TypeVar("T")
 
-#: Returns a function to call after its thread counts as free again, or None. Must not raise.
+#: A job must not raise. It returns None, or a function that its thread calls after the thread counts as free again.
 Job = Callable[[], Callable[[], object] | None]
 
 
@@ -36,17 +36,17 @@ class Crew:
         self._name = name
         self._most = most
         self.threads: list[threading.Thread] = []
-        # Not imported by name: with `gunicorn --preload`, gevent replaces it after this module was imported, and
-        # waiting on Python's own queue would block all greenlets.
+        # `queue.SimpleQueue` is not imported by name: with `gunicorn --preload`, gevent replaces it after this module
+        # was imported. Waiting on Python's own queue would block all greenlets.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        #: `idle` has one entry for each thread that is free for a job. `_owed` has one for each job that was queued
-        #: without a free thread; the next free thread takes it.
+        #: `idle` has one entry for each free thread. `_owed` has one entry for each job that was queued when no thread
+        #: was free. A thread that becomes free removes an entry of `_owed`, or else adds one to `idle`.
         self.idle: deque[None] = deque()
         self._owed: deque[None] = deque()
         self._closed = False
 
     def put(self, job: Job) -> bool:
-        """Queue the job. False if no thread exists or can start: then the caller must call `in_person`."""
+        """Queue the job. Return False if no thread exists or can start: then the caller must call `in_person`."""
         grown = True
         try:
             self.idle.pop()
@@ -58,19 +58,19 @@ class Crew:
         return not self._closed and (grown or bool(self.threads))
 
     def _grow(self) -> bool:
-        """Start a thread for the next job, as all others may be blocked in a call to the store.
+        """Start a thread for the next job, because calls to the store may block all other threads.
 
-        It starts before the job is queued: if the caller is interrupted in between, there is a thread without a job,
-        which is better than a job without a thread.
+        The thread starts before the job is queued. If the caller is interrupted in between, there is a thread without a
+        job, which is better than a job without a thread.
         """
         if self._closed or len(self.threads) >= self._most:
             return False
         return begun(self._begin, self._name)
 
     def _begin(self) -> None:
-        # Done in the thread itself: if its starter is interrupted, the list stays correct.
+        # The thread adds itself, so that the list is correct even if its starter is interrupted.
         self.threads.append(threading.current_thread())
-        if len(self.threads) > self._most:  # several started at the same time
+        if len(self.threads) > self._most:  # several threads started at the same time
             self.threads.remove(threading.current_thread())
             self._owed.append(None)
         elif self._closed:  # started after `close`, which did not count it
@@ -81,7 +81,7 @@ class Crew:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             then = job()
-            # First mark this thread as free: a caller may queue the next job as soon as it has its result.
+            # First mark this thread as free: `then` reports the result, and the caller may queue its next job at once.
             try:
                 self._owed.pop()
             except IndexError:
@@ -91,7 +91,7 @@ class Crew:
             del job, then
 
     def in_person(self) -> None:
-        """Execute queued jobs, as no thread will. After `close`, each in a new thread if one can start."""
+        """Execute the queued jobs in the caller's thread. After `close`, in a new thread each, if one can start."""
         ends = 0
         with suppress(queue.Empty):
             while True:
@@ -107,7 +107,7 @@ class Crew:
             self._jobs.put(None)
 
     def close(self) -> None:
-        """End the threads, each after its current job."""
+        """End the threads. Each finishes its current job first."""
         self._closed = True
         for _ in range(len(self.threads)):
             self._jobs.put(None)
@@ -120,7 +120,7 @@ def _do(job: Job) -> None:
 
 
 def begun(target: Callable[[], object], name: str) -> bool:
-    """Start a thread that calls the target. False if none can start."""
+    """Start a thread that calls the target. Return False if no thread can start."""
 
     def run() -> None:
         leave_signals()
@@ -129,8 +129,8 @@ def begun(target: Callable[[], object], name: str) -> bool:
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:
-        # Either the interpreter is exiting: since Python 3.12 no thread starts in its exit handlers, where unused
-        # numbers are returned. Or there are too many threads.
+        # Either there are too many threads, or the interpreter is exiting. Since Python 3.12, no thread can start in
+        # exit handlers, where unused numbers are returned.
         return False
     return True
 

@@ -24,7 +24,7 @@ from issuer.times import utc
 from issuer_persistence.ledger import LedgerEntry, LedgerPage
 from issuer_persistence.records import Tag
 
-#: Larger numbers are shortened to text, as in messages.
+#: Numbers from this size on are shown as shortened texts, as in messages.
 _WIDE: Final = 2**64
 
 
@@ -42,7 +42,7 @@ def _(record: Tag) -> dict[str, Any]:
 @view.register
 def _(record: Inspection) -> dict[str, Any]:
     content = asdict(record)
-    del content["waiting"]  # each process has its own waiting callers
+    del content["waiting"]  # the count of waiting callers concerns one process only
     content = _without_empty(content, "redis_error", "scheme", "parts", "period")
     content = _counted(content, record.scheme) | {"store": _counted(content["store"], record.scheme)}
     layout = snowflake(record.scheme)
@@ -51,7 +51,7 @@ def _(record: Inspection) -> dict[str, Any]:
 
 @view.register
 def _(record: Decoded) -> dict[str, Any]:
-    """Return the parts that are present, with those of its strategy beside them."""
+    """Return the parts that are present. The fields of a strategy are on the same level as the other parts."""
     content = {name: part for name, part in asdict(record).items() if part is not None}
     packed, holder = content.pop("fields", {}), content.pop("holder", None)
     content |= packed if holder is None else {**packed, "holder": holder}
@@ -68,7 +68,7 @@ def _(record: LedgerEntry) -> dict[str, Any]:
 
 @view.register
 def _(record: LedgerPage) -> dict[str, Any]:
-    """Return the page without its end, which each interface shows in its own way."""
+    """Return the page without `last`, the position of the next page: each interface shows it in its own way."""
     return {"segments": list(map(view, record.entries)), "damaged": [error.problem for error in record.damaged]}
 
 
@@ -134,7 +134,7 @@ def _plain(value: object) -> object:
 
 
 def _counted(content: dict[str, Any], scheme: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the settings that have no meaning if the tag has no counter."""
+    """Return the content. If the tag has no counter, remove settings such as `step`, which have no meaning then."""
     of_counters = () if counts(scheme) else ("max", "step", "step_mode", "limit", "lease", "ahead")
     return {name: value for name, value in content.items() if name not in of_counters}
 

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from issuer.drivers.aio.connections import AsyncConnections
     from issuer.drivers.blocking.connections import Connections
 
-    #: Has an issuer's metrics counted, or nothing.
+    #: A function that starts to count an issuer's events for the metrics, or does nothing.
     Measure = Callable[[Issuer | AsyncIssuer], object]
 
-    #: Connections of either colour.
+    #: Connections for the blocking or the asyncio interface.
     T = TypeVar("T", bound=Connections | AsyncConnections)
 
 log = logging.getLogger("issuer")
@@ -204,7 +204,9 @@ def _parts(
     *,
     connections: Callable[[object, float, int], T | None],
 ) -> tuple[IssuerConfig, T | None, Measure]:
-    """Make what Issuer and AsyncIssuer need. Invalid settings are reported before a store is opened.
+    """Return the configuration, the connections to Redis and the metrics of an issuer.
+
+    Invalid settings are reported before a store is opened.
 
     Args:
         arguments: Arguments of `connect`. Which of them are settings is defined in `issuer.settings`.
@@ -248,7 +250,7 @@ def _parts(
 
 
 def _metrics() -> Measure:
-    """Return what has an issuer's metrics counted. ConfigurationError if their package isn't installed."""
+    """Return the function that counts an issuer's events. Raises ConfigurationError if the extra is not installed."""
     with no_fork():
         from issuer.metrics import install
 
@@ -260,10 +262,10 @@ def _unmeasured(ids: Issuer | AsyncIssuer) -> None:
 
 
 def _given(name: str, value: object) -> object:
-    """Return an argument, None if it was not given. ConfigurationError for a `redis` or `store` that is None.
+    """Return an argument, or None if it was not given. Raises ConfigurationError if `redis` or `store` is None.
 
-    `os.environ.get` returns None for a variable that is not set. Two pods would then use files of their own, and both
-    would count 1, 2, ...
+    A program may pass `os.environ.get("STORE")`, which is None if the variable is not set. If None meant the default
+    store, two pods would use files of their own, and both would count from 1.
     """
     if value is None and name in ("redis", "store"):
         way_out = ', or "none" for numbers from the store alone' if name == "redis" else ""
@@ -277,8 +279,8 @@ _told_of_default = False
 
 
 def _tell_of_default(url: str) -> None:
-    """Warn once in a process that its numbers are this machine's alone."""
-    global _told_of_default  # noqa: PLW0603 - one per process is what it is for
+    """Log a warning, once per process, that the numbers come from a file of this machine."""
+    global _told_of_default  # noqa: PLW0603 - once per process
     if not _told_of_default:
         _told_of_default = True
         log.warning(
@@ -291,12 +293,15 @@ def _tell_of_default(url: str) -> None:
 
 def default_is_known() -> None:
     """Turn off the warning about the default store, for a caller that has chosen it."""
-    global _told_of_default  # noqa: PLW0603 - the same
+    global _told_of_default  # noqa: PLW0603 - once per process
     _told_of_default = True
 
 
 def _check_hooks(chain: Chain | AsyncChain, instance: object, alarm: object) -> None:
-    """Raise ConfigurationError for invalid values, and for a plugin of an unknown strategy: it would never run."""
+    """Raise ConfigurationError if `instance` or `alarm` is invalid, or if a plugin names an unknown strategy.
+
+    Such a plugin would never run.
+    """
     if instance is not None and not isinstance(instance, Instance):
         raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(instance)}")
     if alarm is not None and not callable(alarm):
@@ -323,7 +328,7 @@ def _instance(settings: Settings) -> Instance:
 
 
 def _no_alarm(error: IssuerError) -> None:
-    """Do nothing: what is wrong is logged anyway."""
+    """Do nothing: the issuer also logs the error."""
 
 
 def _store(settings: Settings) -> Store:

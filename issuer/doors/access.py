@@ -26,14 +26,14 @@ from issuer.tally import Tally
 log = logging.getLogger("issuer.doors.access")
 audit = logging.getLogger("issuer.audit")
 
-#: Seconds between two checks of the file. A change is applied when two checks in a row find the same file. Until then a
-#: file that is written in place may be incomplete.
+#: Seconds between two checks of the tokens file. A change is applied when two checks in a row find the same state of
+#: the file. Before that, an editor may not have written the whole file yet.
 LOOK_EVERY: Final = 0.5
 
 #: Bits of the file mode that allow other users to write.
 _OTHERS: Final = 0o022
 
-#: Size and checksum of the content that the processes share.
+#: Format of a header: size and checksum of the content that the processes share.
 _HEADER: Final = struct.Struct("=QQ")
 
 
@@ -41,7 +41,7 @@ class Caller:
     """An authenticated caller.
 
     Attributes:
-        name: Name of its token; "" if the server requires no tokens.
+        name: Name of the caller's token; "" if the server requires no tokens.
     """
 
     __slots__ = ("_all", "_bucket", "_matches", "_scopes", "name")
@@ -50,7 +50,7 @@ class Caller:
         """Make a caller.
 
         Args:
-            name: Name of its token.
+            name: Name of the caller's token.
             scopes: What the caller may do. `admin` includes the other scopes.
             tags: Patterns as in `fnmatch.fnmatchcase`. A tag is allowed if one pattern matches, or equals its name.
             bucket: Rate limit. None means no limit.
@@ -78,13 +78,13 @@ class Caller:
         self._allow(scope, tag)
 
     def need_some(self, scope: Scope, tag: str, n: int) -> tuple[int, TooManyRequests | None]:
-        """Do the same for n requests. Return the number of allowed requests, and the error for the others."""
+        """Count and check n requests, as `need` does. Return how many are allowed, and the error for the others."""
         granted, wait = (n, 0.0) if self._bucket is None else self._bucket.take_some(n)
         self._allow(scope, tag)
         return granted, None if granted == n else self._used_up(wait)
 
     def spend(self, n: int, tag: str) -> None:
-        """Count n numbers of a request. `need` has counted one of them already.
+        """Count the n numbers of a request against the token's rate. `need` has already counted one of them.
 
         Raises:
             TooManyRequests: The token's rate is used up.
@@ -97,7 +97,7 @@ class Caller:
             problem = f"token {self.name!r} may draw up to {bucket.most} numbers at once by its rate, not {n}"
             raise InvalidArgument(problem, tag=tag, value=n, argument="n")
         if wait := bucket.take(n - 1):
-            bucket.give_back()  # else a client that retries too soon never gets n numbers
+            bucket.give_back()  # otherwise a client that retries too soon never gets n numbers
             raise self._used_up(wait)
 
     def _used_up(self, wait: float) -> TooManyRequests:
@@ -121,17 +121,17 @@ class Caller:
 
 
 class _Published:
-    """The content of the tokens file that all processes of a server use: this process and those forked from it."""
+    """The content of the tokens file, shared by all processes of a server: this process and its forks."""
 
     def __init__(self) -> None:
         self._file = nameless(self)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Hold the lock on the content. Gives False if another process holds it."""
+        """Hold the lock on the content in a `with` block. The value is False if another process holds the lock."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # the system decides which of the two it raises
+        except (BlockingIOError, PermissionError):  # which of the two is raised depends on the system
             yield False
             return
         try:
@@ -144,7 +144,10 @@ class _Published:
         os.pwrite(self._file, _headed(content) + content, 0)
 
     def get(self, known: bytes) -> bytes | None:
-        """Return the content. None if it equals `known`, or is incomplete: a process writes it or was killed there."""
+        """Return the content. Return None if it equals `known`, or is incomplete.
+
+        The content is incomplete while a process writes it, or if that process was killed.
+        """
         header = os.pread(self._file, _HEADER.size, 0)
         if len(header) < _HEADER.size or header == _headed(known):
             return None
@@ -159,9 +162,9 @@ def _headed(content: bytes) -> bytes:
 class Access:
     """Authentication of a server's callers, by the tokens file.
 
-    It is created before the server forks its processes, so all of them use the same tokens. The first process that
-    reads a changed, valid file applies it for all. If the file is invalid, the previous tokens stay valid, also for
-    processes that start later.
+    The server creates the object before it forks its processes, so all processes use the same tokens. When the file has
+    changed, the first process that reads it applies the change for all processes. If the file is invalid, the previous
+    tokens stay valid, also for processes that start later.
     """
 
     def __init__(
@@ -186,7 +189,7 @@ class Access:
         self._published = _Published()
         self._content = b""
         self._entries: list[Entry] = []
-        #: For each digest, the entry of the file and the caller. None means that the token has expired.
+        #: For each token: its digest, its entry in the file, and the caller. The caller is None if it has expired.
         self._callers: list[tuple[bytes, Entry, Caller | None]] = []
         self._complaint = ""
         self._changed: tuple[int, ...] = ()
@@ -194,7 +197,7 @@ class Access:
 
     @classmethod
     def open(cls) -> Access:
-        """Return an instance that allows every caller everything, without tokens."""
+        """Return an instance for a server without tokens: every caller may do everything."""
         return cls(None)
 
     @property
@@ -205,8 +208,8 @@ class Access:
     def identify(self, token: str | None) -> Caller:
         """Return the caller that has this token.
 
-        A caller that stays connected is identified again for each batch of its requests, because its token may be
-        revoked.
+        If a caller stays connected, the server identifies it again for each batch of requests, because the token may
+        have been revoked.
 
         Args:
             token: The token. None if no token was sent.
@@ -231,18 +234,18 @@ class Access:
         return found[2]
 
     def failed(self, protocol: str, address: str, request: str, error: Unauthenticated) -> None:
-        """Count a request without a valid token, and log it, at most once a minute for each address."""
+        """Count a request without a valid token. Log it, at most once a minute for each address of a client."""
         self.tally.failures[protocol] += 1
         told = "authentication failed over %s, from %s, %s: %s"
         _sparing.say(audit.warning, address, protocol, told, protocol, address, request, error)
 
     def look(self) -> None:
-        """Apply changes of the tokens file. Each serving process calls it every LOOK_EVERY seconds."""
+        """Apply changes of the tokens file. Each worker calls this method every LOOK_EVERY seconds."""
         path = self._path
         if path is None:
             return
         try:
-            # The state includes inode and size, because an editor or Kubernetes replaces the file.
+            # The state includes inode and size, because editors and Kubernetes replace the file by another one.
             state = _state(path.stat())
             settled, self._changed = state == self._changed, state
             if state != self._state and settled:

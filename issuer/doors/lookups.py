@@ -1,4 +1,7 @@
-"""Look-ups of tags that a process has not used yet. They are limited, because clients can send any name."""
+"""Look-ups in the store of tags that a process has not used yet.
+
+The number of look-ups is limited, because clients can send any name.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,26 @@ from issuer.engine.aio import AsyncEngine
 from issuer.errors import TooManyRequests, Unavailable, UnknownTag
 from issuer.settings import seconds
 
-#: Number of names that are looked up at the same time, and of further names that may wait.
+#: Largest number of names that are looked up at the same time.
 AT_ONCE: Final = 8
+#: Largest number of further names that may wait for their look-up.
 WAITING_MOST: Final = 1000
-#: Longest time of a look-up in seconds. If the store does not answer, the draw still finds numbers in Redis.
+#: Longest time of a look-up in seconds. If the store does not answer, the server draws without a look-up: Redis may
+#: have numbers of the tag.
 WITHIN: Final = 0.5
 #: Look-ups of unknown names per second, over all processes of a server.
 MISSES_PER_SECOND: Final = 100
-#: Seconds for which an unknown name is remembered. Expired names are dropped when there are this many.
+#: Seconds for which an unknown name is remembered, so that it is not looked up again.
 REMEMBERED: Final = 1.0
+#: When this many names are remembered, those whose time is over are dropped.
 _REMEMBERED_MOST: Final = 1000
 
 
 class LookUps:
     """Checks that a tag exists before numbers are drawn from it, because a draw of an unknown name costs much more.
 
-    A name has at most one look-up at a time, and at most AT_ONCE names are looked up at the same time. A tag that this
-    process uses already needs no look-up.
+    A name has at most one look-up at a time, and at most AT_ONCE names are looked up at the same time. If this process
+    already uses a tag, the tag needs no look-up.
     """
 
     def __init__(self, engine: AsyncEngine, rates: RateBuckets) -> None:
@@ -40,7 +46,7 @@ class LookUps:
         self._missed: dict[str, tuple[float, UnknownTag]] = {}
 
     async def look_up(self, tag: str, timeout: float | None = None, *, draws: bool = True) -> None:
-        """Raise UnknownTag if the tag does not exist. If the store does not answer in time, the tag counts as there.
+        """Raise UnknownTag if the tag does not exist. If the store does not answer in time, assume that it exists.
 
         Args:
             tag: Name of the tag.
@@ -74,9 +80,9 @@ class LookUps:
             async with asyncio.timeout(within):
                 while (other := self._under_way.get(tag)) is not None:
                     await asyncio.wait((other,))
-                    if not other.cancelled():  # the tag exists, or the store did not answer
+                    if not other.cancelled():  # the other look-up found the tag, or the store did not answer
                         return
-                await self._look_up(tag, min(WITHIN, within / 2))  # the draw needs time too
+                await self._look_up(tag, min(WITHIN, within / 2))  # the rest of the time is for the draw
         except TimeoutError:
             raise Unavailable(f"tag {tag!r}: too many unknown tags are being looked up", tag=tag) from None
 
@@ -99,7 +105,7 @@ class LookUps:
 
     async def _ask(self, tag: str, within: float) -> None:
         try:
-            async with asyncio.timeout(within):  # the thread that queries the store may take a little longer
+            async with asyncio.timeout(within):  # the store's thread may take a little longer than this
                 there = await self.engine.find(tag, within)
         except (Unavailable, TimeoutError):
             return

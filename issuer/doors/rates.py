@@ -20,9 +20,9 @@ from issuer.errors import ConfigurationError
 
 #: Largest number of names with a rate.
 NAMES_MOST: Final = 16_384
-#: Number of attempts to get a lock. Usually another process holds it for a microsecond. After these attempts a process
-#: continues without the lock, because a suspended process that holds it must not stop the others. Then the count may be
-#: wrong by a few calls.
+#: Number of attempts to get a lock. Other processes usually hold a lock for a microsecond. After these attempts a
+#: process continues without the lock, because a suspended process that holds the lock must not stop the others. The
+#: count may then be wrong by a few calls.
 _TRIES: Final = 200
 
 #: Tolerance for rounding of floats.
@@ -32,13 +32,13 @@ _WORD: Final = 8
 
 
 def nameless(owner: object) -> int:
-    """Return the descriptor of a file without a name, for this process and those forked from it.
+    """Return the descriptor of a file without a name. This process and its forks share the file.
 
-    The descriptor stays open as long as `owner` lives. No other process can open the file, so no other process can hold
-    its locks. Also no second descriptor of the file can be opened: closing one would release all locks of a process.
+    The descriptor is closed when `owner` is freed. Other processes cannot open the file, so they cannot hold its locks.
+    This process cannot open the file a second time either. Closing a second descriptor would release all its locks.
     """
     if sys.platform == "linux":
-        descriptor = os.memfd_create("issuer")  # needs no writable directory
+        descriptor = os.memfd_create("issuer")  # works also without a writable directory
     else:
         with TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
@@ -47,10 +47,11 @@ def nameless(owner: object) -> int:
 
 
 class RateBuckets:
-    """Token buckets of names, in memory that a process shares with the processes forked from it.
+    """Token buckets by name, in memory that a process shares with its forks. A token bucket limits a rate.
 
-    For each name the table holds one time: when an empty bucket would have started to fill. A name keeps its place in
-    the table until the server ends. A file lock protects each place. The system releases it if its process dies.
+    For each name, a table holds one time: the bucket has as many tokens as if it had been empty then, and had filled
+    since. A name keeps its place in the table until the server ends. A file lock protects each place: if a process dies
+    with a lock, the system releases the lock.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -62,7 +63,7 @@ class RateBuckets:
         self._locks = nameless(self)
 
     def bucket(self, name: str, rate: float) -> Bucket:
-        """Return the bucket of a name. All processes share it. Raises ConfigurationError if the table is full."""
+        """Return the bucket of a name, which all processes share. Raises ConfigurationError if the table is full."""
         return Bucket(self, self._place(name), rate)
 
     def _place(self, name: str) -> int:
@@ -85,7 +86,7 @@ class RateBuckets:
             place: Place in the table.
             rate: Tokens per second, above 0.
             n: Number of tokens. A negative number returns tokens.
-            some: If True, take fewer than n if the bucket has fewer. Else take all or none.
+            some: If True and the bucket has fewer than n tokens, take those. If False, take n tokens or none.
 
         Returns:
             The number of tokens that were taken, and the seconds until n tokens (with `some`: 1 token) are available.
@@ -103,7 +104,7 @@ class RateBuckets:
     @contextmanager
     def _locked(self, place: int) -> Iterator[None]:
         for _ in range(_TRIES):
-            with suppress(BlockingIOError, PermissionError):  # the system decides which of the two it raises
+            with suppress(BlockingIOError, PermissionError):  # which of the two is raised depends on the system
                 fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
                 break
             os.sched_yield()
@@ -123,7 +124,7 @@ class Bucket:
         self.rate, self.most = rate, max(1, floor(rate))
 
     def take(self, n: int = 1) -> float:
-        """Take n tokens and return 0.0. If there are fewer, take none and return the seconds until there are n."""
+        """Take n tokens and return 0.0. If the bucket has fewer, take none and return the seconds until it has n."""
         taken, wait = self._rates.take(self._place, self.rate, n)
         return 0.0 if taken else wait
 

@@ -1,4 +1,4 @@
-"""Tokens of a server's callers: the tokens file, and the creation of its lines.
+"""The tokens file, which lists the tokens of a server's callers: reads it and makes its lines.
 
 The file is TOML. It has one line per token, with a hash in place of the token:
 
@@ -25,7 +25,7 @@ from issuer.errors import ConfigurationError, InvalidArgument, brief
 Scope = Literal["read", "issue", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
-#: Prefix of every token. Secret scanners can find a token in a repository by it.
+#: Prefix of every token. Secret scanners can find tokens in a repository by this prefix.
 PREFIX: Final = "issuer_"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -59,7 +59,7 @@ def new_token() -> str:
 
 
 def line_for(token: str, name: str, scopes: Sequence[Scope], tags: Sequence[str], rate: float | None = None) -> str:
-    """Return the line of the file for a token, in ASCII. Raises InvalidArgument."""
+    """Return the line of the tokens file for a token, in ASCII. Raises InvalidArgument if a value is invalid."""
     hash_ = f"sha256:{digest_of(token).hex()}"
     try:
         _entry(name, {"hash": hash_, "scopes": list(scopes), "tags": list(tags), "rate": rate})
@@ -92,7 +92,7 @@ def digest_of(token: str) -> bytes:
 
 
 def parsed(content: bytes, path: Path) -> list[Entry]:
-    """Return the entries of a file. ConfigurationError names the invalid line without its content."""
+    """Return the entries of a tokens file. Raises ConfigurationError, which names an invalid line, not its content."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -126,7 +126,7 @@ def _line_of(name: str, text: str) -> int:
 
 
 def _entry(name: str, fields: Any) -> Entry:
-    """Return the entry for a line. ConfigurationError has no value that may be a secret."""
+    """Return the entry for a line. Raises ConfigurationError, without any value that may be a secret."""
     if not _NAME.fullmatch(name) or name.startswith(PREFIX):
         raise ConfigurationError(
             f"a token's name has 1 to 64 letters, digits, - and _, and does not begin with {PREFIX}"

@@ -1,1 +1,1 @@
-"""Redis's own protocol over an AsyncIssuer, so that any Redis client of any language draws numbers."""
+"""A server that speaks the Redis protocol, so that a Redis client of any language can draw numbers."""

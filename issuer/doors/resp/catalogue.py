@@ -13,10 +13,14 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A command: its arguments, and its description.
+    """A command: its arguments, and its description for COMMAND.
 
-    `least`, `most`: how many arguments it has, without its name; None: any number. `tags`: whether its first argument
-    is a tag. `each`: whether all arguments are tags. `early`: whether it needs no token.
+    Attributes:
+        least: Smallest number of arguments, without the name of the command.
+        most: Largest number of arguments. None means no limit.
+        tags: Whether the first argument is a tag.
+        each: Whether all arguments are tags.
+        early: Whether a client may send the command before it has sent a token.
     """
 
     name: str
@@ -30,17 +34,17 @@ class Spec:
     early: bool = False
 
     def takes(self, arguments: int) -> bool:
-        """Return whether it can have so many arguments."""
+        """Return whether the command accepts this number of arguments."""
         return self.least <= arguments and (self.most is None or arguments <= self.most)
 
     @property
     def arity(self) -> int:
-        """How many words a call has, with its name. Negative: at least so many."""
+        """Number of words in a call, with the name. As in Redis, -n means n or more."""
         words = self.least + 1
         return words if self.most == self.least else -words
 
     def told(self) -> bytes:
-        """Return its entry in the reply of COMMAND INFO."""
+        """Return the entry of the command in the reply to COMMAND INFO."""
         first = int(self.tags)
         last = -1 if self.each else first
         flags = array([simple(flag) for flag in self.flags])
@@ -49,7 +53,7 @@ class Spec:
         return array([text(self.name), number(self.arity), flags, *keys, none, none, none, none])
 
     def documented(self, protocol: int) -> bytes:
-        """Return its entry in the reply of COMMAND DOCS."""
+        """Return the entry of the command in the reply to COMMAND DOCS. `protocol`: version 2 or 3."""
         said = {"summary": self.summary, "since": "1.0.0", "group": self.group}
         return pairs({name: text(value) for name, value in said.items()}, protocol)
 
@@ -57,7 +61,7 @@ class Spec:
 _WRITE: Final = ("write", "denyoom", "fast")
 _READ: Final = ("readonly", "fast")
 
-#: By name, in capitals.
+#: The commands by name, in capitals.
 SPECS: Final = {
     spec.name.upper(): spec
     for spec in (

@@ -1,4 +1,4 @@
-"""The commands other than INCR. Each returns one reply."""
+"""The functions of all commands except INCR. Each function returns the reply to its command."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from issuer.doors.resp.session import ClientInfo
 from issuer.doors.tokens import Scope
 from issuer.errors import InvalidArgument
 
-#: The version of Redis that clients see. They decide by it which commands they send.
+#: The version of Redis that this server reports. From it, clients choose the commands that they send.
 REDIS_VERSION: Final = "7.0.0"
 
-#: GET, EXISTS and TYPE need one of these scopes.
+#: For GET, EXISTS and TYPE, a token needs one of these scopes.
 READING: Final[Sequence[Scope]] = ("read", "issue")
 
 #: Settings that clients read with CONFIG GET.
@@ -32,7 +32,7 @@ _NAME_MOST: Final = 200
 
 @dataclass(slots=True)
 class About:
-    """Facts for INFO. `most`: the largest number of clients. `clients`: counts the connections."""
+    """Facts for INFO. `most`: largest number of clients. `uptime`, `clients`: return seconds, and connected clients."""
 
     port: int
     most: int
@@ -41,7 +41,7 @@ class About:
 
 
 def tag_of(argument: bytes) -> str:
-    """Return the tag that an argument names. Raises InvalidArgument."""
+    """Return an argument as the name of a tag. Raises InvalidArgument if it is not UTF-8."""
     try:
         return argument.decode()
     except UnicodeDecodeError:
@@ -79,7 +79,7 @@ async def incrby(session: ClientInfo, look_ups: LookUps, arguments: Sequence[byt
 
 
 async def get(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
-    """Return the highest number issued as far as Redis knows. Null if there is none, or the tag does not exist."""
+    """Return the highest issued number in Redis, or null if there is none or the tag does not exist."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
     last = await look_ups.engine.last(tag) if await look_ups.exists(tag) else None
@@ -87,7 +87,7 @@ async def get(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]
 
 
 async def exists(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
-    """Return how many of the tags exist. A tag that is named twice counts twice."""
+    """Return how many of the tags exist. A tag that is given twice counts twice, as in Redis."""
     tags = [tag_of(argument) for argument in arguments]
     for tag in tags:
         session.caller().need(READING, tag)
@@ -96,13 +96,13 @@ async def exists(session: ClientInfo, look_ups: LookUps, arguments: Sequence[byt
 
 
 async def type_of(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
-    """Return `string`, the type of a counter in Redis, or `none`."""
+    """Return `string`, the type that counters have in Redis. If the tag does not exist, return `none`."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
     return simple("string" if await look_ups.exists(tag) else "none")
 
 
-#: By name, in capitals. While one of them waits, no other command of its client begins.
+#: The commands that query Redis or the store. While a client waits for one, its next commands do not begin.
 ASKING: Final[Mapping[str, Callable[[ClientInfo, LookUps, Sequence[bytes]], Awaitable[bytes]]]] = {
     "INCRBY": incrby,
     "GET": get,
@@ -116,13 +116,13 @@ AtOnce = Callable[[ClientInfo, About, Sequence[bytes]], bytes]
 
 
 def auth(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Authenticate with the last argument, a token. A user name before it is ignored."""
+    """Authenticate the client with a token, the last argument. A user name before the token is ignored."""
     session.authenticate(arguments[-1])
     return OK
 
 
 def hello(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Select the version of the protocol, and optionally authenticate and set a name: all of it or nothing."""
+    """Select the version of the protocol. Options authenticate, or set a name. If a part fails, nothing changes."""
     protocol, name, token = session.protocol, session.name, None
     rest = list(arguments)
     if rest:
@@ -170,7 +170,7 @@ def select(_: ClientInfo, __: About, arguments: Sequence[bytes]) -> bytes:
 
 
 def client(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Name this connection, or describe it. A client cannot see other connections."""
+    """Set the name of the client's own connection, or describe it. A client cannot see other connections."""
     what, rest = arguments[0].upper(), arguments[1:]
     match what, len(rest):
         case b"ID", 0:
@@ -198,7 +198,7 @@ def _set_library(session: ClientInfo, what: bytes, name: str) -> bytes:
 
 
 def _name(given: bytes) -> str:
-    """Return a name that a client sets, checked. Raises InvalidArgument."""
+    """Return a name from a client as a text. Raises InvalidArgument if the name is invalid."""
     name = given.decode(errors="backslashreplace")
     if len(name) > _NAME_MOST or any(not "!" <= letter <= "~" for letter in name):
         raise InvalidArgument("Client names cannot contain spaces, newlines or special characters.", value=given)
@@ -219,7 +219,7 @@ def _described(session: ClientInfo) -> str:
 
 
 def command(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Describe the commands: COUNT, LIST, INFO or DOCS, of all commands or of those that are named."""
+    """Count, list or describe commands (COUNT, LIST, INFO, DOCS). Without names, describe all commands."""
     what, rest = arguments[0].upper() if arguments else b"INFO", arguments[1:]
     names = [name.decode(errors="replace").upper() for name in rest] or list(SPECS)
     match what:
@@ -236,7 +236,7 @@ def command(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
 
 
 def config(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Return the settings in _SETTINGS that are named. Other names are left out."""
+    """Return the requested settings that _SETTINGS has. Other names are ignored, as in Redis."""
     if arguments[0].upper() != b"GET" or len(arguments) == 1:
         return error(
             "ERR unknown subcommand or wrong number of arguments for 'config' command: only CONFIG GET is supported"
@@ -247,7 +247,7 @@ def config(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
 
 
 def info(_: ClientInfo, about: About, arguments: Sequence[bytes]) -> bytes:
-    """Describe this server: all sections, or those that are named."""
+    """Describe this server. Arguments select sections; without arguments, return all sections."""
     sections: Mapping[str, Mapping[str, object]] = {
         "Server": {
             "redis_version": REDIS_VERSION,
@@ -297,7 +297,7 @@ def _always(reply: bytes) -> AtOnce:
     return lambda _, __, ___: reply
 
 
-#: By name, in capitals.
+#: The commands that need neither Redis nor the store, so that they are answered at once.
 AT_ONCE: Final[Mapping[str, AtOnce]] = {
     "AUTH": auth,
     "HELLO": hello,
@@ -308,17 +308,17 @@ AT_ONCE: Final[Mapping[str, AtOnce]] = {
     "COMMAND": command,
     "CONFIG": config,
     "INFO": info,
-    # The connection keeps the transaction, and runs it at EXEC.
+    # `Connection` queues the commands after MULTI, and runs them at EXEC. These replies are for other cases.
     "MULTI": _always(OK),
     "EXEC": _always(error("ERR EXEC without MULTI")),
     "DISCARD": _always(error("ERR DISCARD without MULTI")),
-    # An error: a client that relies on WATCH would wait in vain for an EXEC that fails.
+    # WATCH is an error: a client that relies on it would expect EXEC to fail after a change, which never happens here.
     "WATCH": _always(error("ERR WATCH is not supported, and not needed: each number is issued to one caller only")),
     "UNWATCH": _always(OK),
     "SCAN": scan,
     "DBSIZE": _always(number(0)),
     "TIME": time_,
     "RESET": reset,
-    # The connection is closed after the reply.
+    # `Connection` closes itself after this reply.
     "QUIT": _always(OK),
 }

@@ -28,36 +28,36 @@ from issuer.errors import IssuerError, Unavailable
 
 log = logging.getLogger("issuer.doors.resp")
 
-#: Most bytes of one read. All connections share one buffer of this size.
+#: Largest number of bytes in one read. All connections share one buffer of this size.
 READ_MOST: Final = 65_536
 
-#: A client with this many INCRs unanswered is not read from until it has half as many.
+#: If a client has this many INCRs without a reply, the server stops reading from it until half of them are answered.
 UNANSWERED_MOST: Final = 1024
 
-#: A client that leaves this many bytes of replies unread is not read from until it has taken them. No command is begun
-#: while so many bytes are packed and not yet written.
+#: If a client leaves this many bytes of replies unread, the server stops reading from it until the client reads them.
+#: While this many bytes of replies wait to be written, no command begins.
 UNREAD_MOST: Final = 65_536
 
-#: Seconds that a client has to read why it is closed. What it sends meanwhile is read and dropped: unread bytes would
-#: make its system discard the reply.
+#: Seconds that a client has to read the last reply, with the reason why its connection is closed. The server reads and
+#: drops what the client sends during this time: unread bytes would make the client's system discard the reply.
 LINGER: Final = 1.0
 
-#: Seconds that a client has to authenticate, where tokens are in force.
+#: Seconds that a client has to authenticate, if the server requires tokens.
 AUTHENTICATING: Final = 10.0
 
-#: Clients above the limit get an error before they are closed: at most this many at a time, and at most a quarter of
-#: the limit.
+#: Clients above the limit get an error before their connection is closed. At most this many clients, and at most a
+#: quarter of the limit, get it at the same time. Connections of further clients are closed without an error.
 REFUSED_MOST: Final = 256
 
 
 def ending(tag: str | None = None) -> IssuerError:
-    """Return the error for those that wait when the server ends."""
+    """Return the error for clients that still wait when the server stops."""
     return Unavailable("the server is stopping", tag=tag)
 
 
 @dataclass(slots=True)
 class Shared:
-    """State that the connections of a server share. `ticks`: a counter, by which idle connections are found."""
+    """State that the connections of a server share. `ticks`: number of searches for idle connections until now."""
 
     access: Access
     engine: AsyncEngine
@@ -70,7 +70,7 @@ class Shared:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     ticks: int = 0
     opened: int = 0
-    #: Clients that were not refused.
+    #: Number of connected clients that are within the limit.
     served: int = 0
     #: Whether a stop has begun.
     draining: bool = False
@@ -79,7 +79,7 @@ class Shared:
     is_open: bool = field(init=False)
     #: How often each command was sent.
     commands: dict[str, int] = field(init=False)
-    #: Called when the last connection is gone.
+    #: Called when the last connection is closed.
     emptied: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
@@ -91,8 +91,9 @@ class Shared:
 class Connection(asyncio.BufferedProtocol):
     """A connection of one client.
 
-    INCRs are drawn side by side. Any other command that waits for Redis or the store begins when all commands before it
-    are answered, and the commands after it wait. So a pipeline does the same as its commands sent one by one.
+    INCRs of a pipeline are drawn at the same time. Any other command that queries Redis or the store begins when all
+    earlier commands are answered, and later commands wait for its reply. So a pipeline has the same effect as its
+    commands one by one.
 
     `unanswered`: how many INCRs have no reply yet. `lost`: whether the connection is closed.
     """
@@ -103,26 +104,27 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[Request] = deque()
         self._replies = ReplyQueue()
         self.unanswered = 0
-        #: Whether a command other than INCR waits for its reply, or the tag of an INCR is looked up.
+        #: Whether a command other than INCR waits for Redis or the store, or the tag of an INCR is being looked up.
         self._asking = False
         self._writable = True
         self._reading = True
-        #: Whether it is closed as soon as all commands are answered.
+        #: Whether to close the connection as soon as all commands are answered.
         self._ending = False
-        #: Closes it when the client has had time to read why.
+        #: Timer that closes the connection after the client has had time to read the last reply.
         self._farewell: asyncio.TimerHandle | None = None
-        #: Closes it if the client does not authenticate in time.
+        #: Timer that closes the connection if the client does not authenticate in time.
         self._authenticating: asyncio.TimerHandle | None = None
-        #: The last bytes that were only INCRs of one tag, the tag, and how many. Clients often repeat the same bytes.
+        #: The last data that consisted of INCRs of one tag, the tag, and the number of INCRs. Clients often send the
+        #: same bytes again, which then need no parsing.
         self._same = b""
         self._same_tag = ""
         self._same_times = 0
         #: The commands since MULTI.
         self._transaction: CommandQueue | None = None
         self.lost = False
-        #: Whether it has sent a command that draws or reads a tag. `RespServer.drain` resets it.
+        #: Whether the client has sent a command that draws or reads a tag. `RespServer.drain` sets this to False.
         self.asked = False
-        #: The tick in which it sent something last.
+        #: The value of `Shared.ticks` when the client last sent something.
         self.heard = 0
 
     # ------------------------------------------------------------------ called by the loop
@@ -130,8 +132,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the client, or reject it if there are too many."""
         shared = self._shared
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # a TCP server's are of this kind
-        transport.set_write_buffer_limits(high=UNREAD_MOST)  # type: ignore[attr-defined]  # the same
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # a TCP server has this type
+        transport.set_write_buffer_limits(high=UNREAD_MOST)  # type: ignore[attr-defined]  # as above
         peer = transport.get_extra_info("peername")
         address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
         shared.opened += 1
@@ -148,12 +150,12 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._dismiss(error("ERR max number of clients reached"))
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - all bytes that are there are read, up to the buffer's size
-        """Return the buffer for the next bytes. The loop calls `buffer_updated` right after it has filled it."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer has a fixed size
+        """Return the buffer for the next bytes. The event loop fills it, and then calls `buffer_updated` at once."""
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Answer the requests that have come."""
+        """Answer the requests in the bytes that have arrived."""
         self.heard = self._shared.ticks
         if self._ending:
             return
@@ -161,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
         if data == self._same and not self._pending and not self._asking and self._parser.between:
             self._draw(self._same_tag, self._same_times)
             if self.unanswered and len(self._replies.waiting) == 1 and self.unanswered < UNANSWERED_MOST:
-                return  # no other reply can be ready
+                return  # these INCRs wait, and no other reply can be ready
         else:
             requests = self._parser.feed(data)
             if self._parser.between and requests and self._transaction is None:
@@ -173,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hold()
 
     def eof_received(self) -> bool:
-        """Answer the commands, then close: `printf ... | nc` sends no more, but still reads."""
+        """Answer the commands, then close. A client such as `printf ... | nc` sends no more, but still reads."""
         if self._farewell is not None:
             return False
         self.end()
@@ -192,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hold()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
-        """Forget the client. Numbers that are being drawn for it are gaps."""
+        """Drop the state of the client. Numbers that are being drawn for it will never be issued."""
         self.lost = True
         shared = self._shared
         for demand in self._replies.demands():
@@ -223,19 +225,19 @@ class Connection(asyncio.BufferedProtocol):
             self._dismiss(error(f"NOAUTH no token was sent within {AUTHENTICATING:g} s"))
 
     def fail(self, error_: IssuerError) -> None:
-        """Answer the INCRs that wait for numbers with that error, and begin nothing more."""
+        """Answer the INCRs that wait for numbers with this error, and drop the commands that have not begun."""
         self._pending.clear()
         for demand in self._replies.demands():
             demand.fail(error_)
         self.flush()
 
     def abort(self) -> None:
-        """Close it now."""
+        """Close the connection now, without the replies that are left."""
         if not self.lost:
             self._transport.abort()
 
     def _dismiss(self, why: bytes) -> None:
-        """Send the client the reason, and close the connection when the client has had time to read it."""
+        """Send the client the reason. Close the connection after LINGER seconds, the time to read it."""
         self._ending = True
         self._pending.clear()
         self._transport.write(why)
@@ -247,20 +249,19 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _unread(self) -> int:
-        """Return how many bytes have arrived and are not read yet, such as the rest of a pipeline."""
+        """Return how many bytes of the client the system has received that this server has not read yet."""
         found = fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, b"\0" * 4)
         return int.from_bytes(found, sys.byteorder)
 
     @property
     def idle(self) -> bool:
-        """Whether no command of the client is under way. Replies that it has not read do not count."""
+        """Whether no command of the client waits for its result. Replies that the client has not read do not count."""
         return not self.unanswered and not self._asking
 
     # ------------------------------------------------------------------ requests
 
     def _remember(self, data: bytes, requests: list[Request]) -> None:
         first = requests[0]
-        # Compared one by one: a name can be written in several ways.
         if is_incr(first) and all(each == first for each in requests):
             try:
                 self._same_tag = first[1].decode()
@@ -284,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._begin(request):
                     pending.appendleft(request)
                     break
-            except Exception as problem:  # noqa: BLE001 - the client gets it
+            except Exception as problem:  # noqa: BLE001 - the client gets the error
                 self._replies.add(failure(problem))
 
     def _begin(self, request: Request) -> bool:
@@ -318,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.add(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
         self._parser.stranger = self._session.stranger
         if name == "MULTI":
-            # The short way in `buffer_updated` would draw at once.
+            # Forget the repeated bytes: for them, `buffer_updated` would draw at once and not queue the INCRs.
             self._transaction, self._same = CommandQueue(), b""
         elif name == "QUIT":
             self._pending.clear()
@@ -361,7 +362,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ numbers
 
     def _incr(self, request: Request) -> None:
-        """Draw for this INCR and for equal ones that follow it."""
+        """Draw numbers for this INCR and for the equal INCRs that directly follow it."""
         times, pending = 1, self._pending
         while pending and pending[0] == request:
             pending.popleft()
@@ -374,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
         self._draw(tag, times)
 
     def _draw(self, tag: str, times: int) -> None:
-        """Draw so many numbers, as far as the client's token allows it."""
+        """Draw numbers for `times` INCRs. Those that the client's token does not allow get an error."""
         shared = self._shared
         shared.commands["INCR"] += times
         self.asked = True
@@ -393,7 +394,7 @@ class Connection(asyncio.BufferedProtocol):
             self._replies.add(refusal)
 
     def _look_up(self, demand: Demand) -> None:
-        """Look the tag up, then draw for the demand. Each client has at most one look-up at a time."""
+        """Look up the tag, then draw the numbers. Each client has at most one look-up at a time."""
 
         async def answer() -> None:
             await self._shared.look_ups.look_up(demand.tag)
@@ -403,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wait_for(answer, demand.fail)
 
     def _refusals(self, tag: str, times: int) -> Sequence[bytes]:
-        """Return the errors for the last of the INCRs, which the client's token does not allow."""
+        """Return error replies for the INCRs that the client's token does not allow, which are the last of them."""
         try:
             granted, problem = self._session.caller().need_some("issue", tag, times)
         except IssuerError as refused:
@@ -411,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
         return [] if problem is None else [failure(problem)] * (times - granted)
 
     def rejected(self, tag: str, error_: IssuerError) -> None:
-        """Report that INCRs of the tag get an error."""
+        """Report to the engine that INCRs of the tag get this error."""
         self._shared.engine.refused(tag, error_)
 
     # ------------------------------------------------------------------ commands that wait
@@ -426,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wait_for(answer, lambda problem: self._replies.add(failure(problem)))
 
     def _wait_for(self, answer: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]) -> None:
-        """Let no other command begin until this one is answered, or has failed."""
+        """Run `answer` in a task. No other command of the client begins before the task has ended."""
         self._asking = True
         task = self._shared.loop.create_task(self._waited_for(answer, fail))
         self._shared.tasks.add(task)
@@ -437,7 +438,7 @@ class Connection(asyncio.BufferedProtocol):
             await answer()
         except asyncio.CancelledError:
             fail(ending())
-        except Exception as problem:  # noqa: BLE001 - the client gets it
+        except Exception as problem:  # noqa: BLE001 - the client gets the error
             fail(problem)
         self._asking = False
         if not self.lost:
@@ -446,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ replies
 
     def flush(self) -> None:
-        """Write the next replies that are ready, and begin the commands that waited for them."""
+        """Write the next replies if they are ready, and begin the commands that waited for them."""
         parting = self._shared.draining and self.asked
         if parting:
             self._hold_back(held=True)
@@ -467,7 +468,7 @@ class Connection(asyncio.BufferedProtocol):
         elif done and self._parser.fault:
             self._dismiss(error(f"ERR Protocol error: {self._parser.fault}"))
         elif done and parting and self._parser.between and not self._unread():
-            self._dismiss(b"")  # the end leaves with the last reply: a client that has the reply sees the end
+            self._dismiss(b"")  # sent with the last reply, so that the client sees both
             return
         elif not self._reading:
             self._hold()
@@ -475,12 +476,12 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_back(held=False)
 
     def _hold_back(self, *, held: bool) -> None:
-        """Make the system hold back what is written from now on, or send it."""
+        """Make the system hold back all data that is written from now on. `held=False`: make it send the data."""
         if sys.platform == "linux" and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 
     def _hold(self) -> None:
-        """Stop reading from a client with too much unanswered or unread, or read again."""
+        """Stop reading from a client with too many unanswered INCRs or unread replies. Otherwise read again."""
         if self._ending or self.lost:
             return
         if self._parser.fault:

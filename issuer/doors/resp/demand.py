@@ -1,4 +1,4 @@
-"""INCRs that wait for their numbers, and the replies of a client in their order."""
+"""INCRs that wait for their numbers, and the queue that keeps the replies to a client in order."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from issuer.errors import IssuerError
 
 
 class Client(Protocol):
-    """The connection that INCRs came over. `lost`: it is closed. `unanswered`: how many INCRs have no reply yet."""
+    """A connection. `lost`: whether it is closed. `unanswered`: how many INCRs of the client have no reply yet."""
 
     lost: bool
     unanswered: int
 
     def flush(self) -> None:
-        """Write the replies that are next, as far as they are there."""
+        """Write the next replies if they are ready."""
 
     def rejected(self, tag: str, error_: IssuerError) -> None:
-        """Report that INCRs of the tag get an error."""
+        """Report that INCRs of the tag get this error."""
 
 
 class Demand(Waiter):
-    """INCRs of one tag, side by side in a client's pipeline.
+    """Adjacent INCRs of one tag in a client's pipeline, which wait for `n` numbers.
 
-    `reply`: all their replies, None until the last of them is there.
+    `missing`: how many INCRs have no number yet. `reply`: the replies to all INCRs, None until the last one is ready.
     """
 
     __slots__ = ("n", "parts", "reply", "tag")
@@ -42,18 +42,18 @@ class Demand(Waiter):
         self.reply: bytes | None = None
 
     def done(self) -> bool:
-        """Whether numbers are of no use to it."""
+        """Return whether the INCRs need no numbers any more: all are answered, or the client is disconnected."""
         return self.reply is not None or self.client.lost
 
     def set_result(self, number: int) -> None:
-        """Answer the last INCR. `give` would take twice as long for a single one."""
+        """Answer the last INCR. `give` does the same, but takes twice as long for a single INCR."""
         client = self.client
         if self.reply is None and not client.lost:
             self.reply = self.parts + b":%d\r\n" % number
             client.unanswered -= self.n
 
     def give(self, numbers_: Sequence[int]) -> None:
-        """Answer as many of the INCRs, in their order."""
+        """Answer the next INCRs with these numbers, in order."""
         if numbers_ and self.reply is None and not self.client.lost:
             self.missing -= len(numbers_)
             self.parts += numbers(numbers_)
@@ -79,9 +79,9 @@ class Demand(Waiter):
 
 
 class ReplyQueue:
-    """Replies in the order of the requests: packed, or still awaited.
+    """The replies to a client, in the order of its requests. A `Demand` is in the place of a reply that still waits.
 
-    `packed`: bytes of the packed replies, without those of INCRs.
+    `packed`: number of bytes in the queue, without the replies to INCRs.
     """
 
     __slots__ = ("packed", "waiting")
@@ -91,16 +91,16 @@ class ReplyQueue:
         self.waiting: deque[bytes | Demand] = deque()
 
     def add(self, reply: bytes) -> None:
-        """Add a packed reply."""
+        """Add a reply in the format of the protocol."""
         self.waiting.append(reply)
         self.packed += len(reply)
 
     def demands(self) -> Iterator[Demand]:
-        """Return the INCRs that are in it."""
+        """Return the INCRs in the queue."""
         return (reply for reply in list(self.waiting) if isinstance(reply, Demand))
 
     def ready(self) -> bytes:
-        """Remove the replies that can be written next, and return their bytes."""
+        """Remove the replies from the front of the queue that are ready, and return their bytes."""
         waiting, ready = self.waiting, []
         while waiting:
             first = waiting[0]

@@ -1,7 +1,7 @@
-"""Requests of a client: arrays of bulk strings, which programs send, or lines, which people type.
+"""Parses requests of clients: arrays of bulk strings, which programs send, or lines, which people type.
 
-hiredis is not used: its reader allocates a list for the declared length of an array before the first element arrives,
-without a limit. Thirteen bytes would take 8 GB.
+hiredis is not used. When its reader gets the header of an array, it allocates a list of the declared length, without a
+limit: thirteen bytes of a client would allocate 8 GB.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: Most bytes of one argument, of a line, and of all arguments of a request together.
+#: Limits of a request in bytes: one argument, a line, and all arguments together.
 BULK_MOST: Final = 65_536
 LINE_MOST: Final = 65_536
 REQUEST_MOST: Final = 1_048_576
 
-#: Most arguments of a request, its name included.
+#: Maximum number of elements in a request: the name of the command and its arguments.
 ELEMENTS_MOST: Final = 1024
 
-#: Limits of a client that has not authenticated and needs a token: arguments, and bytes of an argument or a line.
+#: Limits for a client that must still send a token: elements of a request, and bytes of an argument or a line.
 STRANGERS_ELEMENTS: Final = 10
 STRANGERS_BYTES: Final = 16_384
 
-#: Most bytes of a header such as `$65536`.
+#: Maximum number of bytes in a header such as `$65536`.
 _HEADER_MOST: Final = 16
 
-#: First words of an HTTP request. A web page can make a browser send one to any port of its machine, with commands in
-#: the body.
+#: First words of lines in an HTTP request. A web page can make a browser send such a request to any port of its
+#: machine, with commands in the body.
 OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 _ASTERISK, _DOLLAR = b"*$"
 
-#: The most frequent request: a name and one argument, short and without line breaks.
+#: The most frequent request: a command with one argument, short and without line breaks.
 _PAIR: Final = re.compile(rb"\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n")
 
 _BLANKS: Final = b" \n\r\t\0"
@@ -42,20 +42,22 @@ Request = list[bytes]
 
 
 def is_incr(request: Request) -> bool:
-    """Whether it asks for one number: INCR tag, or INCRBY tag 1, which redis-py sends for `incr(tag)`."""
+    """Return whether the request draws one number: INCR tag, or INCRBY tag 1, which redis-py sends for `incr(tag)`."""
     name, size = request[0], len(request)
     return (name == b"INCR" and size == 2) or (name == b"INCRBY" and size == 3 and request[2] == b"1")  # noqa: PLR2004
 
 
 class MalformedError(Exception):
-    """The client sent something that is not a request, or is too large. The message does not quote what was sent."""
+    """The client sent bytes that are no request, or a request that is too large. The message does not quote them."""
 
 
 class Parser:
     """Parses the requests of one client. A request may arrive in several reads.
 
-    `fault`: the reason why the last bytes are not a request, or "". After a fault nothing is parsed.
-    `stranger`: whether the client must still authenticate. `between`: whether the next byte begins a new request.
+    Attributes:
+        fault: Why the last bytes are not a request, or "". After a fault, the parser ignores all further bytes.
+        stranger: Whether the client must still authenticate.
+        between: Whether the next byte begins a new request.
     """
 
     __slots__ = ("_arguments", "_missing", "_needed", "_rest", "_size", "between", "fault", "stranger")
@@ -65,15 +67,15 @@ class Parser:
         self.fault = ""
         self.between = True
         self._rest = b""
-        #: The rest is parsed again when it has this many bytes.
+        #: `_rest`, the bytes that are not parsed yet, is parsed again when it has this many bytes.
         self._needed = 0
-        #: The elements of an unfinished array, how many are missing, and the bytes of those that have arrived.
+        #: An array that is not complete: its elements until now, how many are missing, and the bytes until now.
         self._arguments: Request = []
         self._missing = 0
         self._size = 0
 
     def feed(self, data: bytes) -> list[Request]:
-        """Return the requests that are complete now, also those before a fault. None of them is empty."""
+        """Return the requests that are complete now, also those before a fault. No request is empty."""
         requests: list[Request] = []
         if self.fault:
             return requests
@@ -92,7 +94,7 @@ class Parser:
         return requests
 
     def _parse(self, data: bytes, requests: list[Request]) -> int:
-        """Add the requests that are complete. Return where the unparsed bytes begin."""
+        """Add the complete requests to `requests`. Return the position of the first byte that is not parsed."""
         at, end = 0, len(data)
         while at < end:
             if not self._missing:
@@ -116,7 +118,7 @@ class Parser:
         return at
 
     def _begun(self, data: bytes, at: int) -> int:
-        """Begin an array if its header is complete. Return where its first element begins."""
+        """Begin an array if its header is complete. Return the position of its first element."""
         header = _header(data, at, "invalid multibulk length")
         if header is None:
             return at
@@ -129,7 +131,7 @@ class Parser:
         return at
 
     def _filled(self, data: bytes, at: int) -> int:
-        """Add the elements that are complete. Return where the next one begins."""
+        """Add the complete elements to the array. Return the position of the next element."""
         end = len(data)
         while self._missing and at < end:
             if data[at] != _DOLLAR:
@@ -159,7 +161,7 @@ class Parser:
 
 
 def _header(data: bytes, at: int, fault: str) -> tuple[int, int] | None:
-    """Return the number in a header, and where the header ends. None if it is not complete."""
+    """Return the number in a header, and the position after the header. Return None if the header is not complete."""
     stops = data.find(b"\r\n", at, at + _HEADER_MOST)
     if stops < 0:
         if len(data) - at >= _HEADER_MOST:
@@ -177,7 +179,7 @@ def _shown(byte: int) -> str:
 
 
 def _line(data: bytes, at: int, requests: list[Request], longest: int) -> int:
-    """Add the request of a line if the line is complete and not empty. Return where the next request begins."""
+    """Add the request in a line, if the line is complete and not empty. Return the position of the next request."""
     stops = data.find(b"\n", at, at + longest + 1)
     if stops < 0:
         if len(data) - at > longest:
@@ -192,7 +194,7 @@ def _line(data: bytes, at: int, requests: list[Request], longest: int) -> int:
 
 
 def split(line: bytes) -> Request:
-    r"""Return the words of a line. Double quotes allow escapes such as \n and \xff, single quotes only \'."""
+    r"""Return the words of a line. Double quotes can contain escapes such as \n and \xff, single quotes only \'."""
     if b'"' not in line and b"'" not in line:
         return line.split()
     words: Request = []

@@ -24,7 +24,7 @@ log = logging.getLogger("issuer.doors.resp")
 OK: Final = b"+OK\r\n"
 PONG: Final = b"+PONG\r\n"
 
-#: The first word of an error reply; every other error has its code in capitals.
+#: The first word of an error reply, by class of the error. Errors of other classes have their code in capitals.
 WORDS: Final[Sequence[tuple[type[IssuerError], str]]] = (
     (Unavailable, "UNAVAILABLE"),
     (UnknownTag, "NOTAG"),
@@ -34,54 +34,54 @@ WORDS: Final[Sequence[tuple[type[IssuerError], str]]] = (
     (InvalidArgument, "ERR"),
 )
 
-#: Most characters of an error reply. Some errors quote what a client has sent.
+#: Maximum number of characters in an error reply. Some errors quote what a client has sent.
 MESSAGE_MOST: Final = 500
 
 
 def simple(text: str) -> bytes:
-    """Return a short text without line breaks."""
+    """Return a short text without line breaks as a simple string of the protocol."""
     return b"+%b\r\n" % text.encode()
 
 
 def error(message: str) -> bytes:
-    """Return an error reply of one line. The first word of the message is the error's code."""
+    """Return an error reply in one line. The first word of the message must be the error's code."""
     line = "".join(letter if letter.isprintable() else " " for letter in message[:MESSAGE_MOST])
     return b"-%b\r\n" % line.encode(errors="backslashreplace")
 
 
 def number(value: int) -> bytes:
-    """Return a whole number."""
+    """Return an integer reply."""
     return b":%d\r\n" % value
 
 
 def numbers(values: Sequence[int]) -> bytes:
-    """Return a reply for each of the numbers."""
+    """Return one integer reply for each number."""
     n = len(values)
     return b":%d\r\n" % values[0] if n == 1 else b":%d\r\n" * n % tuple(values)
 
 
 def bulk(content: bytes) -> bytes:
-    """Return a reply of any bytes."""
+    """Return the content as a bulk string, which can contain any bytes."""
     return b"$%d\r\n%b\r\n" % (len(content), content)
 
 
 def null(protocol: int) -> bytes:
-    """Return the null of version 2 or 3 of the protocol."""
+    """Return a null reply. `protocol`: version 2 or 3."""
     return b"$-1\r\n" if protocol == 2 else b"_\r\n"  # noqa: PLR2004 - the versions have no other names
 
 
 def text(content: str) -> bytes:
-    """Return a text of any length."""
+    """Return a text of any length as a bulk string."""
     return bulk(content.encode())
 
 
 def array(items: Sequence[bytes]) -> bytes:
-    """Return packed items as one reply."""
+    """Return an array of replies."""
     return b"*%d\r\n%b" % (len(items), b"".join(items))
 
 
 def pairs(items: Mapping[str, bytes], protocol: int) -> bytes:
-    """Return packed values by name: a map in version 3, an array of names and values in version 2."""
+    """Return replies by name: as a map in version 3 of the protocol, as an array of names and values in version 2."""
     packed = b"".join(text(name) + value for name, value in items.items())
     if protocol == 2:  # noqa: PLR2004 - the versions have no other names
         return b"*%d\r\n%b" % (2 * len(items), packed)
@@ -91,7 +91,7 @@ def pairs(items: Mapping[str, bytes], protocol: int) -> bytes:
 def failure(error_: BaseException) -> bytes:
     """Return the error reply for an error that a command has raised.
 
-    An error that is not the library's own is logged without its text, which may quote a token that a client has sent.
+    An error of a class that is not the issuer's is logged without its text, which may quote a token of a client.
     """
     if not isinstance(error_, IssuerError):
         frames = extract_tb(error_.__traceback__)
@@ -101,7 +101,7 @@ def failure(error_: BaseException) -> bytes:
     word = next((word for kind, word in WORDS if isinstance(error_, kind)), error_.code.upper())
     message = error_.told(command_line)
     if isinstance(error_, Unavailable):
-        # The message is shortened first: programs may read the end, which is always in seconds.
+        # Only the part before the time is shortened: programs may read the time at the end, always in seconds.
         seconds = f"{error_.retry_after:.0f}" if error_.retry_after >= ROUGH else f"{error_.retry_after:.2g}"
         message = f"{message[: MESSAGE_MOST - 60]}; retry in {seconds} s"
     return error(f"{word} {message}")

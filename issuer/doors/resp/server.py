@@ -1,4 +1,4 @@
-"""The server of the Redis protocol: it listens, limits its clients, and stops in order."""
+"""The server of the Redis protocol: listens, limits the number of clients, and stops in order."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from issuer.doors.resp.commands import About
 from issuer.doors.resp.connection import Connection, Shared, ending
 from issuer.errors import ConfigurationError
 
-#: Seconds after which a client that says nothing is closed; most clients at a time.
+#: Seconds after which an idle client is disconnected.
 IDLE: Final = 300.0
+#: Largest number of clients that are connected at the same time.
 CLIENTS_MOST: Final = 10_000
 
-#: How many looks at idle clients come in the time that they have.
+#: How often the server searches for idle clients within the idle time.
 _LOOKS: Final = 4
 
 _BACKLOG: Final = 1024
 
 
 class RespServer:
-    """A server that is listening. Made by `start`."""
+    """A server that listens. `start` creates it."""
 
     def __init__(self, shared: Shared, server: asyncio.Server, idle: float) -> None:
         self._shared = shared
@@ -40,30 +41,33 @@ class RespServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens at."""
+        """The port on which the server listens."""
         return self._shared.about.port
 
     @property
     def clients(self) -> int:
-        """How many clients are connected."""
+        """Number of connected clients."""
         return len(self._shared.connections)
 
     @property
     def waiting(self) -> int:
-        """How many INCRs wait for their number."""
+        """Number of INCRs that wait for their number."""
         return sum(connection.unanswered for connection in self._shared.connections)
 
     def drain(self) -> None:
-        """End each connection with the reply to its next command that draws or reads a tag: a stop has begun.
+        """Begin a stop: close each connection with the reply to its next command that draws or reads a tag.
 
-        A client finds the end before it sends anything else, and connects anew.
+        The client sees that the connection is closed before it sends another command, and connects again.
         """
         self._shared.draining = True
         for connection in self._shared.connections:
             connection.asked = False
 
     async def close(self, seconds: float) -> None:
-        """Take no more clients and requests; return when all that was asked is answered, within that many seconds."""
+        """Accept no more clients and requests. Return when all requests are answered, after at most `seconds` seconds.
+
+        Requests that are not answered by then get an error.
+        """
         deadline = Deadline(seconds)
         self._server.close()
         if self._look_again is not None:
@@ -82,11 +86,11 @@ class RespServer:
             connection.fail(ending())
             connection.abort()
         if shared.connections:
-            # What was aborted is told so by the loop, in its next turn.
+            # The event loop closes aborted connections in its next iteration.
             await _within(self._empty.wait(), max(1.0, deadline.left()))
 
     def _look(self) -> None:
-        """End the clients that have said nothing for so long, or don't read what they have asked for."""
+        """Disconnect clients that have sent nothing during the idle time. Clients that wait for a result stay."""
         shared = self._shared
         shared.ticks += 1
         for connection in list(shared.connections):
@@ -136,7 +140,7 @@ async def start(
                 lambda: Connection(shared),
                 host,
                 port,
-                # On Windows it means another thing: two servers would take each other's clients.
+                # On Windows, this option would let two servers listen on one port, and take each other's clients.
                 reuse_address=sys.platform != "win32",
                 reuse_port=reuse_port or None,
                 backlog=_BACKLOG,

@@ -1,4 +1,4 @@
-"""The state of one client's connection: which protocol it speaks, its names, and its token."""
+"""The state of a connection over the Redis protocol: version of the protocol, names of the client, and token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from issuer.errors import Unauthenticated
 
 @dataclass(slots=True)
 class ClientInfo:
-    """A client as it has described itself. `number`: of its connection; `address`: where it comes from, host:port."""
+    """A client. `number`: number of its connection. `address`: its host:port. `protocol`: version 2 or 3."""
 
     access: Access
     number: int
@@ -23,11 +23,11 @@ class ClientInfo:
 
     @property
     def stranger(self) -> bool:
-        """Whether it has yet to authenticate."""
+        """Whether the client must still authenticate."""
         return self._token is None and not self.access.is_open
 
     def caller(self) -> Caller:
-        """Return who it is now: a token may have been revoked since the last request. Raises Unauthenticated."""
+        """Return the caller of the client's token. Raises Unauthenticated, also if the token has been revoked."""
         try:
             if self.stranger:
                 raise Unauthenticated("Authentication required.", advice="")  # noqa: TRY301 - handled like the others
@@ -37,7 +37,7 @@ class ClientInfo:
             raise
 
     def authenticate(self, token: bytes) -> None:
-        """Take the token for its own from now on. Raises Unauthenticated; then it keeps the one that it had."""
+        """Set the token of the client. If it is invalid, raise Unauthenticated and keep the previous token."""
         text = token.decode(errors="surrogateescape")
         try:
             self.access.identify(text)
@@ -50,5 +50,5 @@ class ClientInfo:
         self.access.failed("resp", self.address.rpartition(":")[0], f"connection {self.number}", error)
 
     def reset(self) -> None:
-        """Make it as it was at first."""
+        """Reset the protocol version, the name and the token to their initial values."""
         self.protocol, self.name, self._token = 2, "", None

@@ -1,4 +1,4 @@
-"""Commands between MULTI and EXEC."""
+"""Transactions: the queue of the commands between MULTI and EXEC."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from issuer.doors.resp.replies import OK, error, simple
 QUEUED: Final = simple("QUEUED")
 ABORTED: Final = error("EXECABORT Transaction discarded because of previous errors.")
 
-#: Most commands of a transaction. Together they may have as many bytes as one request.
+#: Maximum number of commands in a transaction. Together they may have as many bytes as one request.
 COMMANDS_MOST: Final = 10_000
 
 
 class CommandQueue:
-    """Commands that wait for EXEC. `refused`: whether one of them was rejected; EXEC then runs none of them.
+    """Commands that wait for EXEC. `refused`: whether a command was rejected; EXEC then runs no command.
 
-    No number is drawn before EXEC. The commands then run as if they were sent together: INCRs of a tag share a draw.
+    No number is drawn before EXEC. Then the commands run as if they were sent together: INCRs of a tag share a draw.
     """
 
     __slots__ = ("_size", "queue", "refused")
@@ -39,7 +39,7 @@ class CommandQueue:
         return problem
 
     def end(self, name: bytes) -> tuple[bytes, list[Request]]:
-        """Return the reply to EXEC or DISCARD, or the first bytes of it, and the commands that run now."""
+        """Return the reply to EXEC or DISCARD, and the commands to run. Their replies complete the reply to EXEC."""
         if name == b"DISCARD":
             return OK, []
         if self.refused:
@@ -47,7 +47,7 @@ class CommandQueue:
         return b"*%d\r\n" % len(self.queue), self.queue
 
     def refuse(self) -> None:
-        """Drop its commands, and let EXEC fail."""
+        """Drop the queued commands, and let EXEC fail."""
         self.refused = True
         self.queue.clear()
 

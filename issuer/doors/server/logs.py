@@ -61,7 +61,7 @@ def _raised(error: BaseException) -> str:
 
 
 def begin(log_format: str, *, verbose: bool) -> None:
-    """Send the log of this process to stderr, from level INFO. `verbose`: from level DEBUG."""
+    """Write the log of this process to stderr, from level INFO on, or from DEBUG on if `verbose` is true."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLine() if log_format == "json" else _Line())
     root, ours = logging.getLogger(), logging.getLogger("issuer")
@@ -74,7 +74,7 @@ def begin(log_format: str, *, verbose: bool) -> None:
     threading.excepthook = _thread_failed
     sys.unraisablehook = _unraisable
     logging.captureWarnings(True)  # noqa: FBT003 - the library's signature
-    # Its INFO records contain the last issued number.
+    # The INFO records of this logger contain the last issued number.
     logging.getLogger("issuer.extension").setLevel(logging.WARNING)
 
 

@@ -1,4 +1,4 @@
-"""Options of a server, with the check that it is not open to other machines by accident."""
+"""Options of a server, with a check: other machines must not reach a server without tokens by accident."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Endpoint:
         name: http or resp.
         family: Address family, as in the module `socket`.
         address: Address, as in the module `socket`.
-        source: Place of the setting, for messages.
+        source: Where the setting comes from, for messages: a variable, a file or an argument.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only programs on this machine can reach the address."""
         return ipaddress.ip_address(self.address[0].partition("%")[0]).is_loopback
 
     def shown(self, port: int) -> str:
@@ -41,7 +41,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a server. `given`: arguments of `connect`, also `config`."""
+    """Options of a server. `given`: the arguments with which workers and keeper call `connect`."""
 
     settings: Settings
     given: Mapping[str, Any]
@@ -82,6 +82,6 @@ def _endpoint(name: str, text: str, source: str) -> Endpoint:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(f"{name} from {source}: there is no host {host!r}: {error}") from error
-    # A name may have both kinds of addresses. IPv4 is preferred, because every client supports it.
+    # A name may have IPv4 and IPv6 addresses. IPv4 is preferred, because every client supports it.
     family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return Endpoint(name, family, address, source)

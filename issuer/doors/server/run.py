@@ -1,4 +1,7 @@
-"""`issuer serve`: the sockets, the workers and the keeper of a server."""
+"""`issuer serve`: creates the sockets, and starts the workers and the keeper of a server.
+
+Workers serve callers. The keeper loads segments for clients that draw from Redis without this library.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from issuer_persistence.opening import store_class
 
 log = logging.getLogger("issuer.doors.server")
 
-#: Variable with the directory of the metrics files. prometheus_client reads it when it is imported.
+#: Environment variable with the directory of the metrics files. prometheus_client reads it when it is imported.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 #: Packages of the extra `server` that every server needs.
@@ -38,13 +41,13 @@ _EXTRA = ("granian", "prometheus_client")
 
 
 def serve(options: ServerOptions) -> int:
-    """Serve until a signal arrives. Return the exit code. Raises ConfigurationError."""
+    """Serve until a signal arrives. Return the exit code. Raises ConfigurationError if the server cannot start."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, _end_at_start)
     logs.begin(options.settings.log_format, verbose=options.verbose)
     raise_limit()
-    connections(len(options.endpoints), options.settings.redis_connections)  # raises before a worker starts
+    connections(len(options.endpoints), options.settings.redis_connections)  # raises now, before a worker starts
     sockets = listen(options.endpoints)
     with ExitStack() as ends:
         for each in sockets.values():
@@ -72,13 +75,13 @@ def serve(options: ServerOptions) -> int:
 
 
 def _end_at_start(_number: int, _frame: FrameType | None) -> None:
-    """Exit during the start. Exit handlers remove the temporary files."""
+    """Exit if a signal arrives during the start. Exit handlers then remove the temporary files."""
     sys.exit(0)
 
 
 @contextmanager
 def _counting_together() -> Iterator[None]:
-    """Let all processes write their metrics to one directory, so that each can show the metrics of all."""
+    """Let all processes write their metrics to one directory, so that each process can show the metrics of all."""
     if os.environ.get(FOLDER):
         yield
         return
@@ -98,7 +101,7 @@ def _counting_together() -> Iterator[None]:
 
 
 def _forgetting(*, several: bool) -> Callable[[int], object]:
-    """Return a function that removes an exited process from the metrics."""
+    """Return a function that removes an exited process from the metrics, by its id."""
     from issuer.metrics import forget
 
     return forget if several else lambda _process: None
@@ -114,7 +117,7 @@ def _prepare(options: ServerOptions) -> None:
     import_module("issuer.doors.server.worker")
     for endpoint in options.endpoints:
         import_module("issuer.doors.web.app" if endpoint.name == "http" else "issuer.doors.resp.server")
-    with suppress(StoreError):  # the connection reports the error later
+    with suppress(StoreError):  # the workers report the error when they connect
         store_class(options.settings.store_url)
 
 
@@ -137,7 +140,7 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
     stop = threading.Event()
 
     def end_with_supervisor() -> None:
-        # Not os.read: the event loop of a worker has made the shared pipe non-blocking.
+        # Not os.read, which returns at once: the event loop of a worker has made the shared pipe non-blocking.
         while not wait([lifeline.end], ALIVE_EVERY):
             report(Alive())
         stop.set()

@@ -1,4 +1,4 @@
-"""Listening sockets, created before the processes so that a port in use is reported at once. Limits of open files."""
+"""Listening sockets and limits of open files. Sockets are created first, so that a port in use is reported at once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from issuer.errors import ConfigurationError
 #: Number of connections that may wait to be accepted.
 BACKLOG = 1024
 
-#: Seconds for running handshakes to finish, and the longest time until all connections are accepted.
+#: At the end: seconds for TCP handshakes that have begun.
 HANDSHAKES: Final = 0.2
+#: At the end: longest time in seconds until the workers have accepted all connections.
 ACCEPTING: Final = 1.0
 
-#: Has this value on every Linux platform with Python wheels. The module `socket` has no name for it.
+#: Socket option that sets a packet filter. Python's `socket` lacks the name. The value is valid on every Linux platform
+#: with Python wheels.
 _SO_ATTACH_FILTER: Final = 26
-#: Program for the packet filter (BPF) over a TCP header: drop packets with SYN but without ACK, accept all others.
+#: Program of the packet filter (BPF). It drops TCP packets that begin a handshake, with SYN but without ACK.
 _NO_SYN: Final = (
     (0x30, 0, 0, 13),  # load the flags
     (0x54, 0, 0, 0x12),  # keep SYN and ACK
@@ -45,10 +47,10 @@ _WHY = {
 
 
 def listen(endpoints: Iterable[Endpoint]) -> dict[str, socket.socket]:
-    """Return a listening socket for each endpoint, by name. Raises ConfigurationError and closes all if one fails.
+    """Return a listening socket for each endpoint, by name. Raises ConfigurationError if one cannot be created.
 
     All workers accept from the same sockets. If each worker had its own socket (SO_REUSEPORT), a second server could
-    start on the same port without an error, and connections that wait for a worker would be lost if it died.
+    start on the same port without an error. If a worker died, connections that wait for this worker would be lost.
     """
     with ExitStack() as failed:
         sockets = {each.name: failed.enter_context(_bound(each)) for each in endpoints}
@@ -59,7 +61,7 @@ def listen(endpoints: Iterable[Endpoint]) -> dict[str, socket.socket]:
 def _bound(endpoint: Endpoint) -> socket.socket:
     bound = socket.socket(endpoint.family, socket.SOCK_STREAM)
     try:
-        # Else the port stays in use for a minute after a server ends, because of its old connections.
+        # Otherwise the port stays in use for a minute after a server has ended, because of its old connections.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.family == socket.AF_INET6:
@@ -74,16 +76,17 @@ def _bound(endpoint: Endpoint) -> socket.socket:
 
 
 def close(sockets: Iterable[socket.socket]) -> None:
-    """Close sockets from which other processes accept, after all clients that have connected are accepted.
+    """Close the listening sockets, after the workers have accepted all connections that wait.
 
     When the last copy of a socket is closed, Linux resets the connections that wait to be accepted, and their requests
-    are lost. So new handshakes are dropped first. Their clients retry after a second and are refused then. Other
-    systems lack this filter: a client that connects just before the end may be reset.
+    are lost. So a filter drops new handshakes first. Their clients retry after a second, and the system then refuses
+    the connection. Other systems than Linux lack this filter: they may reset a client that connects just before the
+    end.
     """
     listening = list(sockets)
     if sys.platform == "linux":
         for each in listening:
-            with suppress(OSError):  # a system that emulates Linux without the filter
+            with suppress(OSError):  # a system may emulate Linux without the filter
                 _drop_handshakes(each)
         time.sleep(HANDSHAKES)
         deadline = monotonic() + ACCEPTING
@@ -107,14 +110,15 @@ def _waiting(listening: socket.socket) -> int:
 
 # ------------------------------------------------------------------ open files
 
-#: The limit that a process requests from the system.
+#: The limit of open files that a process requests from the system.
 FILES_MOST: Final = 65_536
 
-#: Largest and smallest number of connections per protocol in a worker.
+#: Maximum number of connections of clients in a worker, for each protocol.
 CONNECTIONS_MOST: Final = 10_000
+#: If the limit of open files allows fewer connections than this, the server does not start.
 CONNECTIONS_LEAST: Final = 50
 
-#: Files for the store, the metrics and the listening sockets. Connections to Redis are counted separately.
+#: Number of files for the store, the metrics and the listening sockets. Connections to Redis are counted separately.
 _OWN: Final = 168
 
 
@@ -123,12 +127,12 @@ def raise_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, FILES_MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # the system has another limit
+        with suppress(OSError, ValueError):  # the system may have a lower limit of its own
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def connections(protocols: int, to_redis: int) -> int:
-    """Return the number of connections per protocol in a worker. Raises ConfigurationError if it is too small."""
+    """Return how many clients a worker accepts per protocol. Raises ConfigurationError if open files are too few."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES_MOST if soft == resource.RLIM_INFINITY else soft
     each = (files - _OWN - to_redis) // protocols

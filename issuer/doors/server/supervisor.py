@@ -20,18 +20,18 @@ from issuer.errors import ConfigurationError, IssuerError
 
 log = logging.getLogger("issuer.doors.server")
 
-#: Seconds in which all processes must stop. Then they are killed.
+#: Seconds in which all processes must stop. Processes that take longer are killed.
 STOPPING: Final = 4.7
-#: Seconds before a process that died is started again: first and longest pause. The pause doubles each time.
+#: Seconds before a process that died is started again. The pause doubles with each death, up to LONGEST_PAUSE.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0
-#: After a process has run for this many seconds, the next pause is the first one again.
+#: If a process has run for this many seconds before it dies, it is started again at once.
 SOUND: Final = 30.0
 
 #: Seconds between two reports of a process that it is alive, and between two checks of the supervisor.
 ALIVE_EVERY: Final = 1.0
-#: A process is killed if this many checks in a row found no report. Checks are counted instead of seconds: while the
-#: whole machine is suspended there are no checks, so no process is killed after the machine resumes.
+#: If this many checks in a row find no report of a process, it is killed. Checks are counted, not seconds: a suspended
+#: machine makes no checks, so no process is killed when the machine resumes.
 SILENT_LOOKS: Final = 30
 
 #: Signals that stop the server.
@@ -39,13 +39,13 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 #: Signals that have no effect on the server. By default they would end a process.
 MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
-#: Processes are forked: a new interpreter would need half a second or more for its imports. The supervisor has no
-#: threads, so no lock can be held during a fork.
+#: Processes are forked, because a new interpreter would need half a second or more for its imports. A fork is safe
+#: here: the supervisor has no other threads, so no thread can hold a lock.
 _processes = multiprocessing.get_context("fork")
 
 
 class _Pipe:
-    """A pipe without data. The reading end reports end of file once every copy of the writing end is closed."""
+    """A pipe without data. When every copy of the writing end is closed, the reading end reports end of file."""
 
     def __init__(self) -> None:
         self.reading, self._writing = os.pipe()
@@ -58,7 +58,7 @@ class _Pipe:
 
 
 class Lifeline:
-    """Two pipes that signal a stop to the children. Both also report end of file if the supervisor dies.
+    """Two pipes that signal a stop to the child processes. If the supervisor dies, both pipes report end of file too.
 
     Attributes:
         stopping: Descriptor that reports end of file when a stop begins.
@@ -74,35 +74,35 @@ class Lifeline:
         self._stopping.cut()
 
     def cut(self) -> None:
-        """Signal to all children that they must end. In a child, this closes its copies."""
+        """Signal to all children that they must end. A child calls this to close its copies of the writing ends."""
         self._stopping.cut()
         self._end.cut()
 
 
 @dataclass(slots=True)
 class Ready:
-    """Report of a child that it serves."""
+    """Report: the child process serves."""
 
 
 @dataclass(slots=True)
 class Alive:
-    """Report of a child, every ALIVE_EVERY seconds, that it runs."""
+    """Report: the child process runs. Children send this report every ALIVE_EVERY seconds."""
 
 
 Report = Ready | Alive | IssuerError
-#: Work of a child. It returns when `Lifeline.end` reports end of file. It reports Alive regularly, and Ready or an
-#: error once.
+#: The work of a child process: a function that returns when `Lifeline.end` reports end of file. It reports Alive
+#: regularly, and once Ready or an error.
 Job = Callable[[Lifeline, Callable[[Report], None]], None]
 
 
 @dataclass(slots=True)
 class _Child:
-    """A child process and its replacements.
+    """A child process of the supervisor. When the process dies, a new one replaces it.
 
     Attributes:
         starts: Number of processes that were started.
-        deaths: Number of deaths in a row, each after less than SOUND seconds.
-        silent: Number of checks since the last report.
+        deaths: Number of deaths in a row after less than SOUND seconds of work.
+        silent: Number of checks of the supervisor since the last report of the process.
     """
 
     name: str
@@ -126,7 +126,7 @@ class _Child:
 
 
 class Supervisor:
-    """Runs a process for each job, until a signal arrives or a process cannot start."""
+    """Runs a child process for each job, until a signal arrives or a child cannot start."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Supervisor:
         """Create a supervisor.
 
         Args:
-            jobs: Names for the log, and jobs.
+            jobs: Pairs of a name for the log and a job.
             serving: Called once, when all children serve.
             ended: Called with the id of each process that has ended.
             drain_delay: Seconds between SIGTERM and the signal to the children that they must end.
@@ -155,7 +155,7 @@ class Supervisor:
         self._signalled, self._signal = os.pipe()
         os.set_blocking(self._signalled, False)
         os.set_blocking(self._signal, False)
-        #: Monotonic times: when the children are signalled to end, and when the remaining ones are killed.
+        #: Two monotonic times: when the children get the signal to end, and when those that still run are killed.
         self._drained: float | None = None
         self._end: float | None = None
         self._next_look = 0.0
@@ -167,7 +167,7 @@ class Supervisor:
 
         Raises the error of a process that cannot start.
         """
-        # Exclude the existing objects from garbage collection, so that the children keep sharing their memory.
+        # Exclude existing objects from garbage collection: it would write to them, and children would get copies.
         gc.collect()
         gc.freeze()
         with self._catching():
@@ -189,7 +189,7 @@ class Supervisor:
 
     @contextmanager
     def _catching(self) -> Iterator[None]:
-        """Let signals wake the loop. Ignored signals, such as SIGHUP under nohup, stay ignored."""
+        """Let signals wake the loop of `run`. Signals that are ignored, such as SIGHUP under nohup, stay ignored."""
 
         def caught(number: int, _frame: FrameType | None) -> None:
             with suppress(BlockingIOError):
@@ -206,7 +206,7 @@ class Supervisor:
                 signal.signal(each, handler)
 
     def _signals(self) -> int | None:
-        """Begin a stop at the first signal. Return the second signal."""
+        """Begin a stop when the first signal arrives. Return the second signal, or None."""
         with suppress(BlockingIOError):
             for number in os.read(self._signalled, 64):
                 name = signal.Signals(number).name
@@ -215,8 +215,8 @@ class Supervisor:
                 elif self._drained is not None or self._end is not None:
                     return number
                 else:
-                    # SIGTERM is sent by a service manager. The other signals come from a terminal, where a person
-                    # waits, so they have no delay.
+                    # A service manager sends SIGTERM. The other signals come from a terminal, where a person waits, so
+                    # the server stops without a delay.
                     delay = self._drain_delay if number == signal.SIGTERM else 0.0
                     log.info(
                         "received %s: stopping%s", name, f" after serving for another {delay:g} s" if delay else ""
@@ -236,7 +236,7 @@ class Supervisor:
                 child.due = None
 
     def _look(self) -> None:
-        """Kill children that have not reported for too long. They are replaced like other dead processes."""
+        """Kill children that have not reported for too long. Like all dead children, they are replaced."""
         now = monotonic()
         if now < self._next_look or self._end is not None:
             return
@@ -276,9 +276,12 @@ class Supervisor:
         child.starts += 1
 
     def _become(self, child: _Child, theirs: Connection) -> None:
-        """Run the job in the child. First close all copies of the supervisor's pipes, so that its death is noticed."""
-        # Ctrl-C is sent to all processes of a terminal, and systemd sends SIGTERM to all of a unit. Children ignore
-        # both, because the supervisor decides when each of them ends.
+        """Run the job, in the child process.
+
+        First close the child's copies of the supervisor's pipes. Otherwise they would not report its death.
+        """
+        # A terminal sends Ctrl-C to all its processes, and systemd sends SIGTERM to all processes of a unit. Children
+        # ignore both, because the supervisor decides when each child ends.
         for number in (*SIGNALS, *MEANINGLESS):
             signal.signal(number, signal.SIG_IGN)
         self._lifeline.cut()
@@ -291,7 +294,7 @@ class Supervisor:
         os.set_blocking(theirs.fileno(), False)
 
         def report(said: Report) -> None:
-            # The supervisor is dead, or it is suspended and the pipe is full. A report is not needed in either case.
+            # If the supervisor is dead, or suspended and the pipe is full, it needs no report.
             with suppress(OSError):
                 theirs.send(said)
 
@@ -304,7 +307,7 @@ class Supervisor:
             log.exception("%s failed", child.name)
             report(IssuerError(f"{child.name} failed with {type(error).__name__}: the log has the details"))
             os._exit(1)
-        # Threads may still wait for Redis or the store. They must not keep the process alive.
+        # Exit although threads may still wait for Redis or the store.
         logging.shutdown()
         os._exit(0)
 
@@ -354,7 +357,7 @@ class Supervisor:
                 child.report = None
             return
         if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
-            # At the start an operator can correct the error. Later, the other processes continue to serve.
+            # At the start, the server ends, so that an operator corrects the error. Later, the other processes serve.
             self._error = self._error or said
             self._stop()
         else:

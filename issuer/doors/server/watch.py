@@ -1,4 +1,4 @@
-"""The regular check of tags, Redis and the store by a keeper."""
+"""The regular check by a keeper, a process that loads segments for all tags of the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Watch:
     def __init__(
         self, issuer: Issuer, tell: Callable[[str], object], warn: Callable[[str], object] | None = None
     ) -> None:
-        """`tell`: called with each change; `warn`: called when an error begins or ends, None: the same as `tell`."""
+        """`tell`: called with each change. `warn`: called when an error begins or ends; None means `tell`."""
         self._issuer = issuer
         self._tell = tell
         self._warn = warn or tell
@@ -32,10 +32,13 @@ class Watch:
         return numbered(len(self._tags), "tag")
 
     def look(self) -> list[str]:
-        """Keep every tag of the store. Return the changes. Raises the error if Redis or the store does not answer."""
+        """Load segments for every tag of the store, and return the changes of the list of tags.
+
+        Raises an error if Redis or the store does not answer.
+        """
         before, self._tags = self._tags, {record.tag for record in self._issuer.keep()}
-        # The sweep reports no outage, because callers get errors. A keeper has no callers, so it checks Redis here.
-        # Without tags the sweep sends no command to Redis at all.
+        # `keep` reports no outage of Redis, because callers get an error. A keeper has no callers, so it checks Redis
+        # here. If there are no tags, `keep` sends no command to Redis at all.
         trouble = self._issuer.ready().redis
         if trouble is not None:
             raise trouble

@@ -1,4 +1,4 @@
-"""A worker process: an event loop with an issuer, and the servers of HTTP and the Redis protocol over it."""
+"""A worker process: an event loop with an issuer, which serves HTTP and the Redis protocol."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer.doors.server")
 
-#: Seconds that running requests may take when the server stops. Callers that still wait for a number get an error.
+#: Seconds that running requests may take when the server stops. Callers that wait longer for a number get an error.
 DRAINING: Final = 1.2
-#: Seconds for sending these errors.
+#: Seconds for sending the errors to callers that waited too long when the server stopped.
 ANSWERING: Final = 0.3
 
-#: Seconds in which an HTTP client must send the head of a request, also between two requests.
+#: Seconds in which an HTTP client must send the head of its first or next request.
 IDLE: Final = 30.0
 
 
@@ -54,15 +54,15 @@ class _Granian(embed.Server):
             backlog=BACKLOG,
             backpressure=most,
             http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000)),
-            # Its other lines contain tracebacks, and paths with numbers that were issued.
+            # Lines of lower levels contain tracebacks, and paths with numbers that were issued.
             log_level=LogLevels.critical,
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
         )
         self._listening = listening
 
     def _init_shared_socket(self) -> None:
-        """Pass the socket to its threads. They close the descriptor, so they get a copy."""
-        # The type stub lacks the arguments: descriptor, whether it is a Unix socket, backlog.
+        """Pass the listening socket to the threads of granian. They close its descriptor, so they get a copy."""
+        # The type stub lacks the arguments: the descriptor, whether it is a Unix socket, the backlog.
         self._shd = cast("Any", net).SocketHolder(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
 
 
@@ -75,13 +75,13 @@ def run(
     *,
     first: bool,
 ) -> None:
-    """Serve until the supervisor closes the lifeline. `first`: this worker logs warnings that concern all workers."""
+    """Serve until the supervisor closes the lifeline. `first`: whether this worker logs warnings for all workers."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_Worker(options, sockets, report, access, first).serve(lifeline))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the event loop of uvloop if it is installed."""
+    """Return the event loop of uvloop if uvloop is installed, else None."""
     try:
         import uvloop
     except ImportError:
@@ -108,7 +108,7 @@ class _Worker:
         if not self.first:  # the first worker logs these warnings for all
             default_is_known()
             logging.getLogger("issuer.doors.access").setLevel(logging.CRITICAL)
-        self.access.look()  # the tokens file may have changed since the supervisor read it
+        self.access.look()  # apply changes since the supervisor read the tokens file
         ids = aconnect(**self.options.given)
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
@@ -145,7 +145,7 @@ class _Worker:
         loop.call_later(ALIVE_EVERY, self._say_alive, loop)
 
     async def _drain(self, doors: Sequence[_Http | RespServer]) -> None:
-        """When a stop begins, close each connection after its next reply, so that clients move to another server."""
+        """Wait for a stop. Then close each connection after its next reply, so that clients move to other servers."""
         await self.stopping.wait()
         for door in doors:
             door.drain()
@@ -158,7 +158,7 @@ class _Worker:
         if name == "resp":
             from issuer.doors.resp.server import start
 
-            # One fifth of the connections is reserved for clients that get the error that there are too many.
+            # One fifth of the connections is kept free: clients above the limit get an error over them.
             clients = most * 4 // 5
             return await start(ids, self.access, sock=listening.dup(), clients_most=clients, look_ups=look_ups)
         from issuer.doors.web.app import application
@@ -184,20 +184,20 @@ class _Worker:
 
 
 async def _looking(access: Access) -> None:
-    """Check the tokens file regularly, so that a revoked token also ends on connections without new requests."""
+    """Check the tokens file regularly, so that a revoked token becomes invalid also without new requests."""
     while True:
         await asyncio.sleep(LOOK_EVERY)
         access.look()
 
 
 class _Http:
-    """The HTTP server. `task`: it ends only if granian ends."""
+    """The HTTP server. `task`: runs granian, and ends only when granian ends."""
 
     def __init__(self, app: Application, server: Any) -> None:
         self.drain, self._server = app.drain, server
         self.task = asyncio.get_running_loop().create_task(server.serve())
 
     async def close(self, seconds: float) -> None:
-        """Accept no new connections, and wait for running requests. A second call continues to wait."""
+        """Accept no new connections, and wait up to `seconds` for running requests. A second call waits again."""
         self._server.stop()
         await asyncio.wait({self.task}, timeout=seconds)

@@ -1,1 +1,1 @@
-"""HTTP over an AsyncIssuer: the routes call its methods and show the results as JSON. Needs the extra `server`."""
+"""The HTTP API: its routes call an AsyncIssuer and show the results as JSON. Needs the extra `server`."""

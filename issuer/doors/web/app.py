@@ -1,4 +1,4 @@
-"""The ASGI application over an AsyncIssuer: finds the route of a request, checks the caller, calls the handler."""
+"""The ASGI application: finds the route of a request, checks the caller, and calls the handler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from issuer.errors import Unauthenticated
 from issuer.settings import Settings, seconds
 from issuer.tally import WITHIN
 
-#: Number of paths of draws that are cached. Clients can send any path.
+#: Maximum number of cached paths of draws. There is a limit because clients can send any path.
 _KEPT: Final = 10_000
 
 _PREFIX: Final = b"/v1/tags/"
@@ -46,7 +46,8 @@ _SUFFIX: Final = b"/next"
 _SLASHES: Final = _PREFIX.count(b"/") + _SUFFIX.count(b"/")
 
 _NEVER: Final = frozenset({b"\0"})
-#: Headers that can change what a draw does, each with the values that the short way accepts. Empty: any value.
+#: Headers that can change the effect of a draw, each with the values that the short way of `Application` accepts. An
+#: empty set accepts any value.
 _USUAL: Final[dict[bytes, frozenset[bytes]]] = {
     b"host": frozenset(),
     b"authorization": frozenset(),
@@ -60,15 +61,16 @@ _USUAL: Final[dict[bytes, frozenset[bytes]]] = {
     b"sec-fetch-site": _NEVER,
     b"expect": _NEVER,
 }
-#: Paths that accept any Host header. A page of another site cannot use what they show.
+#: Paths that accept any Host header, as a page of another site cannot misuse their replies.
 _PROBES: Final = frozenset((b"/livez", b"/readyz"))
 _QUERIES: Final = frozenset((b"", b"as=string"))
 _VERSIONS: Final = frozenset(("1.0", "1.1"))
 
-#: More bytes than any reply of a draw: JSON needs up to 6 bytes for each of a tag's 200, and a number has 19 digits.
+#: More bytes than any reply to a draw has. A tag has up to 200 bytes, JSON needs up to 6 bytes for each of them, and a
+#: number has up to 19 digits.
 _BODY_MOST: Final = 1500
 
-#: Route of requests without a route, in metrics.
+#: Name in the metrics for requests that match no route.
 _OTHER: Final = "other"
 
 #: Caller of a route that needs no token.
@@ -76,12 +78,12 @@ _NOBODY: Final = Caller("", (), ())
 
 
 class _Path:
-    """The path of a draw: its tag, and the reply up to the number."""
+    """The path of a draw. `tag`: the tag in the path. `before`: the reply up to the number."""
 
     __slots__ = ("before", "tag")
 
     def __init__(self, raw: bytes) -> None:
-        """`raw`: the path as it was sent. Raises Problem."""
+        """`raw`: the path as the client sent it. Raises Problem if it is not valid percent-encoded UTF-8."""
         self.tag = calls.decoded(raw[len(_PREFIX) : -len(_SUFFIX)].decode("latin-1"))
         self.before = before_number(self.tag)
 
@@ -98,9 +100,9 @@ class _Asked:
 class Application:
     """The ASGI application.
 
-    A draw takes a short way if it has no body, no parameter but `as`, and only usual headers, and if the numbers of its
-    tag have no texts. This halves the cost of a request. All other requests, also wrong ones, take the long way. Both
-    ways use the same functions to identify callers, to draw, and to write replies.
+    Most draws take a short way, which halves their cost. Such a draw has no body, no parameter except `as`, and only
+    usual headers, and its tag has no texts beside the numbers. All other requests, also invalid ones, take the long
+    way. Both ways use the same functions to identify callers, to draw, and to write replies.
     """
 
     def __init__(self, service: Service, access: Access, guard: HeaderGuard) -> None:
@@ -108,7 +110,7 @@ class Application:
         self._tally, self._draws = access.tally, access.tally.draws
         self._next, self._plain = service.ids.next, service.plain
         self._paths: dict[bytes, _Path] = {}
-        #: Headers of a reply by the length of its body.
+        #: The headers of a reply, by the length of its body.
         self._headers = {
             size: [*ALWAYS, (b"content-type", JSON), (b"content-length", b"%d" % size)] for size in range(_BODY_MOST)
         }
@@ -139,7 +141,7 @@ class Application:
     def drain(self) -> None:
         """Begin a stop: close each connection after its next reply, and answer /readyz with 503."""
         self._service.stopping = True
-        # All requests take the long way from now on. Only its replies close their connections.
+        # From now on all requests take the long way, because only the long way closes connections.
         self._plain = {}
 
     def _failed(self, error: Exception, scope: Message, route: Route | None) -> Reply:
@@ -151,21 +153,21 @@ class Application:
     # ------------------------------------------------------------------ the short way
 
     def _path(self, raw: bytes) -> _Path | None:
-        """Return the path of a draw. None if it must take the long way."""
+        """Return the parsed path of a draw, or None if the request must take the long way."""
         if not raw.startswith(_PREFIX) or raw.count(b"/") != _SLASHES or raw[len(_PREFIX) :] == b"-" + _SUFFIX:
             return None
         try:
             path = _Path(raw)
         except Problem:
             return None
-        if path.tag in self._plain:  # else clients could fill the cache with names of their own
+        if path.tag in self._plain:  # else clients could fill the cache with invented names
             if len(self._paths) >= _KEPT:
                 self._paths.clear()
             self._paths[raw] = path
         return path
 
     def _usual(self, scope: Message) -> dict[bytes, bytes] | None:
-        """Return the headers of a request if it may take the short way, else None."""
+        """Return those headers of the request that are in _USUAL, or None if it must take the long way."""
         found: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             usual = _USUAL.get(name)
@@ -173,7 +175,7 @@ class Application:
                 if name in found or (usual and value not in usual):
                     return None
                 found[name] = value
-        # In HTTP/2 no header shows whether there is a body.
+        # HTTP/2 requests take the long way: no header of them shows whether there is a body.
         plain = scope["query_string"] in _QUERIES and scope["http_version"] in _VERSIONS and not scope.get("root_path")
         return found if plain and self._guard.serves(found.get(b"host")) else None
 
@@ -192,7 +194,7 @@ class Application:
         body = NUMBER_BODY[scope["query_string"] != b""] % (path.before, number)
         await send({"type": START, "status": 200, "headers": self._headers[len(body)]})
         await send({"type": BODY, "body": body})
-        # The same as Times.add: a call of it would double the cost of counting.
+        # The code of `Times.add`: a call of the method would double the cost of counting.
         took, times = monotonic() - began, self._draws[name]
         times.counts[bisect_left(WITHIN, took)] += 1
         times.seconds += took
@@ -249,7 +251,7 @@ class Application:
             return _NOBODY
 
     def _timeout(self, asked: Any) -> float | None:
-        """Return the timeout of a call in seconds, at most the server's. None means the timeout of the issuer."""
+        """Return the timeout of a call in seconds, at most `longest`. None means the timeout of the issuer."""
         if isinstance(asked, bool) or not isinstance(asked, int | float):
             return None
         return min(self._service.longest, asked)
@@ -259,7 +261,10 @@ _NEXT: Final = route_of("POST", "/v1/tags/-/next")[0]
 
 
 def _tag(path: Mapping[str, str], query: Mapping[str, str]) -> str:
-    """Return the tag of a request, "" without one. Clients resolve `.` and `..` in paths, so the query names those."""
+    """Return the tag of a request, or "" if it has none.
+
+    HTTP clients resolve `.` and `..` in paths. So a tag with such a name is in the query, and the path has `-` instead.
+    """
     tag = path.get("tag", "")
     if tag == calls.ELSEWHERE and "tag" in query:
         return query["tag"]

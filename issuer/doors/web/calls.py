@@ -1,4 +1,4 @@
-"""Calls: the parts of a request, decoded and checked by the rules of HTTP and JSON."""
+"""Reads the parts of a request: decodes path, query, headers and body, and checks the rules of HTTP and JSON."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from issuer.doors.access import Caller
 from issuer.doors.web.replies import JSON, LAST, Message, Problem, Receive
 from issuer.errors import InvalidArgument, brief
 
-#: Largest body in bytes, and the seconds in which all of it must arrive.
+#: Maximum size of a body in bytes.
 BODY_MOST: Final = 65_536
+#: Seconds in which the whole body must arrive.
 BODY_WITHIN: Final = 30.0
 
-#: Segment of a path in place of a tag that the query names.
+#: In a path, stands in place of the tag if the tag is in the query.
 ELSEWHERE: Final = "-"
 
-#: Headers that must not be repeated. A proxy may have checked only one of two.
+#: Headers that must not be repeated. If a header occurred twice, a proxy might check one value and this server use the
+#: other.
 _ONCE: Final = frozenset(
     (b"host", b"origin", b"authorization", b"idempotency-key", b"content-type", b"content-length", b"sec-fetch-site")
 )
 _BROKEN: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-#: Python rejects integers of more than 4300 digits, with a message that does not fit here.
+#: Maximum number of digits of an integer in a body. Above 4300, Python itself raises an error with an unsuitable text.
 _DIGITS_MOST: Final = 4000
 
 
@@ -35,9 +37,9 @@ class RequestCall:
     """A request after all checks.
 
     Attributes:
-        as_string: Numbers of a tag are JSON strings.
-        as_text: The reply is the bare number.
-        as_lines: The reply has a line for each tag.
+        as_string: Whether the reply has numbers of a tag as JSON strings.
+        as_text: Whether the reply is the bare number as text.
+        as_lines: Whether the reply has one line of JSON for each tag.
         key: The Idempotency-Key. None if the request has none.
         timeout: Longest wait in seconds. None means the timeout of the issuer.
         path: Decoded segments of the path, by name.
@@ -58,7 +60,7 @@ class RequestCall:
 
 
 def raw_path(scope: Message) -> str:
-    """Return the path as it was sent. A decoded path does not show whether a slash is part of a tag."""
+    """Return the path as the client sent it. A decoded path does not show whether a slash belongs to a tag."""
     raw = scope.get("raw_path")
     # A server without raw paths cannot serve tags that contain a slash.
     path = quote(scope["path"]) if raw is None else bytes(raw).partition(b"?")[0].decode("latin-1")
@@ -66,7 +68,7 @@ def raw_path(scope: Message) -> str:
 
 
 def decoded(segment: str) -> str:
-    """Return a segment of a path after percent-decoding. Raises Problem."""
+    """Return a segment of a path after percent-decoding. Raises Problem if the encoding is invalid."""
     raw = segment.encode("latin-1")
     try:
         if _BROKEN.search(raw):
@@ -79,7 +81,7 @@ def decoded(segment: str) -> str:
 
 
 def queried(scope: Message) -> dict[str, str]:
-    """Return the parameters of the query. Raises Problem."""
+    """Return the parameters of the query. Raises Problem if the query is malformed or repeats a parameter."""
     raw: bytes = scope["query_string"]
     if not raw:
         return {}
@@ -113,7 +115,7 @@ def headers_of(scope: Message) -> dict[bytes, bytes]:
 
 
 def key_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the Idempotency-Key, None without one. Raises Problem."""
+    """Return the Idempotency-Key, or None if there is none. Raises Problem if it is not UTF-8."""
     key = headers.get(b"idempotency-key")
     try:
         return None if key is None else key.decode()
@@ -122,7 +124,10 @@ def key_of(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str, Any]:
-    """Return the JSON object in the body, {} without a body. Raises Problem, InvalidArgument."""
+    """Return the JSON object in the body, or {} if the body is empty.
+
+    Raises Problem for an invalid body, and InvalidArgument for an integer with too many digits.
+    """
     length = headers.get(b"content-length")
     if length is not None and (not length.isdigit() or len(length) > len(str(BODY_MOST)) or int(length) > BODY_MOST):
         raise _too_large()
@@ -141,7 +146,7 @@ async def _whole_body(receive: Receive) -> bytearray:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            # The client has disconnected, or its chunks are malformed. In both cases granian expects a reply.
+            # The client has disconnected, or the chunks of the body are malformed. Granian expects a reply in any case.
             raise Problem(400, "malformed", "the body is incomplete, or its chunks are malformed")
         body += message.get("body", b"")
         if len(body) > BODY_MOST:
@@ -151,12 +156,12 @@ async def _whole_body(receive: Receive) -> bytearray:
 
 
 def _too_large() -> Problem:
-    # The connection is closed, else the rest of the body would be read as the next request.
+    # The connection is closed: otherwise the rest of the body would be read as the next request.
     return Problem(413, "too_large", f"the body is larger than {BODY_MOST} bytes", headers=LAST)
 
 
 def _check_type(said: bytes | None, body: bytearray) -> None:
-    """Raise Problem unless the type is JSON. A page of another site can send forms and texts without permission."""
+    """Raise Problem unless the type is JSON: a browser lets pages of other sites send forms and texts, but not JSON."""
     media, _, parameters = (said or b"").lower().partition(b";")
     charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
     if (said is None and not body) or (media.strip() == JSON and charset in (b"", b"utf-8")):
@@ -165,7 +170,7 @@ def _check_type(said: bytes | None, body: bytearray) -> None:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Return the JSON object. Raises Problem, or InvalidArgument for an integer that is too long."""
+    """Return the JSON object. Raises Problem if it is invalid, InvalidArgument if an integer has too many digits."""
     try:
         text = body.decode()
         found = json.loads(text, object_pairs_hook=_named, parse_constant=_no_number, parse_int=_integer)
@@ -200,12 +205,12 @@ def _integer(text: str) -> int:
 
 
 def wants(accept: bytes | None, *names: bytes) -> bool:
-    """Return whether the Accept header prefers a media type to JSON. `names`: the type, and its `type/*`."""
+    """Return whether the Accept header prefers a media type to JSON. `names`: for example text/plain and text/*."""
     return accept is not None and _quality(accept, *names) > _quality(accept, JSON, b"application/*")
 
 
 def _quality(accept: bytes, *names: bytes) -> float:
-    """Return the quality of a media type, 0..1. `names`: the type, and its `type/*`."""
+    """Return the quality (`q`) of a media type in the Accept header, 0..1. `names`: as in `wants`."""
     said: dict[bytes, float] = {}
     for each in accept.lower().split(b","):
         name, *parameters = (part.strip() for part in each.split(b";"))

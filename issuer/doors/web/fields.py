@@ -1,4 +1,7 @@
-"""Fields: members of bodies and parameters of queries, with their types. Requests and the document use them."""
+"""Fields: members of bodies and parameters of queries, with their types.
+
+The server checks requests with them. The OpenAPI document describes them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from issuer.errors import InvalidArgument, brief
 from issuer.numbers.limits import NAMES
 from issuer_persistence.records import HIGHEST
 
-#: Digits that are read as an integer, also if it is too large. Python rejects integers of more than 4300 digits.
+#: A text that is read as an integer. The issuer rejects too large integers. Python itself reads up to 4300 digits.
 _DIGITS: Final = re.compile(r"-?[0-9]{1,100}", re.ASCII)
 _SECONDS: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
 
@@ -22,9 +25,10 @@ class Kind:
     """A type of a field.
 
     Attributes:
-        fits: Returns whether a value has the type. The issuer checks the range.
+        schema: JSON schema of the type.
+        fits: Returns whether a value has the type. The issuer checks the range later.
         said: Name of the type in messages.
-        read: Converts a text from a query. It returns the text itself if it cannot be converted.
+        read: Converts a text from a query to a value. A text that cannot be converted is returned unchanged.
     """
 
     schema: Mapping[str, Any]
@@ -129,7 +133,12 @@ def words(*each: str) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A member of a body, or a parameter of a query. `about`: its description in the document."""
+    """A member of a body, or a parameter of a query.
+
+    Attributes:
+        about: Description in the OpenAPI document.
+        schema: Additions to the JSON schema of the type, such as a range.
+    """
 
     name: str
     kind: Kind
@@ -139,7 +148,7 @@ class Field:
 
     @property
     def described(self) -> dict[str, Any]:
-        """Its schema in the document."""
+        """The JSON schema of the field, for the OpenAPI document."""
         return {**self.kind.schema, **(self.schema or {})}
 
 
@@ -163,7 +172,7 @@ def read_body(found: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, An
 
 
 def _plain(value: Any, kind: Kind) -> Any:
-    """Return the value with numbers of a tag as integers."""
+    """Return the value. Numbers of a tag, which a client may send as strings, are returned as integers."""
     if kind is NUMBER:
         return int(value)
     if kind is SCRAMBLE and isinstance(value, list):

@@ -1,4 +1,7 @@
-"""Guard: the checks of host, origin and token, and the audit log of operators' calls and failed authentication."""
+"""Checks of the host, the origin and the token of a request, and the audit log.
+
+The audit log has the calls of operators, and the requests without a valid token.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ audit = logging.getLogger("issuer.audit")
 
 #: Names that every resolver and every browser resolves to this machine.
 _LOCAL: Final = ("localhost", "*.localhost")
-#: Number of Host headers for which the result is cached. Clients can send any text.
+#: Maximum number of Host headers whose check is cached. There is a limit because clients can send any text.
 _KEPT: Final = 1000
 
 _BEARER: Final = b"bearer "
 
-#: Request ids that are accepted from clients. Other texts could look like a second line of the log.
+#: Form of the request ids that are accepted from clients. Another text could look like a further line of the log.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,100}")
 
 
@@ -35,7 +38,7 @@ class HeaderGuard:
 
         Args:
             allowed: Names of this server. "*.example.com" means all names below example.com, "*" means any name.
-            any_host: Accept every name. This is safe if callers need a token, because no other site has one.
+            any_host: Accept every name. This is safe if callers need a token, because a page of another site has none.
 
         Raises:
             ConfigurationError: `allowed` is not a list of names.
@@ -49,11 +52,12 @@ class HeaderGuard:
         self._known: dict[bytes, bool] = {}
 
     def serves(self, host: bytes | None) -> bool:
-        """Return whether the Host header is a name of this server, or an address.
+        """Return whether the Host header is a name of this server, or an IP address.
 
-        A page of another site can make its own name resolve to this server (DNS rebinding). The browser then sends that
-        name. It sends an address only for pages that were loaded from the address. HTTP/1.0 has no Host header (granian
-        passes an empty one), and no browser uses HTTP/1.0.
+        Another site can make its own name resolve to this server (DNS rebinding). A browser that shows a page of this
+        site then sends the site's name as Host. It sends an IP address only for pages that were loaded from the
+        address. A request of HTTP/1.0 has no Host header (granian passes an empty one). It is accepted, because no
+        browser uses HTTP/1.0.
         """
         if not host:
             return True
@@ -83,7 +87,7 @@ class HeaderGuard:
 
 
 def _name_of(host: str) -> str:
-    """Return the host without its port, and an address without its brackets."""
+    """Return the host without its port. An IPv6 address also loses its brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".") if host.count(":") <= 1 else host
@@ -98,7 +102,7 @@ def _is_address(name: str) -> bool:
 
 
 def identified(access: Access, authorization: bytes | None) -> Caller:
-    """Return the caller of a request by its Authorization header. Raises Unauthenticated."""
+    """Return the caller that the Authorization header identifies. Raises Unauthenticated if it is not valid."""
     if authorization is None:
         return access.identify(None)
     if authorization[:7].lower() != _BEARER:
@@ -112,7 +116,7 @@ def identified(access: Access, authorization: bytes | None) -> Caller:
 
 
 def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) -> Reply:
-    """Log a call of an operator. Return the reply with the id of the request."""
+    """Log a call of an operator. Return the reply, with the id of the request as a header."""
     request = _id(scope)
     who = f"token {token!r}" if token else "a caller without a token"
     audit.info("%s of tag %r: %s, by %s from %s, request %s", call, tag, reply.status, who, _from(scope), request)
@@ -120,7 +124,7 @@ def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) 
 
 
 def unauthenticated(scope: Message, access: Access, error: Unauthenticated, reply: Reply) -> Reply:
-    """Count and log a request without a valid token. Return the reply with the id of the request."""
+    """Count and log a request without a valid token. Return the reply, with the id of the request as a header."""
     request = _id(scope)
     access.failed("http", _from(scope), f"request {request}", error)
     return _named(reply, request)
@@ -131,7 +135,7 @@ def _named(reply: Reply, request: str) -> Reply:
 
 
 def _id(scope: Message) -> str:
-    """Return the id that the client or a proxy gave the request, else a new id."""
+    """Return the header X-Request-Id of the client or a proxy. If there is no valid one, return a new id."""
     sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
     return sent.decode() if _REQUEST_ID.fullmatch(sent) else token_hex(8)
 

@@ -17,15 +17,15 @@ from issuer.operations.numbers import DrawOptions
 from issuer.settings import seconds
 from issuer.views import view
 
-#: Numbers in one piece of a body. A piece takes 0.15 ms, in which no other request runs.
+#: How many numbers one piece of a body has. To make a piece takes 0.15 ms, during which no other request runs.
 _PIECE: Final = 1000
 
-#: Body of a reply with a number, without and with `as=string`. Its values are `before_number` and the number.
+#: The two forms of a reply with a number: without and with `as=string`. Their values are `before_number`, the number.
 NUMBER_BODY: Final = (b"%b%d}", b'%b"%d"}')
 
 
 def before_number(tag: str) -> bytes:
-    """Return the part of a reply before its number, for a tag without texts."""
+    """Return the beginning of a reply, up to the number, for a tag whose numbers have no texts."""
     return b'{"tag":' + dumped(tag) + b',"number":'
 
 
@@ -50,7 +50,8 @@ async def next_number(service: Service, call: RequestCall) -> Reply:
     )
     if how.restart_key is not None or await service.composed(tag, call.timeout):
         return _issued(call, await service.ids.engine.issue(tag, how, call.timeout))
-    # Not `issue`: concurrent calls of `next` share a draw, and plugins can change the number that `next` returns.
+    # `issue` is not used here: only concurrent calls of `next` share a draw, and only for `next` can plugins change the
+    # number.
     if call.key is None and how.shard_key is None:
         number = await ids.next(tag, timeout=call.timeout)
     else:
@@ -87,7 +88,7 @@ def _in_pieces(numbers: list[int], before: bytes, between: bytes, after: bytes, 
 def _pieces(numbers: list[int], before: bytes, between: bytes, after: bytes) -> Iterator[bytes]:
     lead = before
     numbers.reverse()
-    while numbers:  # the list is freed piece by piece too: to free a million integers at once takes 20 ms
+    while numbers:  # the list is also freed in pieces: to free a million integers at once takes 20 ms
         yield lead + between.join(b"%d" % each for each in reversed(numbers[-_PIECE:]))
         del numbers[-_PIECE:]
         lead = between

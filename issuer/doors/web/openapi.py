@@ -12,7 +12,7 @@ from issuer.doors.web.replies import LINES
 from issuer.doors.web.routes import ROUTES, Route
 from issuer.doors.web.schemas import SCHEMAS
 
-#: Descriptions of the statuses of problems.
+#: Descriptions of the HTTP statuses of errors.
 _TOLD: Final[Mapping[int, str]] = {
     400: "The request is malformed, or an argument is out of range",
     401: "The token is missing or unknown",
@@ -35,7 +35,7 @@ strings. Errors are problem details (RFC 9457): programs check `code`, which nev
 
 
 def document() -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -104,7 +104,7 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def statuses(route: Route) -> list[int]:
-    """Return the statuses of the problems that a route can have."""
+    """Return the HTTP statuses of the errors that a route can return."""
     found = {400, 403, 500}
     if route.scope:
         found |= {401, 404, 409, 422, 429, 503}

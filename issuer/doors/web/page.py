@@ -1,4 +1,4 @@
-"""The page /docs: the OpenAPI document as HTML, without scripts and without other files."""
+"""The page /docs: shows the OpenAPI document as HTML, without scripts and without other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ td, th { text-align: left; vertical-align: top; padding: 0.2rem 0.8rem 0.2rem 0;
 a { color: inherit; }
 """
 
-#: Content-Security-Policy: the page loads, sends and runs nothing. Only its own style is allowed.
+#: Content-Security-Policy of the page: it may use its own style, and nothing else. It loads, sends and runs nothing.
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -31,7 +31,7 @@ POLICY: Final = (
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Return the page for a document."""
+    """Return the page for an OpenAPI document."""
     info = document["info"]
     title = f"{escape(info['title'])} {escape(info['version'])}"
     parts = [
@@ -87,7 +87,7 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Return a short description of a schema."""
+    """Return a short description of a JSON schema, as HTML."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'

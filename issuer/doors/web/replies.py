@@ -1,4 +1,4 @@
-"""Replies: results of calls, and errors as problem details (RFC 9457)."""
+"""Replies of the HTTP API: results as JSON, and errors as problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ LINES: Final = b"application/x-ndjson"
 TEXT: Final = b"text/plain; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
 
-#: Headers of every reply. No cache may return a number again, and no browser may display JSON as a page.
+#: Headers of every reply. They forbid caches, which would return a number twice, and browsers that show JSON as a page.
 ALWAYS: Final[Headers] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-#: Header of the last reply of a connection.
+#: Header of the last reply on a connection.
 LAST: Final[Headers] = ((b"connection", b"close"),)
 
 START: Final = "http.response.start"
 BODY: Final = "http.response.body"
 
-#: Members that hold a number of a tag. With `as=string` they are JSON strings.
+#: Members of replies that are numbers of a tag. With `as=string` they are JSON strings.
 NUMBERS: Final = frozenset(
     (
         *("number", "numbers", "first", "last", "value", "counter", "drawn"),
@@ -56,10 +56,10 @@ NUMBERS: Final = frozenset(
         *("cur", "mark", "next_cur", "next_max", "old", "new", "gap"),
     )
 )
-#: Members with integers inside that are counts or settings, not numbers of a tag.
+#: Members that contain counts and settings. Inside these, `as=string` changes nothing.
 _OTHERS: Final = frozenset({"scheme", "waste", "layout"})
 
-#: Status of each error: the first line that fits. All other errors have 500, because an operator must act.
+#: HTTP status by class of the error: the first line that fits. All other errors have 500: an operator must act.
 STATUSES: Final[tuple[tuple[type[IssuerError], int], ...]] = (
     (errors.Unauthenticated, 401),
     (errors.Forbidden, 403),
@@ -78,10 +78,10 @@ STATUSES: Final[tuple[tuple[type[IssuerError], int], ...]] = (
     (errors.StoreBehind, 503),
 )
 
-#: Retry-After in seconds for errors that have no time of their own. An operator must act first.
+#: Retry-After in seconds for errors without `retry_after`. An operator must act before a retry can succeed.
 LATER: Final = 10.0
 
-#: The log shows this many calls of a traceback.
+#: How many calls of a traceback the log shows.
 _CALLS: Final = 4
 
 
@@ -90,7 +90,8 @@ class Reply:
     """A reply.
 
     Attributes:
-        rest: Pieces of the body that are sent after `body`. None means that `body` is the whole body.
+        media: Media type of the body.
+        rest: Pieces that are sent after `body`. None means that `body` is the whole body.
     """
 
     body: bytes = b""
@@ -100,7 +101,7 @@ class Reply:
     rest: Iterable[bytes] | AsyncIterable[bytes] | None = None
 
     async def send(self, method: str, send: Send, *, last: bool = False) -> None:
-        """Send the reply, without its body if the method is HEAD. `last`: close the connection after it."""
+        """Send the reply. Omit its body if the method is HEAD. `last`: close the connection after this reply."""
         headers = [*ALWAYS, *self.headers]
         if last:
             headers = [*(each for each in headers if each not in LAST), *LAST]
@@ -125,18 +126,18 @@ async def _with_pauses(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def dumped(content: object) -> bytes:
-    """Return JSON in UTF-8, without blanks. A lone surrogate, as in a message of a plugin, stays escaped."""
+    """Return JSON in UTF-8, without blanks. Lone surrogates, which UTF-8 cannot encode, are escaped."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")
 
 
 def shown(content: Mapping[str, Any], *, as_string: bool, status: int = 200, headers: Headers = ()) -> Reply:
-    """Return a reply with JSON. `as_string`: numbers of a tag are strings."""
+    """Return a reply with the content as JSON. `as_string`: whether numbers of a tag become strings."""
     return Reply(dumped(as_strings(content) if as_string else content), status=status, headers=headers)
 
 
 def as_strings(content: Any, name: str = "") -> Any:
-    """Return the content with the numbers of a tag as strings. `name`: the member that has the content."""
+    """Return the content with numbers of a tag as strings. `name`: name of the member in which the content is."""
     if isinstance(content, Mapping):
         return {key: each if key in _OTHERS else as_strings(each, key) for key, each in content.items()}
     if isinstance(content, list | tuple):
@@ -158,7 +159,7 @@ class Problem(Exception):
 
 
 def status_of(error: IssuerError) -> int:
-    """Return the status for an error of the library."""
+    """Return the HTTP status for an error of the issuer."""
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 
@@ -166,16 +167,16 @@ def answer(error: Exception, route: str, *, as_string: bool = False, closed: boo
     """Return the reply to a request that failed.
 
     Args:
-        error: Any exception. Only the log has details of an unexpected one.
-        route: Name for the log, without values from the request.
-        as_string: Numbers of a tag are strings.
-        closed: The issuer is closed. The client can retry at another server.
+        error: Any exception. The client gets no details of an unexpected exception: only the log has them.
+        route: Name of the route for the log, without values from the request.
+        as_string: Whether numbers of a tag become strings.
+        closed: Whether the issuer is closed. If so, the client can retry at another server.
     """
     if isinstance(error, Problem):
         return _reply(error.status, error.code, str(error), error.values, error.headers)
     if isinstance(error, IssuerError):
         return _of_library(error, as_string=as_string, closed=closed)
-    # The message and the traceback are not logged: both may contain secrets of a client or an operator.
+    # Neither the message nor the full traceback is logged: both may contain secrets of a client or an operator.
     log.error("%s: %s in %s", route, type(error).__name__, _place(error))
     return _reply(500, "internal", "internal error: the server's log has the details", {})
 
@@ -195,13 +196,13 @@ def _of_library(error: IssuerError, *, as_string: bool, closed: bool) -> Reply:
 
 
 def _reply(status: int, code: str, detail: str, values: Mapping[str, Any], headers: Headers = ()) -> Reply:
-    """Return problem details. With the type about:blank, the title must be the phrase of the status."""
+    """Return problem details. RFC 9457 requires the status's phrase as title if the type is about:blank."""
     title = HTTPStatus(status).phrase
     content = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, **values}
     return Reply(dumped(content), PROBLEM, status, headers)
 
 
 def _place(error: Exception) -> str:
-    """Return the last calls before the failure, the innermost first, without their arguments."""
+    """Return the names and lines of the last calls before the failure, the innermost first."""
     frames = traceback.extract_tb(error.__traceback__)[-_CALLS:]
     return " < ".join(f"{each.name} ({Path(each.filename).name}:{each.lineno})" for each in reversed(frames))

@@ -55,7 +55,7 @@ _KINDS: Final = {
     "whole": WHOLE, "number": NUMBER, "text": TEXT, "flag": FLAG, "step": STEP, "limit": LIMIT, "scramble": SCRAMBLE,
     "shards": SHARDS, "options": OPTIONS,
 }  # fmt: skip
-#: Additional help for values that have another form in JSON.
+#: Additions to the help of settings that have more than one form in JSON.
 _FORMS: Final = {
     "scramble": ". Or a list of pairs: a number, and the name of the key from this number on",
     "shards": ". An object also sets `shard_bits`, `app_bits` or `app`",
@@ -63,7 +63,7 @@ _FORMS: Final = {
 
 
 def _member(name: str) -> Field:
-    """Return the member of a body that sets a setting of a tag."""
+    """Return the field for a setting of a tag, as a member of a body."""
     option = TAG_OPTIONS[name]
     range = {"minimum": option.lowest, "maximum": option.highest}
     kind = _KINDS[option.kind] if option.kind in _KINDS else words(*option.words)
@@ -76,20 +76,20 @@ _CHANGEABLE: Final = tuple(_member(name) for name in TAG_OPTIONS if name != "ord
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method of a path.
+    """A route: a method of HTTP and a path, with the function that handles the requests.
 
     Attributes:
         name: Name of the operation.
-        told: Description of the operation, for the document.
-        scope: Scopes of which the token needs one. () means that no token is needed.
+        told: Description of the operation, for the OpenAPI document.
+        scope: The token needs one of these scopes. () means that no token is needed.
         reply: Schema or media type of the reply. "" means that the reply has no body.
         query: Parameters of the query.
         body: Members of the body. None means that the request has no body.
-        statuses: Statuses of successful replies.
-        plain: The reply can also be the bare number as text.
-        line: Schema of a line, if the reply can have a line for each tag.
-        key: The route accepts an Idempotency-Key.
-        checked: The handler checks the scope itself.
+        statuses: HTTP statuses of successful replies.
+        plain: Whether the reply can also be the bare number as text.
+        line: Name of the schema of a line, if the reply can have one line for each tag.
+        key: Whether the route accepts an Idempotency-Key.
+        checked: Whether the handler checks the scope itself.
     """
 
     method: str
@@ -114,12 +114,12 @@ class Route:
 
     @property
     def draws(self) -> bool:
-        """Whether the route draws numbers of the tag, or loads them."""
+        """Whether the route draws or loads numbers of the tag."""
         return self.scope == ISSUE
 
     @property
     def of_numbers(self) -> bool:
-        """Whether tokens that draw may call it. Such callers can send any name, so the tag is looked up first."""
+        """Whether callers that draw may use the route. They can send any name, so the tag is looked up first."""
         return self.of_tag and "issue" in self.scope
 
     @property
@@ -247,7 +247,10 @@ _PATTERNS: Final = [
 
 
 def route_of(method: str, path: str) -> tuple[Route, dict[str, str]]:
-    """Return the route of a path as it was sent, and the segments that its path names. Raises Problem."""
+    """Return the route of a path, and the named segments of the path. Raises Problem if no route fits.
+
+    The path must not be decoded: a decoded slash in a tag would look like the end of a segment.
+    """
     for pattern, methods in _PATTERNS:
         if found := pattern.fullmatch(path):
             route = methods.get("GET" if method == "HEAD" else method)

@@ -1,4 +1,4 @@
-"""Schemas of replies. Most are derived from the dataclasses that the replies show."""
+"""JSON schemas of the replies. Most schemas are derived from the dataclasses that the replies show."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _of_type(hint: Any, name: str = "") -> Schema:
-    """Return the schema of a type. `name`: the member, because numbers of a tag may be strings."""
+    """Return the schema of a type. `name`: name of the member. From it, the function recognizes numbers of a tag."""
     if hint is int and name in NUMBERS:
         return NUMBER
     if hint in _PLAIN or hint in _NAMES:
@@ -60,7 +60,7 @@ def _of_type(hint: Any, name: str = "") -> Schema:
 
 def _record(kind: type, *, without: Sequence[str] = (), maybe: Collection[str] = (), **more: Schema) -> Schema:
     """Return the schema of a dataclass. `without`: hidden fields; `maybe`: optional fields; `more`: further members."""
-    # Some modules import these two names for type checkers only.
+    # Some modules import Mapping and Sequence for type checkers only, so they are passed here.
     hints = get_type_hints(kind, localns={"Mapping": Mapping, "Sequence": Sequence})
     names = [each.name for each in fields(kind) if each.name not in without]
     properties = {name: _of_type(hints[name], name) for name in names} | more
@@ -103,7 +103,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "Numbers": _shape({"tag": _TEXT, "numbers": {"type": "array", "items": NUMBER}}),
     "Range": _shape({"tag": _TEXT, "first": NUMBER, "last": NUMBER}),
-    # The parts of a strategy are further members. The strategy names them.
+    # The fields of a strategy, such as Snowflake, are further members. The strategy chooses their names.
     "Decoded": {
         **_record(Decoded, without=("fields",), maybe={each.name for each in fields(Decoded)} - {"tag", "value"}),
         "additionalProperties": {"type": "integer"},

@@ -1,4 +1,4 @@
-"""State that all routes of an application share."""
+"""The state that all routes of the HTTP API share."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from issuer.doors.rates import Bucket, RateBuckets
 from issuer.errors import StoreUnavailable, TooManyRequests
 from issuer.settings import Settings
 
-#: Seconds that one check of Redis and the store may take in total, and for which its result is valid.
+#: Seconds that one check of Redis and the store may take in total.
 LOOK_WITHIN: Final = 2.0
+#: Seconds for which the result of a check is used again.
 LOOK_FOR: Final = 1.0
-#: Seconds that a reply waits for a check. Kubernetes counts a probe without a reply within 1 s as failed.
+#: Seconds that /readyz waits for a check. Kubernetes counts a probe as failed if it gets no reply within 1 s.
 LOOK_WAITED_FOR: Final = 0.5
 
-#: For so many seconds this process takes a tag to have no format. After that it sees a format that another has set.
+#: Seconds for which this process assumes that a tag has no format. Then it checks whether another process has set one.
 PLAIN_FOR: Final = 1.0
-#: Largest number of tags for which this is remembered.
+#: Maximum number of tags without a format that are remembered.
 _PLAIN_MOST: Final = 10_000
 
 #: Function that returns the content type and the body of /metrics.
@@ -32,7 +33,7 @@ Exposition = Callable[[], tuple[str, bytes]]
 
 @dataclass(slots=True)
 class Service:
-    """An issuer and the options of the application.
+    """An issuer and the options of the HTTP API.
 
     Attributes:
         longest: Largest timeout of a call, in seconds.
@@ -40,8 +41,8 @@ class Service:
         look_ups: Look-ups of tags that this process has not used yet.
         document: Content of /openapi.json.
         page: Content of /docs.
-        stopping: The server has begun to stop.
-        plain: Tags whose numbers have no texts, each with the monotonic time until which this is valid.
+        stopping: Whether the server has begun to stop.
+        plain: Tags whose numbers have no texts, each with the monotonic time until which the process assumes this.
     """
 
     ids: AsyncIssuer
@@ -60,9 +61,12 @@ class Service:
     _looking: asyncio.Task[Readiness] | None = None
 
     def count_key(self, owner: str) -> Callable[[], object]:
-        """Count a new Idempotency-Key of a token. Return a function that undoes this. Raises TooManyRequests."""
+        """Count a new Idempotency-Key of the token `owner`. Return a function that undoes the count.
+
+        Raises TooManyRequests if the token has used too many new keys in this second.
+        """
         bucket = self._keys.get(owner)
-        if bucket is None:  # a name with a colon cannot be the name of a token
+        if bucket is None:  # the colon makes it different from the names of tokens
             bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.settings.keys_per_second)
         if wait := bucket.take():
             problem = f"more than {bucket.most} new Idempotency-Keys in a second (keys_per_second)"
@@ -70,7 +74,10 @@ class Service:
         return bucket.give_back
 
     async def composed(self, tag: str, timeout: float | None) -> bool:
-        """Return whether the numbers of the tag have texts, periods or shards; see AsyncIssuer.composed."""
+        """Return whether the numbers of the tag have texts, periods or shards, as AsyncIssuer.composed does.
+
+        Remember a tag without them in `plain`.
+        """
         if await self.ids.composed(tag, timeout=timeout):
             self.plain.pop(tag, None)
             return True
@@ -80,9 +87,9 @@ class Service:
         return False
 
     async def beneath(self) -> Readiness:
-        """Return whether Redis and the store answer: the result of this second, or the previous one if they are late.
+        """Return whether Redis and the store answer. Requests that arrive at the same time share one check.
 
-        Requests that arrive at the same time share one check.
+        If the check takes too long, return the previous result.
         """
         if self._looking is None and monotonic() >= self._seen_until:
             self._looking = asyncio.create_task(self._look())

@@ -1,4 +1,4 @@
-"""Handlers of the routes for tags: list, create, inspect, configure, delete, and pages of the ledger."""
+"""Handlers of the routes for tags: list, create, inspect, configure, delete, and show the ledger in pages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from issuer.doors.web.service import Service
 from issuer.errors import CorruptState, Forbidden, InvalidArgument
 from issuer.views import view
 
-#: Default and largest number of entries in a page.
+#: Default number of entries in a page.
 PAGE: Final = 100
+#: Largest number of entries in a page.
 PAGE_MOST: Final = 1000
 
 
@@ -59,7 +60,7 @@ async def create(service: Service, call: RequestCall) -> Reply:
     said = {name: value for name, value in call.body.items() if name not in ("tag", "timeout")}
     made = await service.ids.create(call.tag, timeout=call.timeout, **said)
     place = (b"location", b"/v1/tags/" + quote(made.tag, safe="").encode())
-    # With exist_ok the tag may exist already, and the result does not show it.
+    # With exist_ok, the result does not show whether the tag existed before, so the status is not 201 (created).
     status = 200 if said.get("exist_ok") else 201
     return shown(view(made), as_string=call.as_string, status=status, headers=[place])
 
@@ -73,7 +74,7 @@ async def inspect(service: Service, call: RequestCall) -> Reply:
 async def configure(service: Service, call: RequestCall) -> Reply:
     """Change settings of a tag."""
     said = {name: value for name, value in call.body.items() if name != "timeout"}
-    service.plain.pop(call.tag, None)  # before and after: a concurrent draw may still see the old settings
+    service.plain.pop(call.tag, None)  # also done below: a concurrent draw may have read the old settings meanwhile
     changed = await service.ids.configure(call.tag, timeout=call.timeout, **said)
     service.plain.pop(call.tag, None)
     return shown(view(changed), as_string=call.as_string)
@@ -99,19 +100,19 @@ async def segments(service: Service, call: RequestCall) -> Reply:
 
 
 def _is_position(place: Any) -> bool:
-    """Return whether this can be the last entry of a page."""
+    """Return whether a decoded cursor can be a position in a ledger: two integers and a text."""
     if not isinstance(place, list | tuple) or [*map(is_whole, place)] != [True, True, False]:
         return False
     return isinstance(place[2], str)
 
 
 def cursor(place: Any) -> str:
-    """Return the cursor for the last entry of a page."""
+    """Return the cursor of the next page. `place`: position of the last entry of the present page."""
     return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def place(cursor: str) -> Any:
-    """Return the last entry of the previous page. Raises InvalidArgument."""
+    """Return the position of the last entry of the previous page. Raises InvalidArgument if the cursor is invalid."""
     try:
         return json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (NoBase64, UnicodeError, ValueError, RecursionError) as error:

@@ -16,12 +16,12 @@ from issuer.views import view
 
 
 async def verify(service: Service, call: RequestCall) -> Reply:
-    """Check the ledger. Reply at the end, or with a line for each tag as soon as it is checked."""
+    """Check the ledger. Reply when all tags are checked, or send one line for each tag as soon as it is checked."""
     if not call.as_lines:
         found = await service.ids.verify(call.tag or None, timeout=call.timeout)
         return shown({"discrepancies": list(map(view, found))}, as_string=call.as_string)
     outcomes = service.ids.engine.care.verified(call.tag or None, call.timeout)
-    first = await anext(outcomes, None)  # if the whole request fails, this raises before the status is sent
+    first = await anext(outcomes, None)  # raises before the status is sent, if the whole request fails
     if first is not None and first.error is not None and call.tag:
         raise first.error
     return Reply(media=LINES, rest=_lines(first, outcomes, as_string=call.as_string))
@@ -53,7 +53,7 @@ async def halt(service: Service, call: RequestCall) -> Reply:
 
 
 async def recover(service: Service, call: RequestCall) -> Reply:
-    """Recover a tag, or show what this would change."""
+    """Recover a tag. With `dry_run`, only show what `recover` would change."""
     dry_run = call.body.get("dry_run", True)
     at_least = call.body.get("at_least", 0)
     done = await service.ids.recover(call.tag, at_least=at_least, dry_run=dry_run, timeout=call.timeout)
@@ -69,16 +69,16 @@ async def alive(service: Service, call: RequestCall) -> Reply:
 async def readyz(service: Service, call: RequestCall) -> Reply:
     """Reply whether this process accepts requests. Also show whether Redis and the store answer, and the halted tags.
 
-    Only a stop makes the process not ready. While Redis or the store is down, buffered numbers are still served. While
-    a tag is halted, other tags are served. All servers share Redis and the store: if an outage made them not ready, a
-    load balancer would remove all of them at once.
+    The process is not ready only when it stops. While Redis or the store is down, buffered numbers are still served.
+    While a tag is halted, other tags are served. All servers share Redis and the store: if an outage made them not
+    ready, a load balancer would remove all of them at once.
     """
     if service.stopping:
         detail = "this server is stopping: send new requests to another one"
         raise Problem(503, "stopping", detail, headers=[(b"retry-after", b"1")], ready=False)
     content = view(await service.beneath())
     halted = content.pop("halted")
-    # This route needs no token, so names of tags are shown only to callers that may read the tags.
+    # This route needs no token. Names of tags are shown only to callers that may read these tags.
     shown_tags = [tag for tag in halted if call.caller.may("read", tag)]
     content |= {"ready": True, "halted": len(halted), "halted_tags": shown_tags}
     return shown(content, as_string=call.as_string)
