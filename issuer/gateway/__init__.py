@@ -1,7 +1,7 @@
 """Commands for Redis as packed bytes, and their replies as values.
 
-Each script and command has one typed function. No other module handles KEYS, ARGV, bytes or status words. This package
-does no I/O: the drivers send the commands.
+Each Lua script and each command has one typed function. Only this package handles the scripts' KEYS and ARGV, and the
+bytes of replies. It does no I/O: the drivers send the commands.
 """
 
 from issuer.gateway.commands import RedisCall, pack, rights

@@ -23,8 +23,9 @@ class RedisCall(Generic[T_co]):
         packed: The command as bytes.
         text: Text of the script, for a server that does not have it yet. "" for other commands.
         decode: Converts the reply.
-        repeatable: Whether a second send costs at most a gap. All other commands are sent only once.
-        key: The key concerned, for messages.
+        repeatable: True if the command can be sent again after an error: that costs at most a gap. Other commands are
+            sent only once.
+        key: Redis key of the command. It selects the node of a Cluster, and error messages contain it.
     """
 
     packed: bytes
@@ -42,7 +43,7 @@ _CONTAINERS = ("CONFIG", "CLUSTER", "SENTINEL")
 
 
 def rights(call: RedisCall[Any]) -> set[str]:
-    """Return the permissions that a user needs for this call, as an ACL names them: "hget", "script|load"."""
+    """Return the permissions that this call needs, with their names in a Redis ACL, such as "hget", "script|load"."""
     if call.text:
         return {"evalsha", "script|load", *(name.lower() for name in _CALLED.findall(call.text))}
     name, *words = [word.decode() for word in call.packed.split(b"\r\n")[2::2]]
@@ -96,7 +97,7 @@ def folder() -> Path:
 
 @cache
 def script(name: str) -> Script:
-    """Return a script with its includes. Raises ConfigurationError if there is none of this name."""
+    """Return a script with its includes. Raises ConfigurationError if no script has this name."""
     if name not in NAMES:
         raise ConfigurationError(f"no script {name!r}; there are {', '.join(NAMES)}")
     place = folder()

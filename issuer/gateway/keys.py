@@ -28,7 +28,7 @@ def check_tag(tag: object) -> str:
     """
     name = _text(tag, "a tag", 1, TAG_BYTES)
     if name != name.strip():
-        # The difference is invisible to people, and both tags would count from 1.
+        # People would not see the difference between "a" and "a ". Each of the two tags would count from 1.
         raise InvalidArgument(f"a tag name must not begin or end with blanks, as {brief(name)} does", value=name)
     return name
 
@@ -42,7 +42,7 @@ def check_found(tag: object) -> str:
 
 
 def has_blanks(tag: str) -> bool:
-    """Whether the name begins or ends with blanks. New tags may not."""
+    """Whether the name begins or ends with blanks. New tags must not have such a name."""
     return tag != tag.strip()
 
 
@@ -69,7 +69,7 @@ def _text(value: object, what: str, fewest: int, most: int) -> str:
 
 
 def check_key(key: object) -> str:
-    """Return a caller's key if it is a non-empty string of at most 200 bytes without control characters.
+    """Return an idempotency or restart key if it is a string of 1 to 200 bytes without control characters.
 
     Raises InvalidArgument otherwise.
     """
@@ -77,7 +77,7 @@ def check_key(key: object) -> str:
 
 
 def part_tag(tag: str, part: str) -> str:
-    """Return the name of a part's tag: the part is a shard, or the series of one restart key."""
+    """Return the name of the tag that counts for a shard or for one restart key, such as "orders#7"."""
     name = f"{tag}{PART}{part}"
     size = len(name.encode(errors="surrogatepass"))
     if size > TAG_BYTES:
@@ -93,14 +93,14 @@ def part_tag(tag: str, part: str) -> str:
 
 
 def kept_key(hash_key: str, key: str, owner: str = "") -> str:
-    """Return the Redis key for the number of a caller's key. It is in the same slot as the tag's hash.
+    """Return the Redis key that keeps the number for an idempotency key. It is in the Cluster slot of the tag's hash.
 
-    `owner`: name of the caller's token, without a colon, or "". Callers with different owners never share a key,
-    whatever keys they use.
+    `owner`: name of the caller's token, without a colon, or "". Callers with different tokens get different Redis keys,
+    even if they use the same idempotency key.
     """
     return f"{hash_key}:once-of:{owner}:{key}" if owner else f"{hash_key}:once:{key}"
 
 
 def redis_key(prefix: str, tag: str) -> str:
-    """Return the key of the tag's hash. It is different for each tag."""
+    """Return the Redis key of a tag's hash. Different tags have different keys."""
     return f"{prefix}:{{{tag.translate(_ENCODED)}}}"

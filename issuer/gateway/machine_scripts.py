@@ -1,4 +1,4 @@
-"""One typed function for each script of machine numbers."""
+"""One typed function for each script that leases machine numbers, which keep Snowflake numbers of processes apart."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from issuer.gateway.keys import redis_key
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The reply of `machine_claim`. If the status is "yours", issue only timestamps above `floor` (ms since 1970).
+    """The reply of `machine_claim`. If the status is "yours", use only timestamps above `floor` (ms since 1970).
 
-    `wait`: seconds until the number is free ("held") or Redis knows which are in use ("settling"). For "ahead", by how
-    many seconds the ceiling is too high. `store`: id of the hash's store ("otherstore").
+    `wait`, in seconds: for "held", until the machine number is free. For "settling", until Redis knows the numbers in
+    use. For "ahead", how far the ceiling is too high. `store`: for "otherstore", the store that the hash belongs to.
     """
 
     status: Literal["yours", "held", "settling", "ahead", "otherstore", "notmaster", "corrupt"]
@@ -35,7 +35,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The reply of `machine_release`."""
+    """The reply of `machine_release`. "lost": another process has the machine number."""
 
     status: Literal["free", "lost", "notmaster", "corrupt"]
 
@@ -43,10 +43,10 @@ class Released:
 def machine_claim(
     key: str, number: int, holder: str, token: str, ceiling: int, *, lease: float, margin: float, first: int, store: str
 ) -> RedisCall[Claimed]:
-    """`machine_claim`: lease the machine number for `lease` seconds.
+    """`machine_claim`: lease the machine number for `lease` seconds. `margin`: how much clocks may differ, in seconds.
 
-    `ceiling`: in ms since 1970. `first`: 1 if this process has just created the tag, and the tag shares no namespace.
-    `store`: id of the store.
+    `ceiling`: last timestamp to use, in ms since 1970. `first`: 1 if this process has just created the tag, and the tag
+    shares no namespace, otherwise 0. `store`: id of the store.
     """
     words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
     return _call("machine_claim", key, words, _claimed)
@@ -55,21 +55,21 @@ def machine_claim(
 def machine_renew(
     key: str, number: int, token: str, ceiling: int, *, lease: float, margin: float
 ) -> RedisCall[Renewed]:
-    """`machine_renew`: extend the lease to `lease` seconds from now, with a new ceiling."""
+    """`machine_renew`: extend the lease to `lease` seconds from now. `ceiling`: last timestamp to use from now on."""
     return _call("machine_renew", key, (number, token, ceiling, _ms(lease), _ms(margin)), _renewed, repeatable=True)
 
 
 def machine_release(key: str, number: int, token: str, used: int) -> RedisCall[Released]:
-    """`machine_release`: return the number. `used`: the last timestamp used, in ms since 1970."""
+    """`machine_release`: release the machine number. `used`: the last timestamp used, in ms since 1970."""
     return _call("machine_release", key, (number, token, used), _released, repeatable=True)
 
 
 def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
-    """Take a machine number from its holder: delete its lease and name, and keep its timestamps.
+    """Return commands that take a machine number from its holder. They delete its name and lease, not its timestamps.
 
-    The holder loses the number at its next renewal. The next holder starts above the last ceiling, up to which the old
-    one may continue, so this needs no script. The name is deleted first, so that the call can be repeated if it is
-    interrupted.
+    The holder loses the number at its next renewal. Until then it can use timestamps up to its ceiling. The next holder
+    starts above this ceiling, so no script is needed. The name is deleted first, so that an interrupted call can be
+    repeated.
     """
     words = (pack("HSET", key, f"{number}:holder", ""), pack("HDEL", key, f"{number}:token", f"{number}:lapses"))
     return tuple(RedisCall(each, "", int, repeatable=True, key=key) for each in words)
@@ -77,7 +77,10 @@ def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine number in Redis. `held`: it has a token. `lapses`, `last`: ms since 1970, 0 if unknown."""
+    """A machine number in Redis. `held`: a process has it. `lapses`: end of the lease. `last`: last usable timestamp.
+
+    Both times are in ms since 1970, and 0 if unknown.
+    """
 
     holder: str
     held: bool
@@ -91,9 +94,9 @@ def machines(key: str) -> RedisCall[Mapping[int, Machine]]:
 
 
 def machines_key(prefix: str, tag: str, namespace: str | None) -> str:
-    """Return the key of a hash of machine numbers: that of a tag, or of a namespace that several tags share.
+    """Return the Redis key for the machine numbers of a tag, or of a namespace that several tags share.
 
-    A tag and a namespace with the same name have different keys, as their numbers are in use independently.
+    A tag and a namespace with the same name have different keys, because their machine numbers are independent.
     """
     return redis_key(f"{prefix}:machines", tag) if namespace is None else redis_key(f"{prefix}:namespace", namespace)
 

@@ -53,10 +53,10 @@ def _setting(reply: Any) -> str | None:
 
 
 def trials(key: str) -> list[tuple[RedisCall[object], str]]:
-    """Return the scripts' commands with invalid arguments, each with the error that proves that it is allowed.
+    """Return calls that test whether the server would run the scripts' commands, each with the expected error or "".
 
-    A server checks permissions, memory, disk and replicas before the arguments of a command. So an error about the
-    arguments shows that it would have run the command. "": a success is expected. `key` must not exist.
+    A server checks permissions, memory, disk and replicas before it checks arguments. So an error about an invalid
+    argument proves that the server allows the command. Nothing is changed. `key`: a Redis key that does not exist.
     """
     commands = (
         (("HMGET", key, "cur"), ""),
@@ -80,7 +80,7 @@ def _milliseconds(reply: Any) -> int:
 
 
 def replication_info(key: str) -> RedisCall[dict[str, str]]:
-    """`INFO replication` of the server that has the key: its role, and the term's id as `master_replid`."""
+    """`INFO replication` of the server that has the key: its role, and `master_replid`, the id of the master's term."""
     return RedisCall(pack("INFO", "replication"), "", _info, repeatable=True, key=key)
 
 
@@ -100,7 +100,7 @@ def replicas(info: dict[str, str]) -> list[dict[str, str]]:
 
 
 def master_of(name: str, key: str) -> RedisCall[tuple[str, int] | None]:
-    """Request the address of the named master from a Sentinel. None if unknown. `key`: the key that errors name."""
+    """Request the address of the named master from a Sentinel. None if unknown. `key`: for messages."""
     return RedisCall(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
 
 
@@ -109,7 +109,7 @@ def _address(reply: Any) -> tuple[str, int] | None:
 
 
 def replicas_of(name: str, key: str) -> RedisCall[list[tuple[str, int]]]:
-    """Request the addresses of the named master's replicas from a Sentinel, also failed ones. `key`: for messages."""
+    """Request the addresses of the named master's replicas, also failed ones, from a Sentinel. `key`: for messages."""
     return RedisCall(pack("SENTINEL", "REPLICAS", name), "", _addresses, repeatable=True, key=key)
 
 
@@ -121,7 +121,7 @@ def _addresses(reply: Any) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Slots first..last of a Cluster, and their nodes, the master first. Host "": the node that replied."""
+    """Slots first..last of a Cluster, and the nodes that serve them, master first. Host "" is the node that replied."""
 
     first: int
     last: int
@@ -143,14 +143,14 @@ def _shards(reply: Any) -> list[Shard]:
 def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:
     """`CLUSTER NODES`: the replicas of the master that replies, and masters without slots, also failed ones.
 
-    CLUSTER SLOTS omits replicas that have lost their master, and masters whose slots were taken over. `host`: the
-    replying node's name. If it is a hostname, hostnames are returned. `key`: for messages.
+    CLUSTER SLOTS omits replicas that have lost their master, and masters that have lost their slots. `host`: name of
+    the node that replies. If it is a hostname, hostnames are returned. `key`: for messages.
     """
     return RedisCall(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
 
 
 def _kin(host: str, reply: bytes) -> list[tuple[str, int]]:
-    # <id> <ip:port@bus[,hostname,..]> <flag,flag> <its master's id> <ping> <pong> <epoch> <link> [<slots> ..]
+    # A line: <id> <ip:port@bus[,hostname,..]> <flag,flag> <its master's id> <ping> <pong> <epoch> <link> [<slots> ..]
     lines = [line.split() for line in reply.decode(errors="replace").splitlines()]
     me, at = next((line[0], line[1]) for line in lines if "myself" in line[2].split(","))
     by_name = host in at.split(",")[1:2]

@@ -1,7 +1,4 @@
-"""One typed function for each script of a tag: it packs the call, and decodes the reply.
-
-No other module handles KEYS, ARGV, bytes or status words.
-"""
+"""One typed function for each Lua script of a tag: it packs the call, and decodes the reply."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ T_co = TypeVar("T_co", covariant=True)
 class Drawn:
     """The reply of `next`. If the status is "ok", numbers low+1 .. high belong to the caller.
 
-    `extend`: the caller is elected to load the next segment. Then `max` is the end of the current one.
+    `extend`: True if the caller was elected to load the next segment. Then `max` is the end of the current segment.
     """
 
     status: Literal["ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -31,10 +28,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The reply of `lease`. If the status is "ok", numbers low+1 .. high are the caller's, to issue from its memory.
+    """The reply of `lease`. If the status is "ok", the caller issues numbers low+1 .. high from its memory.
 
-    `fence`, `born`: id of the term and of the hash at the draw. `backs`: how often numbers had been returned before.
-    `give_back` needs these three, as reign, born and backs. `extend`, `max`: as in Drawn.
+    `give_back` needs three values: `fence` (id of the master's term, sent as `reign`), `born` (id of the hash) and
+    `backs` (how often numbers had been returned before). `extend`, `max`: as in Drawn.
     """
 
     status: Literal["ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -49,10 +46,10 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class DrawnOnce:
-    """The reply of `once`. "ok": `number` was drawn for the caller's key. "again": the key had it before.
+    """The reply of `once`. "ok": `number` was drawn for the idempotency key. "again": the key already had this number.
 
-    "older": the hash would issue the number after `number`, which is not above `seen`. `extend`, `max`: as in Drawn.
-    `scheme`: id of the scheme under which the number was drawn ("again").
+    "older": Redis would draw the number after `number`, but the caller has already seen it or a higher one. `scheme`:
+    for "again", id of the scheme with which the number was drawn. `extend`, `max`: as in Drawn.
     """
 
     status: Literal["again", "ok", "older", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -64,7 +61,7 @@ class DrawnOnce:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The reply of `giveback`: "back", or "spent" with the reason `why`. Spent numbers are a gap."""
+    """The reply of `giveback`. "back": the numbers were returned. "spent": they are a gap, for the reason `why`."""
 
     status: Literal["back", "spent", "notmaster", "corrupt"]
     why: str = ""
@@ -72,10 +69,11 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The reply of `open`: state of the hash. `load` needs `reign` and `born`, and a segment at or above `top`.
+    """The reply of `open`: the state of a tag's hash. `cur`: the last number drawn. `top`: the highest number in it.
 
-    `due`: a segment should be loaded. `elected`: by this caller. `over`: the server's clock in ms, if the tag's period
-    has ended. `store`, `scheme`: id of the hash's store or scheme, with "otherstore" and "otherscheme".
+    `load` needs `reign` (id of the master's term) and `born` (id of the hash). `due`: a segment should be loaded.
+    `elected`: this caller should load it. `over`: the server's clock in ms, if the tag's period has ended. `store`,
+    `scheme`: ids in the hash, for "otherstore" and "otherscheme".
     """
 
     status: Literal["open", "otherstore", "otherscheme", "notmaster", "corrupt"]
@@ -92,7 +90,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The reply of `load`. "current" or "next": the buffer that has the segment now. `why`: reason for "stale"."""
+    """The reply of `load`. "current" or "next": the buffer that now has the segment. "stale": rejected, see `why`."""
 
     status: Literal["current", "next", "full", "stale", "notmaster", "corrupt"]
     why: str = ""
@@ -100,7 +98,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """The reply of `floor`: state of the hash after and before. Before is None if it was missing or corrupt."""
+    """The reply of `floor`: the last number drawn (`cur`) and the highest number in the hash (`top`), now and before.
+
+    `cur_before` and `top_before` are None if the hash was missing or corrupt.
+    """
 
     status: Literal["floored", "otherstore", "notmaster", "corrupt"]
     cur: int = 0
@@ -118,22 +119,23 @@ def _call(
 
 
 def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
-    """Return the last arguments of a call. Most tags have no scheme, and then there are none."""
+    """Return the arguments about the scheme, which come last. A tag without a scheme has no such arguments."""
     return (scheme, *until) if scheme else ()
 
 
 def draw(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Drawn]:
-    """`next`: draw up to n numbers, 1..2^63-1.
+    """`next`: draw up to n numbers. n: 1..2^63-1.
 
-    `window`: duration of an election in seconds; None: never elect this caller. `scheme`: id of the tag's scheme or "".
+    `window`: seconds that an elected caller has to load a segment before another one is elected. None: never elect this
+    caller. `scheme`: id of the tag's scheme or "".
     """
     return _call("next", key, (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
 
 
 def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int) -> RedisCall[DrawnOnce]:
-    """`once`: draw one number for the caller's key and keep it under `kept` for `ttl` seconds.
+    """`once`: draw one number for an idempotency key. `kept`: Redis key that keeps the number for `ttl` seconds.
 
-    `seen`: draw no number up to this one; 0: any.
+    `seen`: draw only a number above this one. 0 means any number.
     """
     source = script("once")
     words = ("EVALSHA", source.sha, 2, key, kept, _election(window), scheme, max(1, round(ttl * 1000)), seen)
@@ -141,13 +143,13 @@ def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, 
 
 
 class Draws:
-    """The draws of one tag, packed in advance except for n. Packing one takes 0.3 us; `draw` takes 6 us."""
+    """Draws of one tag, packed in advance except for the count n. `of` takes 0.3 us, `draw` takes 6 us."""
 
     __slots__ = ("_head", "_tail", "one")
 
     def __init__(self, key: str, window: float | None, scheme: str = "") -> None:
         """`key`, `window`, `scheme`: as in `draw`."""
-        # The packed command is split before and after n. The part after n is known.
+        # Split the packed command before and after n. The tail is what comes after n.
         tail = pack(_election(window), *_scheme(scheme)).partition(b"\r\n")[2]
         self.one = draw(key, 1, window, scheme).packed
         self._head = self.one[: -len(tail) - len(b"$1\r\n1\r\n")]
@@ -165,9 +167,9 @@ def lease(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall
 
 
 def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> RedisCall[GivenBack]:
-    """`giveback`: return used+1 .. high, the rest of a lease. `used`: the lease's low if no number was issued.
+    """`giveback`: return numbers used+1 .. high, the rest of a lease. If none was issued, `used` is the lease's low.
 
-    Drop the numbers before this is sent: afterwards any process can draw them.
+    Stop using these numbers before you send this: afterwards any process can draw them.
     """
     return _call("giveback", key, (used, high, reign, born, backs), _given_back)
 
@@ -185,14 +187,14 @@ def open(
 ) -> RedisCall[Opened]:
     """`open`: prepare the hash for the current term, read its state, and elect a loader.
 
-    `scheme`: id of the tag's scheme, "" for none. `until`: end of its period in ms of the server's clock, used if the
-    hash is prepared now. 0: not known yet. 2^63-1: no periods.
+    `born`: a new random word. `store`: id of the store. `scheme`: id of the tag's scheme, or "". `until`: end of the
+    tag's period in ms of the server's clock, for a hash that is prepared now. 0: not known yet. 2^63-1: no periods.
     """
     return _call("open", key, (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> RedisCall[Loaded]:
-    """`load`: put the segment (low, high] into the hash."""
+    """`load`: put the numbers low+1 .. high into the hash. The draw of `mark` requests the segment after this one."""
     return _call("load", key, (low, high, mark, reign, born), _loaded)
 
 
@@ -208,7 +210,7 @@ def floor(
 ) -> RedisCall[Floored]:
     """`floor`: skip all numbers up to `at`, for ever.
 
-    `scheme`: id of the tag's scheme from now on, "" for none, None for no change. `until`: as in `open`.
+    `scheme`: id of the tag's scheme from now on. "" removes the scheme, None does not change it. `until`: as in `open`.
     """
     words = () if scheme is None else (scheme or "-", until)
     return _call("floor", key, (at, born, store, manner, *words), _floored)
@@ -278,7 +280,7 @@ def _floored(reply: Any) -> Floored:
     return Floored(status)
 
 
-#: The fields of the hash that are numbers, and all fields that `read_hash` reads.
+#: The fields of a tag's hash: those that are numbers, and all that `read_hash` reads.
 NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark", "backs", "backs_before", "backs_low")
 FIELDS = (*NUMBERS, "fence", "born", "store", "scheme")
 
@@ -301,7 +303,7 @@ class Hash:
 
     @property
     def top(self) -> int:
-        """The highest number in the hash, as far as its fields are valid; 0 if there is none."""
+        """The highest number in the valid fields of the hash. 0 if there is none."""
         return max(filter(None, (self.cur, self.max, self.mark, self.next_cur, self.next_max)), default=0)
 
     @property
@@ -329,7 +331,7 @@ def _hash(reply: Any) -> Hash:
 
 
 def _whole(word: str) -> bool:
-    """Return whether the scripts accept it as a number: digits without a leading zero, up to 2^63-1."""
+    """Return True if the scripts accept the word as a number: digits without a leading zero, up to 2^63-1."""
     if not (word.isascii() and word.isdigit() and len(word) <= len(str(HIGHEST))):
         return False
     return str(int(word)) == word and int(word) <= HIGHEST

@@ -1,1 +1,1 @@
-"""Making of the numbers that users see from the counter: pure arithmetic and text, no I/O, no clock."""
+"""Converts the counter of a tag into the numbers and texts that users see. It does no I/O, and uses no clock."""

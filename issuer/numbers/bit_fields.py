@@ -12,7 +12,7 @@ BITS = 63
 
 
 class BitFields:
-    """Fields with a name and a width in bits, from the highest bits to the lowest. Their sum is at most 63.
+    """Named fields in the bits of one number, from the highest bits to the lowest. Together they have at most 63 bits.
 
     BitFields([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError.
     """

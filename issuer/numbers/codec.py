@@ -2,8 +2,8 @@
 
     counter -> number within the period -> stride -> scramble -> value -> shard, text
 
-A change of the scheme never changes the number of a counter value that is reserved already. So a process that still has
-an older scheme converts older counter values correctly.
+The settings for this are the tag's scheme. If the scheme changes, counter values that are already reserved keep their
+numbers. So a process that still has the old scheme converts these values correctly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from issuer.numbers.stride import Strides, StrideSpan
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Tag
 
-#: A text with more digits is not read as a number.
+#: Maximum number of digits in a text that is read as a number.
 DIGITS_MOST = 100
 
 
@@ -36,14 +36,14 @@ class Decoded:
     Attributes:
         tag: Name of the tag.
         value: The number that users see.
-        counter: Value of the tag's counter. If the tag has periods, only the text of a number shows the counter: None
-            if a number was given without its text.
+        counter: Value of the tag's counter. If the tag has periods, only the text shows the period. Then the counter of
+            a number without its text is None.
         period: Name of the period, such as "2026-11-21".
         shard: Number of the shard, 0 or more.
         app: Application number. Only tags with shards have one.
         key: Restart key. Only keyed tags have one.
         date: Date that the text contains.
-        part: Name of the part of the tag that issued the number. Only tags with shards and keyed tags have parts.
+        part: Name of the shard or keyed series that issued the number, such as "orders#7". None for other tags.
         fields: Components that the tag's strategy packed into the number, by name.
         holder: Process that issued the number, or that holds its machine number. It is set only if `decode` was called
             with `holder=True`.
@@ -63,12 +63,12 @@ class Decoded:
 
 
 class Scheme:
-    """Scheme of one tag: it turns counter values into numbers and texts, and back. Threads can share it."""
+    """Converts counter values of one tag into numbers and texts, and back. Threads can share it."""
 
     def __init__(self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False) -> None:
-        """`keys`: this process's secrets by name. Raises SchemeError if a secret is missing, or is not the tag's.
+        """`keys`: this process's secrets by name. Raises SchemeError if a secret is missing, or differs from the tag's.
 
-        `reading`: if True, numbers are only decoded. A missing secret then raises only when a number needs it.
+        `reading`: True if numbers are only decoded. Then a missing secret raises an error only if a number needs it.
         """
         scheme = tag.scheme
         self.tag = tag.tag
@@ -119,7 +119,7 @@ class Scheme:
         if self.strategy != scheme_record.SEGMENT or self._keyed:
             return Decoded(self.tag, value)
         number = self._number(value)
-        # A value alone does not show its period.
+        # A number without its text does not show its period. So its counter value is unknown.
         counter = number if self.periods is None else None
         return Decoded(self.tag, value, counter)
 
@@ -132,9 +132,9 @@ class Scheme:
             )
 
     def _number(self, value: int) -> int:
-        """Return the number before scrambling and strides. Raises NotDecodable."""
+        """Undo the scrambling and the stride: return the counter's number for a value. Raises NotDecodable."""
         self._check_range(value)
-        # Scrambling never moves a number across these bounds, so the value can be compared with them.
+        # Scrambled numbers are between start and limit, too. So the value can be compared before it is unscrambled.
         if value > self._limit:
             problem = f"{value} is above {self._limit}, the limit of tag {self.tag!r}"
             raise NotDecodable(problem, tag=self.tag, value=value)
@@ -147,7 +147,7 @@ class Scheme:
     # ------------------------------------------------------------------ texts
 
     def text(self, counter: int, *, today: date, shard: int | None = None, key: str | None = None) -> str:
-        """Return the text for a counter value, in the tag's format. Without a format, it is the digits of the number.
+        """Return the text for a counter value in the tag's format. If the tag has no format, return decimal digits.
 
         Args:
             counter: Counter value.
@@ -239,7 +239,7 @@ def strides(scheme: Mapping[str, Any]) -> Strides:
 
 
 def scrambled(scheme: Mapping[str, Any]) -> list[KeySpan]:
-    """Return the ranges of the scheme's scrambling, each with its key."""
+    """Return the ranges of numbers that a scheme scrambles, each with the name of its key."""
     return [
         KeySpan(int(one["from"]), str(one["key"]), str(one["fingerprint"]), int(one["limit"]))
         for one in scheme["scramble"]
@@ -247,6 +247,6 @@ def scrambled(scheme: Mapping[str, Any]) -> list[KeySpan]:
 
 
 def shard_layout(shards: Mapping[str, Any]) -> BitFields:
-    """Return the layout of the bits for sequence, shard and application. The sequence has the rest of the 63 bits."""
+    """Return the bit fields of a number with a shard. The sequence gets the bits that shard and application leave."""
     shard, app = int(shards["shard_bits"]), int(shards["app_bits"])
     return BitFields([("sequence", BITS - shard - app), ("shard", shard), ("app", app)], setting="shards")

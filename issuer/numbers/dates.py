@@ -1,4 +1,4 @@
-"""The parts of a date in a text, each with a fixed number of digits, and the date that they define."""
+"""The date codes of `strftime` that a format can contain, such as %Y. Each has a fixed number of digits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A code of `strftime`. `of`: returns the part of a date. `width`: digits. `low`, `high`: range of the part."""
+    """A date code, such as %m. `of` returns its number for a date, in low..high. `width`: how many digits it has."""
 
     width: int
     low: int
@@ -25,7 +25,7 @@ class Code:
         return f"{number:0{self.width}d}"
 
 
-#: %y: years 2000 to 2099. %G, %V, %u: the ISO year, its week, the day of the week.
+#: The supported codes. %y is for the years 2000 to 2099. %G is the ISO year, %V the ISO week, %u the day of the week.
 CODES: Final = {
     "%Y": Code(4, 1, 9999, lambda day: day.year),
     "%y": Code(2, 0, 99, lambda day: day.year - 2000),
@@ -39,8 +39,8 @@ CODES: Final = {
 
 _WHOLE_DAYS = ({"%Y", "%m", "%d"}, {"%y", "%m", "%d"}, {"%Y", "%j"}, {"%y", "%j"}, {"%G", "%V", "%u"})
 
-#: For each kind of period: sets of codes that differ between any two periods. %Y with %V is not one for weeks: the last
-#: days of 2024 are in week 1 of the ISO year 2025, so 2024-01 would be two weeks.
+#: For each kind of period: sets of codes that give each period its own text. {%Y, %V} is missing for weeks: the last
+#: days of 2024 are in week 1 of the ISO year 2025, so "2024-01" would be the text of two weeks.
 _TELLING: Final[Mapping[str, tuple[set[str], ...]]] = {
     "daily": _WHOLE_DAYS,
     "weekly": (*_WHOLE_DAYS, {"%G", "%V"}),
@@ -50,17 +50,17 @@ _TELLING: Final[Mapping[str, tuple[set[str], ...]]] = {
 
 
 def tells(codes: Collection[str], restart: str) -> bool:
-    """Return True if these codes differ between any two periods of that kind."""
+    """Return True if these codes give each period its own text. `restart`: kind of period, such as "daily"."""
     return any(telling <= set(codes) for telling in _TELLING[restart])
 
 
 def day(shown: Mapping[str, int]) -> date | None:
-    """Return the first day with these parts. None if there is no year. Raises ValueError if there is no such day."""
+    """Return the first day that matches these codes. None if they have no year. Raises ValueError if no day matches."""
     for code, number in shown.items():
         if not CODES[code].low <= number <= CODES[code].high:
             raise ValueError(f"{code} cannot be {number}")
     found = _first(shown)
-    # If the codes do not define a single day, a code can belong to another day than the first.
+    # If the codes define exactly one day, each code must match it.
     if found is not None and any(telling <= set(shown) for telling in _WHOLE_DAYS):
         wrong = [code for code, number in shown.items() if CODES[code].of(found) != number]
         if wrong:

@@ -11,7 +11,10 @@ from issuer.errors import InvalidArgument, NotDecodable, brief
 
 
 class Base:
-    """A positional numeral system. `signs`: its digits, 0 first. `lenient`: other characters, and their digits."""
+    """A positional numeral system. `signs`: its digits, 0 first.
+
+    `lenient`: other characters that `decode` accepts, each with the digit that it stands for.
+    """
 
     __slots__ = ("_pairs", "_square", "_values", "signs", "size")
 
@@ -58,7 +61,7 @@ HEXADECIMAL: Final = Base("0123456789ABCDEF")
 BASE36: Final = Base(decimals + ascii_uppercase)
 #: The digits are in ASCII order, so texts of equal width sort like their numbers.
 BASE62: Final = Base(decimals + ascii_uppercase + ascii_lowercase)
-#: Without I, L, O and U. `decode` also accepts lower case, I and L as 1, and O as 0.
+#: Crockford's base 32 has no I, L, O and U. `decode` also accepts lower case, I and L as 1, and O as 0.
 CROCKFORD32: Final = Base(
     _CROCKFORD,
     {sign.lower(): sign for sign in _CROCKFORD if sign.isalpha()}
@@ -68,9 +71,9 @@ CROCKFORD32: Final = Base(
 
 _BYTES = range(256)
 _NO_DIGIT = b"\xff"
-#: The digit for each byte of a text.
+#: Table for `bytes.translate`: an ASCII digit becomes its value, each other byte becomes 255.
 _WORTH = bytes(byte - ord("0") if ord("0") <= byte <= ord("9") else _NO_DIGIT[0] for byte in _BYTES)
-#: The value of a doubled digit in Luhn's sum.
+#: Table for Luhn's sum: a digit becomes the digit sum of its double. For example, 7 becomes 1 + 4 = 5.
 _DOUBLED = bytes(sum(divmod(2 * (digit % 10), 10)) for digit in _BYTES)
 
 #: Damm's totally anti-symmetric quasigroup of order 10, from his thesis (2004).
@@ -92,7 +95,7 @@ _NUMERALS: Final = {sign: str(int(sign, 36)) for sign in decimals + ascii_upperc
 
 
 def _digits(text: str) -> bytes:
-    # Not with the second argument of `translate`, which builds another table: that takes 0.3 us.
+    # `replace` is faster than the second argument of `translate`, which builds another table in 0.3 us.
     return text.encode().translate(_WORTH).replace(_NO_DIGIT, b"")
 
 
@@ -114,13 +117,13 @@ def damm(text: str) -> str:
 def mod97(text: str) -> str:
     """Return the two check digits of ISO 7064 mod 97-10. Letters count as 10 (A) to 35 (Z).
 
-    They detect each wrong character and each swap of two adjacent ones, but not `a` in place of `A`.
+    They detect each wrong character and each swap of two adjacent characters. Lower case counts as upper case.
     """
     numerals = text if text.isascii() and text.isdigit() else "".join([_NUMERALS.get(sign, "") for sign in text])
     return f"{98 - int(numerals + '00') % 97:02d}"
 
 
-#: By their names in templates.
+#: Functions that compute check digits, by their names in formats, such as `{check:damm}`.
 CHECKS: Final[dict[str, Callable[[str], str]]] = {"luhn": luhn, "damm": damm, "mod97": mod97}
 
 #: Number of check digits.

@@ -58,13 +58,13 @@ class SchemeOptions(TypedDict, total=False):
     options: Mapping[str, Any]
 
 
-#: Settings that change the numbers of counter values. If one changes, the scheme gets another id.
+#: Settings that determine the number for a counter value. If one changes, the scheme gets another id.
 _VALUES = ("restart", "start", "stride", "scramble", "limit")
 
-#: Settings that require another one.
+#: For each of these settings: another setting that it requires.
 _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scramble", "app": "shards"}
 
-#: Settings that can be changed only together with one of these.
+#: For each of these settings: it can be changed only together with one of the listed settings.
 _CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
 
 #: Types of settings that are checked even if their value is empty.
@@ -92,8 +92,8 @@ def made(
 ) -> tuple[dict[str, Any], int]:
     """Return the scheme of a new tag, and the highest counter value that may be reserved. Raises SchemeError.
 
-    `before`: scheme of the deleted tag with this name, if there is one. If its last settings are the same, the new tag
-    continues with its pieces.
+    `before`: scheme of a deleted tag with the same name, if there was one. If its last stride or its last key is the
+    same, the new tag also keeps the earlier strides or keys.
     """
     _check_names(given)
     for name, other in _WITH.items():
@@ -127,9 +127,9 @@ def made(
 def changed(
     record: Tag, given: Mapping[str, Any], *, limit: int | None, keys: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], int | None]:
-    """Return the changed scheme, and the highest counter value that may be reserved, None if it stays.
+    """Return the changed scheme, and the new highest counter value that may be reserved. None if it does not change.
 
-    `limit`: new limit. None if it stays. Raises SchemeError.
+    `limit`: new limit of the tag. None if it does not change. Raises SchemeError.
     """
     _check_names(given)
     before = record.scheme
@@ -179,7 +179,7 @@ def _is_said(given: Mapping[str, Any], name: str) -> bool:
 
 
 def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) -> None:
-    """Raise SchemeError for settings of numbers that the tag's parts or its strategy issue."""
+    """Raise SchemeError for settings that are fixed if shards, keyed series or a strategy issue the numbers."""
     what = "shards" if "shards" in record.scheme else "keyed" if record.scheme.get("keyed") else "strategy"
     if what == "strategy" and record.scheme.get("strategy", SEGMENT) == SEGMENT:
         return
@@ -228,7 +228,7 @@ def _same(before: Mapping[str, Any], name: str, value: object) -> bool:
 
 
 def _alone(given: Mapping[str, Any], name: str, friends: Sequence[str]) -> None:
-    """Raise SchemeError if a setting was given that this setting excludes. `friends`: settings that it allows."""
+    """Raise SchemeError if other settings were given with `name`. `friends`: settings that are allowed beside it."""
     for other, value in given.items():
         if other not in (name, *friends) and value not in (None, False, "never", SEGMENT, {}):
             raise SchemeError(f"excludes {other}", setting=name, value=given.get(name))
@@ -336,9 +336,9 @@ def _set_stride(
     limit: int,
     before: Mapping[str, Any] | None = None,
 ) -> int:
-    """Set the stride in the scheme. Return the highest counter value whose number is within the limit, 0 if none.
+    """Set the stride in the scheme. Return the highest counter value with a number up to the limit. 0 if there is none.
 
-    `before`: see `made`.
+    `maximum`: highest counter value that is reserved. `before`: scheme of a deleted tag with the same name.
     """
     if "restart" in scheme or "scramble" in scheme:
         raise SchemeError("excludes restart and scramble", setting="stride", value=given.get("stride"))
@@ -361,24 +361,24 @@ def _set_stride(
 
 
 def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the setting `start` if the first number is above 1 and the scheme needs it. `before`: see `made`."""
+    """Return the setting `start`, the first number. Return {} if it is 1, or without stride and scrambling."""
     start = above + 1 if before is None else before.get("start", 1)
     return {"start": start} if start > 1 and {"stride", "scramble"} & scheme.keys() else {}
 
 
 def _same_class(one: stride.StrideSpan, other: stride.StrideSpan) -> bool:
-    """Return True if both have the same stride and the same offset."""
+    """Return True if both spans have the same stride and the same offset."""
     return one.stride == other.stride and (one.first - other.first) % one.stride == 0
 
 
 def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the pieces of `before` if their last key and limit are the same. Otherwise return `pieces`."""
+    """Return the scrambled ranges of the old scheme `before` if their last key and limit match. Otherwise `pieces`."""
     old: list[dict[str, Any]] = before.get("scramble", []) if before else []
     return old if old and all(pieces[-1][name] == old[-1][name] for name in ("key", "fingerprint", "limit")) else pieces
 
 
 def _set_limit(scheme: dict[str, Any], limit: int, keys: Mapping[str, bytes]) -> int | None:
-    """Set another limit in the scheme. Return the limit of the counter, None if it has no limit of its own."""
+    """Set a new limit in the scheme. Return the highest counter value. None if each period has this limit again."""
     if {"restart", "scramble"} <= scheme.keys():
         raise SchemeError(
             "cannot be changed, because numbers would be issued twice: create another tag", setting="limit", value=limit
@@ -418,10 +418,10 @@ def _check_order(order: Order, given: Mapping[str, Any]) -> None:
 def _pieces(
     said: object, before: tuple[scrambling.KeySpan, ...], maximum: int, limit: int, keys: Mapping[str, bytes]
 ) -> list[dict[str, Any]]:
-    """Return the pieces of the scrambling after a change at `maximum`, the highest number reserved.
+    """Return the scrambled ranges of a tag after its keys were changed. `maximum`: the highest number reserved.
 
-    The domain of this number keeps its key to its end, because each of its numbers may have been issued already. So a
-    piece that begins after this domain can be replaced, but not removed.
+    Numbers with as many digits as `maximum` keep their key, because each of them may have been issued already. Only
+    higher numbers can get another key.
     """
     lowest = scrambling.Scrambling(before, keys).may_begin(maximum) if before and maximum else maximum + 1
     named = _said(said, before, lowest)
@@ -472,7 +472,7 @@ def _is_named(each: object) -> bool:
 
 
 def _reaching(scheme: Mapping[str, Any], limit: int, keys: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Return the pieces for a higher limit. The numbers above the old limit are a separate domain."""
+    """Return the scrambled ranges for a higher limit. Numbers above the old limit are permuted among themselves."""
     pieces = scrambled(scheme)
     last = pieces[-1]
     if limit < last.limit:
@@ -492,7 +492,7 @@ def _kept(scrambled_by: scrambling.Scrambling) -> list[dict[str, Any]]:
 
 
 def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Mapping[str, bytes]) -> dict[str, Any]:
-    """Add an id to a scheme that converts counter values. It is a new id if the conversion or the limit changed."""
+    """Add an id to a scheme that changes counter values. The id is new if this conversion or the limit has changed."""
     ways = {name: scheme[name] for name in _VALUES if name in scheme}
     was = {name: before[name] for name in _VALUES if name in before}
     if not ways:
@@ -500,7 +500,7 @@ def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Ma
     if ways == was and "id" in before:
         identity = before["id"]
     else:
-        # The limit alone does not change numbers. If it affects the scrambling, it is in the pieces too.
+        # The limit alone does not change numbers. If it affects the scrambling, it is also in `scramble`.
         same = {**ways, "limit": None} == {**was, "limit": None}
         identity = id_after(str(before.get("id", "")), same_values=same)
     found = {**scheme, "id": identity}

@@ -7,7 +7,7 @@ from typing import Final
 from issuer.errors import InvalidArgument, brief
 from issuer_persistence.records import HIGHEST
 
-#: The highest integers of other systems. "js" is Number.MAX_SAFE_INTEGER.
+#: The highest integers of common types. "js" is JavaScript's Number.MAX_SAFE_INTEGER.
 NAMES: Final = {"int32": 2**31 - 1, "uint32": 2**32 - 1, "js": 2**53 - 1, "int64": HIGHEST}
 
 

@@ -19,16 +19,16 @@ from issuer_persistence.records import HIGHEST
 #: The shortest key, in bytes.
 KEY_LEAST = 16
 
-#: The setting of a tag with the names of keys, and the setting of a process with the keys.
+#: Names of two settings: a tag has the names of its keys in `scramble`, a process has the keys in `keys`.
 SETTING, KEYS = "scramble", "keys"
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpan:
-    """The numbers from `start` to `limit`, or to the start of the next piece, are scrambled with this key.
+    """A range of numbers with one key. It begins at `start`, and ends at `limit` or before the next range.
 
-    `key`: name of the key. `fingerprint`: fingerprint of the key; a process with another key of that name raises an
-    error. `limit`: limit of the tag when the piece was created. Its last domain ends there.
+    `key`: name of the key. `fingerprint`: digits that identify the key, to reject another key with the same name.
+    `limit`: limit of the tag when the range was created.
     """
 
     start: int
@@ -38,7 +38,7 @@ class KeySpan:
 
 
 def checked_key(name: str, key: object, source: str = "") -> bytes:
-    """Return the key. Raises SchemeError if it has less than 16 bytes. `source`: where the key comes from."""
+    """Return the key. Raises SchemeError if it has less than 16 bytes. `source`: origin of the key, for the message."""
     said = f" (from {source})" if source else ""
     if not isinstance(key, bytes):
         raise SchemeError(f"key {brief(name)} must be bytes, not {type(key).__name__}{said}", setting=KEYS, value=name)
@@ -70,12 +70,12 @@ def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
 
 
 class Scrambling:
-    """The pieces of a tag, in increasing order, with their keys. Numbers below the first piece are not changed."""
+    """Scrambles numbers of a tag. `pieces`: ranges of numbers, each with its key. Lower numbers are not changed."""
 
     __slots__ = ("_domains", "_found", "_keys", "_lows", "pieces")
 
     def __init__(self, pieces: Sequence[KeySpan], keys: Mapping[str, bytes], *, reading: bool = False) -> None:
-        """Check the keys. `reading`: a missing key raises an error only when a number needs it."""
+        """Check the keys. If `reading` is True, a missing key raises an error only when a number needs it."""
         self.pieces = tuple(pieces)
         _check(self.pieces)
         self._keys = keys
@@ -100,16 +100,16 @@ class Scrambling:
         return self.pieces[-1].limit
 
     def scramble(self, number: int) -> int:
-        """Return the scrambled number. Raises InvalidArgument above the limit of the last piece."""
+        """Return the scrambled number. Raises InvalidArgument if the number is above `highest`."""
         which = bisect_right(self._lows, number) - 1
         if which < 0:
             return number
         return (self._found[which] or self._made(which)).forward(number)
 
     def unscramble(self, number: int) -> int:
-        """Return the number before scrambling. Raises NotDecodable above the limit of the last piece.
+        """Return the number before scrambling. Raises NotDecodable if the number is above `highest`.
 
-        Only the key of the number's piece is needed. Raises SchemeError if it is missing.
+        Only the key for this number is needed. Raises SchemeError if it is missing.
         """
         which = bisect_right(self._lows, number) - 1
         if which < 0:
@@ -121,9 +121,9 @@ class Scrambling:
             raise NotDecodable(problem, value=number) from None
 
     def may_begin(self, most: int) -> int:
-        """Return the lowest number at which a new piece may start if the numbers up to `most` are reserved.
+        """Return the lowest number at which another key may begin, if the numbers up to `most` are reserved.
 
-        It is the end of the domain of `most`: each number of this domain may have been issued, also those above `most`.
+        It comes after all numbers that share digits and key with `most`: each of these may have been issued already.
         """
         which = bisect_right(self._lows, most) - 1
         return most + 1 if which < 0 else self._domains[which][1] + 1
@@ -136,7 +136,7 @@ class Scrambling:
 
 
 def may_begin(most: int) -> int:
-    """Return the first number with more digits than `most`: from there on, any key can be used. 1 for 0."""
+    """Return the first number with more digits than `most`, where another key may begin. Return 1 if `most` is 0."""
     return 10 ** len(str(most)) if most > 0 else 1
 
 

@@ -1,7 +1,7 @@
-"""The shard of a key, the same in every language: the CRC-32 of its UTF-8 bytes, modulo the number of shards.
+"""Computes the shard of a key: CRC-32 of its UTF-8 bytes, modulo the number of shards.
 
-CRC-32 is the one of zlib, PNG and Ethernet (IEEE 802.3: reflected, polynomial 0x04C11DB7), which every language has.
-`crc32("123456789")` is 0xCBF43926.
+Other languages compute the same result. CRC-32 is the checksum of zlib, PNG and Ethernet (IEEE 802.3: reflected,
+polynomial 0x04C11DB7). Example: `crc32("123456789")` is 0xCBF43926.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from zlib import crc32
 from issuer.errors import InvalidArgument, brief
 from issuer_persistence.records import is_number
 
-#: Most shards. With more, a CRC of 32 bits would distribute keys unevenly.
+#: Maximum number of shards. With more shards, a CRC of 32 bits would distribute keys unevenly.
 SHARDS_MOST = 1 << 16
 
 

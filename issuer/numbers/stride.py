@@ -1,7 +1,7 @@
-"""Strides: several sites with separate stores issue numbers of one series. With stride n, each site has every n-th.
+"""Strides: several sites with separate stores share one series. With stride n, each site issues every n-th number.
 
-Example with two sites and stride 2: offset 1 gives 1, 3, 5, and offset 2 gives 2, 4, 6. A piece defines the stride from
-a counter value on. A change never affects counter values that were reserved before it.
+Example with two sites and stride 2: offset 1 gives 1, 3, 5, and offset 2 gives 2, 4, 6. If the stride changes, counter
+values that were already reserved keep their numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StrideSpan:
 
 
 class Strides:
-    """The pieces of a tag, in increasing order. Counter values below the first piece are not changed."""
+    """The stride of a tag, and its earlier strides. Counter values below the first StrideSpan are not changed."""
 
     __slots__ = ("_firsts", "_starts", "pieces")
 
@@ -64,7 +64,7 @@ class Strides:
         raise NotDecodable(f"{value} is not a number of the tag: {why}", value=value)
 
     def highest(self, limit: int) -> int:
-        """Return the highest counter value whose number is at most `limit`. 0 if there is none."""
+        """Return the highest counter value with a number up to `limit`. 0 if there is none."""
         which = bisect_right(self._firsts, limit) - 1
         following = self._starts[which + 1] - 1 if which + 1 < len(self._starts) else HIGHEST
         if which < 0:
@@ -74,7 +74,7 @@ class Strides:
 
 
 def checked(stride: object, offset: object) -> tuple[int, int]:
-    """Return both. Raises SchemeError if `stride` is not in 1..2^32, or `offset` not in 1..stride."""
+    """Return stride and offset. Raises SchemeError if `stride` is not in 1..2^32, or `offset` not in 1..stride."""
     if isinstance(stride, bool) or not isinstance(stride, int) or not 1 <= stride <= STRIDE_MOST:
         raise SchemeError(f"must be an integer in 1..2^32, not {brief(stride)}", setting=SETTING, value=stride)
     if isinstance(offset, bool) or not isinstance(offset, int) or not 1 <= offset <= stride:
@@ -87,12 +87,12 @@ def checked(stride: object, offset: object) -> tuple[int, int]:
 def changed(
     pieces: Sequence[StrideSpan], max: int, stride: int, offset: int, *, above: object = None
 ) -> tuple[StrideSpan, ...]:
-    """Return the pieces after a change of the stride. `max`: highest counter value that is reserved.
+    """Return the spans of a tag after a change of its stride. `max`: highest counter value that is reserved.
 
     The next number is the lowest one with the new offset that is above all issued numbers and above `above`. Sites do
     not change their stride at the same moment. Until all have changed, one site could issue a number with the old
-    stride and another site the same number with the new stride. So all sites need the same `above`, and none may have
-    reached it. Raises SchemeError if this site has passed it, or if a setting is out of its range.
+    stride and another site the same number with the new stride. So give all sites the same `above`, a number that no
+    site has reached yet. Raises SchemeError if this site has passed `above`, or if a setting is out of its range.
     """
     checked(stride, offset)
     kept = tuple(piece for piece in pieces if piece.start <= max)

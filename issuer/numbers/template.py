@@ -1,4 +1,4 @@
-"""Templates: they convert numbers into texts for documents, and such texts back into numbers.
+"""Templates convert numbers into texts for documents, such as invoice numbers, and these texts back into numbers.
 
     BIZ{date:%y%m%d}-{seq:06d}{check}     BIZ261121-0047116
 
@@ -24,7 +24,7 @@ from issuer.numbers import digits
 from issuer.numbers.dates import CODES, day, tells
 from issuer_persistence.records import HIGHEST, is_number
 
-#: Most characters of a template, of a text, and of a key.
+#: Maximum number of characters of a format, of a text to parse, and of a restart key.
 TEMPLATE_MOST = 200
 TEXT_MOST = 1000
 KEY_MOST = 256
@@ -58,12 +58,12 @@ class Part:
 
     @property
     def varies(self) -> bool:
-        """Whether its width is not fixed."""
+        """Whether the number of characters is not fixed."""
         return self.width == 0
 
     @property
     def signs(self) -> str:
-        """All characters that it can contain. Not for keys."""
+        """All characters that this part of a text can contain. Do not use it for keys, which can contain any."""
         return self.text if self.kind == "text" else self.base.readable
 
     @property
@@ -77,7 +77,7 @@ class Part:
         return min(HIGHEST, self.base.size**self.width - 1) if self.width else HIGHEST
 
     def pattern(self, date: dt.date | None) -> str:
-        """Return its part of a pattern for the operator %. Parts of the date are filled in."""
+        """Return a pattern for the operator %, such as "%(seq)06d". A date code becomes the digits of the date."""
         if self.kind == "text":
             return self.text.replace("%", "%%")
         if date is not None and self.kind in CODES:
@@ -89,7 +89,7 @@ class Part:
         return self.kind in {"seq", "shard"} and self.base is digits.DECIMAL
 
     def shown(self, number: int | None) -> int | str:
-        """Return the value for the pattern. Raises FormatOverflow if the number does not fit."""
+        """Return the value for the operator %. Raises FormatOverflow if the number has too many digits."""
         if number is None or not is_number(number):
             raise InvalidArgument(f"{self.kind} must be an integer in 0..2^63-1, not {brief(number)}", value=number)
         if number > self.most:
@@ -97,7 +97,7 @@ class Part:
         return number if self._is_decimal else self.base.encode(number, self.width)
 
     def write(self, number: int) -> str:
-        """Return the number as text. Raises FormatOverflow if it does not fit."""
+        """Return the number as text. Raises FormatOverflow if it has too many digits."""
         return self.pattern(None) % {self.kind: self.shown(number)}
 
     def read(self, piece: str, text: str) -> int:
@@ -110,7 +110,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The parts of a text. `date`: first day with these `codes`, None if they have no year."""
+    """The parts of a text. `codes`: number of each date code. `date`: first day that matches, None without a year."""
 
     seq: int
     date: dt.date | None = None
@@ -120,7 +120,7 @@ class Parsed:
 
 
 class Template:
-    """A template. Raises SchemeError if it is invalid, or if its texts could not be parsed."""
+    """A parsed format. Raises SchemeError if the format is invalid, or if its texts could not be parsed."""
 
     __slots__ = ("_chunks", "_parts", "_pattern", "_ready", "_stop", "_written", "codes", "fields", "text")
 
@@ -134,7 +134,7 @@ class Template:
         self._pattern = re.compile("".join(f"({_regex(part, self._stop)})" for part in self._parts))
         self._written = [(part.kind, part) for part in self._parts if part.kind in ("seq", "shard")]
         self._chunks = tuple(_chunks(self._parts))
-        # The pattern for the last date. The next number mostly has the same date.
+        # Patterns for the date of the last text. The next text mostly has the same date.
         self._ready: tuple[dt.date | None, list[tuple[str, Check | None]]] | None = None
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Template:
     def format(self, *, seq: int, date: dt.date | None = None, shard: int | None = None, key: str | None = None) -> str:
         """Return the text. Only the values that the template contains are needed.
 
-        Raises FormatOverflow if a number does not fit. Raises InvalidArgument if a value is missing or invalid.
+        Raises FormatOverflow if a number has too many digits, InvalidArgument if a value is missing or invalid.
         """
         ready = self._ready
         if ready is None or ready[0] != date:
@@ -197,10 +197,7 @@ class Template:
         return shown
 
     def shows_period(self, restart: str) -> bool:
-        """Return True if its date differs between any two periods of this kind, such as "daily".
-
-        Otherwise the same texts would be issued in each period.
-        """
+        """Return True if texts of different periods always differ. `restart`: kind of period, such as "daily"."""
         return tells(self.codes, restart)
 
     def _on(self, date: dt.date | None) -> list[tuple[str, Check | None]]:
@@ -310,8 +307,8 @@ def _check(text: str, parts: Sequence[Part]) -> None:
 def _stops(text: str, parts: Sequence[Part]) -> str | None:
     """Return the character that ends a key, "" if no character is needed, None if there is no key.
 
-    Between two fields without a fixed width, there must be a character that neither the first field nor the text before
-    it can contain. Otherwise the end of the first field is ambiguous: raises SchemeError.
+    Two fields without a fixed width need a character between them that the first field cannot contain. Otherwise it is
+    unclear where the first field ends: raises SchemeError.
     """
     stop: str | None = "" if any(part.kind == "key" for part in parts) else None
     varying = [place for place, part in enumerate(parts) if part.varies]
@@ -351,7 +348,7 @@ def _regex(part: Part, stop: str | None) -> str:
 
 
 def _chunks(parts: Sequence[Part]) -> Iterator[tuple[list[Part], Check | None]]:
-    """Split after each check, because it is computed from the text before it."""
+    """Split the parts after each check field, because check digits are computed from the text before them."""
     chunk: list[Part] = []
     for part in parts:
         if part.kind == "check":

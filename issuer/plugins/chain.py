@@ -17,7 +17,7 @@ AsyncDraw = Callable[[], Awaitable[list[int]]]
 
 
 class _Plugins:
-    """The part that Chain and AsyncChain have in common. False if there are no plugins."""
+    """Base class of Chain and AsyncChain. A chain without plugins is false."""
 
     _kinds: ClassVar[tuple[type, ...]]
     _tasks: ClassVar[bool]
@@ -28,7 +28,7 @@ class _Plugins:
             _check(plugin, self._kinds)
         if len({id(plugin) for plugin in ordered}) < len(ordered):
             raise ConfigurationError("a plugin is registered twice, so its hooks would run twice for each number")
-        #: Sorted by order. Plugins with the same order keep their sequence.
+        #: Sorted by their `order`. Plugins with the same `order` run in the order in which they were given.
         self.plugins = sorted(ordered, key=lambda plugin: plugin.order)
         self._sparing = Sparing()
         self._by_strategy: dict[str, Surroundings] = {}
@@ -41,7 +41,7 @@ class _Plugins:
 
     @property
     def strategies(self) -> frozenset[str]:
-        """Names of strategies in the plugins' `strategies`."""
+        """All names of strategies that the plugins are limited to."""
         return frozenset(name for plugin in self.plugins for name in plugin.strategies or ())
 
     def changes(self, strategy: str) -> bool:
@@ -72,7 +72,7 @@ class Chain(_Plugins):
     def around(self, call: Call, draw: Draw) -> list[int]:
         """Call `before` of each plugin, then `draw`, then `after` of each plugin. Return the resulting numbers.
 
-        If `draw` raises an error, the numbers in its `drawn` also pass through the plugins.
+        If `draw` fails after it has drawn some numbers, `after` is called for the numbers in the error's `drawn`.
 
         Raises:
             Refused: A plugin rejected the call. `draw` was not called.

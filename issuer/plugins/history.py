@@ -17,10 +17,10 @@ from issuer.errors import InvalidArgument, brief
 from issuer.plugins.contract import Call, Plugin
 from issuer_persistence.records import HIGHEST, now_ms
 
-#: How many numbers a history remembers by default: 2 MB.
+#: Default number of records in a history. They take 2 MB.
 KEPT = 10_000
 
-#: The largest value of `kept`: 200 MB.
+#: Maximum number of records in a history. They take 200 MB.
 KEPT_MOST = 1_000_000
 
 _context: ContextVar[str] = ContextVar("issuer.plugins.history", default="")
@@ -48,7 +48,7 @@ def noted(context: str) -> Iterator[None]:
         _context.reset(token)
 
 
-#: A record in memory: at, tag, number, pid, caller, context. It takes a quarter of the memory of a Record.
+#: A record in memory: at, tag, number, pid, caller, context. This tuple takes a quarter of the memory of a Record.
 _Entry = tuple[int, str, int, int, str, str]
 
 
@@ -115,7 +115,7 @@ class History(Plugin):
         self._entries: deque[_Entry] = deque(maxlen=whole(kept, "kept", 1, KEPT_MOST))
 
     def after(self, call: Call, number: int) -> None:
-        """Record the number, and drop the oldest if there are too many.
+        """Record the number. If there are more than `kept` records, the oldest one is dropped.
 
         Args:
             call: The call for numbers.

@@ -23,7 +23,7 @@ T = TypeVar("T")
 #: A function that draws the numbers of a call, in a thread or a task.
 Draw = Callable[[], list[int]] | Callable[[], Awaitable[list[int]]]
 
-#: After this many numbers, other tasks of the event loop can run.
+#: After this many numbers of a call, other tasks of the event loop get a turn.
 TURN_EVERY = 100
 
 log = logging.getLogger("issuer.plugins")
@@ -62,7 +62,8 @@ class Surroundings:
             drawn = draw()
             numbers = await cast("Awaitable[list[int]]", drawn) if self._tasks else cast("list[int]", drawn)
         except IssuerError as error:
-            # The caller receives these numbers. Unchanged, one could be equal to the image of another number.
+            # The caller receives these numbers with the error. So they must be transformed, too: otherwise one could be
+            # equal to the transformed value of another number.
             if error.drawn:
                 error.drawn = (await self._changed(call, error.drawn))[0]
             raise
@@ -177,7 +178,7 @@ def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> in
 
 
 def _own(plugin: Plugin | AsyncPlugin, error: BaseException) -> Exception:
-    """Return the error of a hook. Raises it if it cancels the caller, or comes from a signal handler."""
+    """Return the error of a hook. Raises the error if it cancels the caller, or comes from a signal handler."""
     if isinstance(error, Exception):
         raise_interrupt(error)
         return error

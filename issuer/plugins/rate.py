@@ -33,7 +33,7 @@ class Rates:
 
 
 class _Ring:
-    """Counters for slices of time. There is one slice more than in the window, because the oldest counts partly."""
+    """Counters for slices of time. There is one more than a window has, because the oldest slice counts in part."""
 
     __slots__ = ("_counts", "_slices", "_width")
 
@@ -41,7 +41,7 @@ class _Ring:
         """`width`: duration of a slice. `longest`: duration of the longest window. Both in seconds."""
         self._width = width
         size = round(longest / width) + 1
-        #: For each counter: the number of its slice, counted from time 0.
+        #: For each counter: the index of its slice of time, counted from time 0.
         self._slices = [-1] * size
         self._counts = [0] * size
 
@@ -72,7 +72,7 @@ class _Meter:
     __slots__ = ("_coarse", "_fine", "lock", "total")
 
     def __init__(self) -> None:
-        #: Re-entrant, because a signal handler can draw a number while this thread holds it.
+        #: The lock is re-entrant, because a signal handler can draw a number while this thread holds the lock.
         self.lock = threading.RLock()
         self.total = 0
         self._fine = _Ring(0.1, 1.0)
@@ -120,7 +120,7 @@ class Rate(Plugin):
         _living.add(self)
 
     def after_fork(self) -> None:
-        """Count from 0 in a forked child. Threads of the parent may hold the locks of the old counters."""
+        """Create new counters in a forked child, because threads of the parent may hold the locks of the old ones."""
         self._meters: dict[str, _Meter] = {}
 
     def after(self, call: Call, number: int) -> None:

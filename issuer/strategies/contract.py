@@ -132,8 +132,8 @@ class Context:
         tag: Name of the tag.
         options: Options from the tag's scheme.
         run: Function that runs steps of the core to their end, in a thread. Inside steps, use `yield from` instead.
-        flight: Function that returns a new flight. If several callers need the same work, one does it, and the others
-            wait on the flight.
+        flight: Function that returns a new Flight. If several callers need the same work, one does the work, and the
+            others wait on the Flight for the result.
         prefix: Start of Redis keys.
         redis: True if the issuer has Redis.
         timeout: Default timeout of a call, in seconds.
@@ -234,7 +234,7 @@ class Strategy:
         yield
 
     def found(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Do the work for a new tag. It is called if this process created the tag and it never existed before."""
+        """Do the work for a new tag. It is called if this process created the tag, and no tag had this name before."""
         return
         yield
 

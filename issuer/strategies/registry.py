@@ -27,7 +27,7 @@ GROUP = "issuer.strategies"
 #: Returns a strategy for one tag of one issuer. It can be a subclass of Strategy.
 Factory = Callable[[Context], Strategy]
 
-#: The tag's counter. The issuer serves it without a Strategy.
+#: The strategy of a tag that uses its counter. The issuer serves such tags without a Strategy object.
 SEGMENT = "segment"
 SNOWFLAKE = "snowflake"
 

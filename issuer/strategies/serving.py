@@ -26,7 +26,7 @@ log = logging.getLogger("issuer.strategies")
 
 
 class StrategyRunner:
-    """Serves a tag from its strategy. All methods except `ready` return steps, which are run like those of the core.
+    """Serves a tag from its strategy. Methods with a deadline return steps (see core/steps.py), which a driver runs.
 
     In a forked child it starts again, with a new strategy object from the same factory.
     """
@@ -36,7 +36,7 @@ class StrategyRunner:
         self._name = name
         self._context = context
         self._closed = False
-        #: Whether its resources were released, or are being released.
+        #: Whether the strategy's resources were released, or are being released.
         self.left = False
         self._begin()
         _living.add(self)
@@ -45,7 +45,7 @@ class StrategyRunner:
         self.strategy = make(self._name, self._context)
         self._prepared = False
         self._preparing = SingleFlight(self._context.flight)
-        #: Held by the thread that is in a blocking method of the strategy.
+        #: Lock that a thread holds while it is in a blocking method of the strategy.
         self._turn = threading.Lock()
         self._highest = 0
         self._noting = threading.Lock()
@@ -124,7 +124,7 @@ class StrategyRunner:
             ) from error
 
     def _in_turn(self, deadline: Deadline, step: Ask) -> Ask:
-        """Return the same request, for one thread at a time."""
+        """Return a request that does the same work, but in one thread at a time."""
         turn = self._turn
 
         def asked(store: Store, seconds: float) -> object:
@@ -165,7 +165,7 @@ class StrategyRunner:
 
     def after_fork(self) -> None:
         """Drop the parent's strategy, and create a new one."""
-        # The old strategy first: it could repeat numbers.
+        # Stop the old strategy first: it could issue the parent's numbers again.
         try:
             self.strategy.after_fork()
         except Exception:

@@ -1,9 +1,9 @@
 """Shows machine numbers to operators, and sets them aside after a clock was far ahead.
 
-No process may use a timestamp twice. So a process with a machine number that was used with future timestamps must wait
-until that time has passed. Setting it aside does not free these timestamps: it removes the holder's name and lease, so
-that the process gets another machine number. The timestamps remain recorded. No process takes the old number until they
-have passed, unless no other number is left.
+No timestamp may be used twice with one machine number. So if a clock was far ahead, the process would have to wait
+until its last timestamp has passed. Setting the machine number aside removes the holder's name and lease, so the
+process gets another machine number. The timestamps stay recorded: until they have passed, a process gets the old
+machine number only if no other one is left.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
 
 
 def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
-    """Set aside the machine numbers with a time in the future, and return them. It can be called again."""
+    """Set aside all machine numbers that were used with future timestamps, and return them. It can be called again."""
     options = _options(record)
     found = yield from look(record, prefix)
     shared = shared_namespace(options)
@@ -145,7 +145,7 @@ def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[Machi
 
 
 def _machine(record: Tag) -> int:
-    """Return the machine number whose time the tag stores. In old records only the tag's name contains it."""
+    """Return the machine number of a tag that stores its timestamps. In old records only the name has the number."""
     return int(record.scheme.get(MACHINE, record.tag.rpartition("-")[2]))
 
 

@@ -29,7 +29,7 @@ class Properties:
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Take the lock, if this object does not have it. Raises ConfigurationError if another one has it."""
+        """Take the lock. Raises ConfigurationError if another process or another object has the lock."""
         if self._lock is not None:
             return
         try:
@@ -88,7 +88,7 @@ class Properties:
         self._check_lock()
 
     def _check_lock(self) -> None:
-        if self._lock is None:  # this process was stopped, and another may have the file
+        if self._lock is None:  # `unlock` was called, so another process may have the file
             raise LockLost(f"{self.path} is no longer locked by this process, so another process may use it")
         try:
             os.utime(self._lock)
@@ -105,7 +105,7 @@ class Properties:
 
     @property
     def identity(self) -> str:
-        """`device:inode` of the locked file, which a copy does not share. "" without the lock."""
+        """`device:inode` of the lock file. The lock file of a copied directory has another one. "" without the lock."""
         if self._lock is None:
             return ""
         found = os.fstat(self._lock)
@@ -118,7 +118,7 @@ class Properties:
             os.close(handle)
 
     def forget(self) -> None:
-        """Close the lock in a forked child. The parent keeps it, as closing a copy does not release it."""
+        """Close the lock file in a forked child. This does not release the lock, which the parent keeps."""
         with suppress(OSError):
             self.unlock()
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.strategies.options import Scalar, whole
 
-#: 63 bits: a number fits into a signed 64-bit integer.
+#: Maximum width of a number in bits, so that it fits into a signed 64-bit integer.
 MOST_BITS = 63
 
 #: 2020-01-01, in ms since 1970.

@@ -1,4 +1,4 @@
-"""Machine numbers in files of a host: fixed ones, and copies of leased ones."""
+"""Files on a host for machine numbers: for numbers that an operator sets, and for copies of leases in Redis."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock, LeasedMac
 
 log = logging.getLogger("issuer.strategies")
 
-#: The ceiling in a file is this many ms in the future. After a kill, a restart waits for at most that long.
+#: A file has a ceiling: the highest timestamp that the process may use. It is up to this many ms in the future. If the
+#: process is killed, the next one waits for at most this time.
 AHEAD = 3000
 
-#: The ceiling is written again after this many seconds.
+#: A higher ceiling is written to the file after this many seconds.
 WRITE_AFTER = 1.0
 
 
 class FixedMachine(Machines):
-    """A fixed machine number of this process. A file has its last timestamp, and locks out other processes.
+    """A machine number that an operator has set for this process. A file has its last timestamp.
 
-    Only processes of the same host are locked out. The same number on another host is not detected.
+    A lock on the file keeps out other processes of this host. The same number on another host is not detected.
     """
 
     def __init__(self, machine: int, path: Path, *, clock: Clock) -> None:
-        """`path`: file of this machine number in its namespace."""
+        """`path`: file for this machine number."""
         self._machine = machine
         self._file = Properties(path)
         self._clock = clock
@@ -41,7 +42,8 @@ class FixedMachine(Machines):
         self._file.lock()
         try:
             last = whole(self._file.read(), "last", self._file.path) or 0
-            # At least the current time: if the file was lost, the process before may have used this millisecond.
+            # Use only timestamps after the current time. If the file was lost, an earlier process may have used this
+            # millisecond.
             floor = max(last, self._clock.ms())
             return self._written(floor, floor)
         except BaseException:
@@ -49,13 +51,13 @@ class FixedMachine(Machines):
             raise
 
     def _written(self, floor: int, before: int) -> Tenure:
-        # Never below the ceiling before, as numbers up to it may exist: the clock may have been set back.
+        # Numbers up to the old ceiling may exist. So the ceiling never falls, even if the clock was set back.
         ceiling = max(before, self._clock.ms() + AHEAD)
         self._file.write({"machineId": self._machine, "last": ceiling})
         return Tenure(self._machine, floor, ceiling, due=self._clock.elapsed() + WRITE_AFTER)
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Raise the ceiling, first in the file. None if the lock is lost: another process may use the number."""
+        """Raise the ceiling, first in the file. Return None if the lock is lost: another process may use the number."""
         return (yield from blocking(lambda: self._renewed(tenure)))
 
     def _renewed(self, tenure: Tenure) -> Tenure | None:
@@ -85,9 +87,10 @@ class FixedMachine(Machines):
 class Copied(LeasedMachines):
     """A machine number leased in Redis, with a copy in a file, so that a restarted process can keep it.
 
-    If Redis is down, the copy is valid only while no other process can have the lease: within the same boot of this
-    machine, and for the duration of a lease after the last renewal was sent, on a clock that cannot be set. So the
-    lease is never returned. After an orderly stop it waits for the next process of this name, or expires.
+    If Redis is down, the copy is valid only while no other process can have the lease: until the duration of a lease
+    has passed since the last renewal was sent. The clock for this cannot be set, and begins again at each boot, so the
+    copy is valid for one boot only. An orderly stop does not return the lease: the next process of this name takes it
+    over, or it expires.
     """
 
     def __init__(
@@ -116,15 +119,15 @@ class Copied(LeasedMachines):
         return (yield from self._either(super().claim()))
 
     def found(self) -> Steps[Tenure | None]:
-        """Lease the first number of a namespace that only this tag has."""
+        """Lease the first machine number of a new tag. If the tag shares a namespace, return None."""
         return (yield from self._either(super()._claim(1))) if self._own else None
 
     def _either(self, claim: Steps[Tenure]) -> Steps[Tenure]:
         try:
             yield from blocking(self._file.lock)
         except ConfigurationError as error:
-            # Another process of the same name, or the parent of a forked child, has the file. Both have their own
-            # numbers.
+            # Another process of the same name, or the parent of this forked child, has the file. So this process leases
+            # another machine number, without a file.
             log.info("leasing a machine number without a local copy of its last timestamp: %s", error)
             self._copies = False
             return (yield from claim)
@@ -140,14 +143,14 @@ class Copied(LeasedMachines):
             raise
 
     def _resumed(self, known: Mapping[str, str]) -> Steps[Tenure | None]:
-        """Return the tenure in the file, if it still belongs to this process."""
+        """Return the machine number in the file as a tenure, if this process can still use it."""
         path = self._file.path
         machine, last, ceiling = (whole(known, name, path) for name in ("machineId", "last", "ceiling"))
         renewed, lease = whole(known, "renewed", path), whole(known, "lease", path)
         token = known.get("token", "")
         self._former = machine if machine in self._numbers else None
-        # Reject a copy from another machine or a clone, from another store, or in a copied directory. Beside the
-        # original directory's lock another process may use the number (seen: 103 300 repeats in 259 950 numbers).
+        # Reject a file from another machine, from a clone, from another store, or in a copied directory: a process with
+        # the original directory may use the same number (measured: 103 300 repeats in 259 950 numbers).
         if not self._boot or known.get("boot") != self._boot or known.get("store") != self._store:
             return None
         if known.get("lock") != self._file.identity:
@@ -191,14 +194,14 @@ class Copied(LeasedMachines):
         try:
             return (yield from blocking(lambda: self._written(floor, max(floor, tenure.ceiling))))
         except LockLost as error:
-            # Another process may have resumed the lease with the file's token.
+            # The lock was lost, so another process may have continued the lease with the file's token.
             log.warning("%s", error)
             self._file.unlock()
             return None
 
     def _written(self, floor: int, before: int) -> Tenure:
         leased = self._leased
-        # `before` may be above the leased time if the clock is far behind. Then nothing is issued.
+        # If the clock is far behind, `before` may be above the ceiling of the lease. Then no number is issued.
         ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
         self._write(ceiling)
         return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)
@@ -217,10 +220,10 @@ class Copied(LeasedMachines):
         self._file.write(properties)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Record the last timestamp used. The lease stays for the next process of this name, and expires by itself.
+        """Record the last timestamp used. Leave the lease to the next process of this name, or until it expires.
 
-        If it were returned, another process could get the number at once, which the file would not show while Redis is
-        down.
+        If the lease were returned, another process could get the number at once. While Redis is down, the next process
+        of this name would not notice that.
         """
         if not self._copies:
             yield from super().release(tenure, used)

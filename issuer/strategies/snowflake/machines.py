@@ -1,12 +1,12 @@
 """Machine numbers: how a process gets one, for how long, and for which timestamps.
 
-A *tenure* is the use of a machine number by one holder, who uses only timestamps above its floor and up to its ceiling.
-The ceiling is stored in Redis or in a file before it is used, and becomes the floor of the next holder. So two tenures
-of one number never share a timestamp, even if clocks are wrong or processes are paused.
+A *tenure* is the use of a machine number by one process, the holder. It has a floor and a ceiling: the holder uses only
+timestamps above the floor and up to the ceiling. The ceiling is stored in Redis or in a file before it is used, and
+becomes the floor of the next holder. So two tenures of one number never share a timestamp, even if clocks are wrong or
+processes are paused.
 
-Redis can lose the ceiling in a failover to a replica that lags. So in each new term of a master, no claim is granted
-until all leases of the old term are over. A holder stops when its lease is over by its own clock. Renewals continue
-meanwhile.
+In a failover to a replica that lags, Redis can lose the ceiling. So after a failover, machine numbers are leased again
+only when all old leases are over. A holder stops when its lease is over by its own clock. Renewals continue meanwhile.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ log = logging.getLogger("issuer.strategies")
 #: Duration of a lease in seconds.
 LEASE = 30.0
 
-#: How much clocks may differ, and how long an expired number is not leased again, in seconds. An isolated master
-#: continues for up to 10 s, with Redis's `min-replicas-max-lag`.
+#: How much clocks may differ, in seconds. An expired machine number is not leased again for the same time, because an
+#: isolated Redis master continues for up to 10 s (its setting `min-replicas-max-lag`).
 MARGIN = 10.0
 
 #: A lease is renewed when a third of it has passed, so two renewals may fail.
 RENEW_AFTER = 1 / 3
 
-#: How many numbers are tried before the list of free ones is read again, and how often it is read. A try fails if
-#: another process takes the number first.
+#: How many free machine numbers are tried before their list is read again. A try fails if another process is faster.
 TRIES = 16
+#: How many times the list is read before the claim fails.
 ROUNDS = 32
 
 
@@ -58,7 +58,7 @@ def _elapsed() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks. `wall`: ns since 1970. `elapsed`: seconds, also while the machine sleeps."""
+    """The clocks of a process. `wall`: ns since 1970. `elapsed`: seconds, which also count while the machine sleeps."""
 
     wall: Callable[[], int] = time.time_ns
     elapsed: Callable[[], float] = _elapsed
@@ -72,7 +72,7 @@ class Clock:
 class Tenure:
     """A machine number of this process. Use timestamps above `floor` and up to `ceiling`, in ms since 1970.
 
-    `until`: end of the tenure. `due`: when to renew it. Both by the `elapsed` clock.
+    `until`: end of the use. `due`: time of the next renewal. Both are times of `Clock.elapsed`.
     """
 
     machine: int
@@ -91,11 +91,11 @@ class Machines(ABC):
 
     @abstractmethod
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Return the tenure with a higher ceiling. None if the number was lost. Raises an error if that is unknown."""
+        """Return the tenure with a higher ceiling. None if the number was lost. If that is unknown, raise an error."""
 
     @abstractmethod
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Return the number. `used`: the last timestamp used."""
+        """Release the machine number for other processes. `used`: the last timestamp used."""
 
     def found(self) -> Steps[Tenure | None]:
         """Get the first number of a new namespace, without waiting for earlier leases. None if not supported."""
@@ -121,7 +121,7 @@ class LeasedMachines(Machines):
         margin: float = MARGIN,
         own: bool = False,
     ) -> None:
-        """`key`: key of the hash. `numbers`: numbers to choose from. `own`: no other tag uses the hash."""
+        """`key`: Redis key of the hash. `numbers`: numbers to choose from. `own`: whether only this tag uses it."""
         self._key = key
         self._holder = holder
         self._numbers = numbers
@@ -130,17 +130,17 @@ class LeasedMachines(Machines):
         self._margin = margin
         self._own = own
         self._token = ""
-        #: The number of the previous process, if the file has it.
+        #: Machine number of the previous process, if a file has it (see Copied).
         self._former: int | None = None
         #: Id of the store, once known. It never changes.
         self._store = ""
 
     def claim(self) -> Steps[Tenure]:
-        """Lease a number: the one that this holder had last if it is free, otherwise any other."""
+        """Lease a machine number: if it is free, the number that this holder had last, otherwise any other."""
         return (yield from self._claim(0))
 
     def found(self) -> Steps[Tenure | None]:
-        """Lease the first number of a new tag with its own namespace, for which no lease can have been lost."""
+        """Lease the first machine number of a new tag at once. If the tag shares a namespace, return None."""
         return (yield from self._claim(1)) if self._own else None
 
     def _claim(self, first: int) -> Steps[Tenure]:
@@ -191,7 +191,7 @@ class LeasedMachines(Machines):
         return None, soonest
 
     def _left(self, shown: Mapping[int, Machine]) -> list[int]:
-        """Return the number that the previous process of this name has left, if Redis still shows it as its holder."""
+        """Return [number] of the previous process with this name, if Redis still shows this holder. Otherwise []."""
         known = None if self._former is None else shown.get(self._former)
         return [self._former] if self._former is not None and known and known.holder == self._holder else []
 
@@ -199,7 +199,7 @@ class LeasedMachines(Machines):
         self._store = self._store or (yield from ask(lambda store, timeout: store.made_id(timeout=timeout)))
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease. It counts from before the request is sent, so it ends here before it ends in Redis."""
+        """Renew the lease. Its time counts from before the request, so it ends here earlier than in Redis."""
         return (yield from self._renew(tenure, self._token))
 
     def _renew(self, tenure: Tenure, token: str) -> Steps[Tenure | None]:
@@ -256,9 +256,9 @@ class LeasedMachines(Machines):
 
 
 def mixed(numbers: Sequence[int]) -> Iterator[int]:
-    """Yield the numbers in random order, each once, without a list: there may be millions.
+    """Yield each number once, in random order. No list is made, because there may be millions of numbers.
 
-    So processes that start at the same time do not all try the same number.
+    The order is random so that processes that start at the same time do not all try the same number.
     """
     size = len(numbers)
     at, step = random.randrange(size), random.randint(1, size)  # noqa: S311 - not secret
@@ -290,13 +290,13 @@ def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soo
 
 
 def _silent(numbers: Sequence[int], shown: Mapping[int, Machine]) -> list[int]:
-    """Return the TRIES numbers whose leases end first or have ended."""
+    """Return at most TRIES numbers, sorted by the end of their leases, the earliest first."""
     held = [number for number in shown if number in numbers]
     return heapq.nsmallest(TRIES, held, key=lambda number: shown[number].lapses)
 
 
 def ordinal(hostname: str | None = None) -> int:
-    """Return the number at the end of the host name, such as orders-3 in a StatefulSet. Raises ConfigurationError."""
+    """Return the number at the end of the host name: 3 for pod orders-3 of a StatefulSet. Raises ConfigurationError."""
     name = hostname if hostname is not None else socket.gethostname()
     found = re.search(r"-(\d{1,9})$", name.partition(".")[0])
     if found is None:

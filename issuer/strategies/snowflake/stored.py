@@ -1,4 +1,4 @@
-"""Machine numbers from the store: each is a tag that counts time, and a tenure is a reservation of its numbers."""
+"""Machine numbers from the store. Each one has a tag with timestamps as numbers. Processes reserve these timestamps."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from issuer_persistence.errors import TagPresent
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag, TagChanges, TagSettings
 
-#: How much time is reserved at once, in seconds. It is longer than a lease in Redis, as each renewal creates a ledger
-#: entry: 432 a day and process. After a kill, the number stays blocked for that long.
+#: How much time is reserved at once, in seconds. It is longer than a lease in Redis, because each renewal adds an entry
+#: to the store's ledger: 432 a day for each process. After a kill, the machine number stays blocked for this time.
 LEASE = 600.0
 
 _GIVEN_BACK = "; given back by "
 
-#: How many ledger entries are searched for a time. Entries whose numbers were all returned may come first.
+#: How many ledger entries are read to find the one with a timestamp. Before it, there can be entries without numbers,
+#: because all their numbers were returned.
 LOOKED_AT = 50
 
-#: If a number was used up to this many ms in the future, it is waited for: clocks of hosts always differ a little.
+#: A machine number can be claimed if its last timestamp is at most this many ms in the future. The process waits for
+#: this time: clocks of hosts always differ a little.
 NEAR = 200
 
 
@@ -56,24 +58,24 @@ class Stored(Machines):
         self._numbers = numbers
         self._clock = clock
         self._lease = round(lease * 1000)
-        #: The time of the current tenure: contiguous reservations, oldest first.
+        #: Reservations of timestamps that this process can use, without gaps between them, oldest first.
         self._held: list[Reservation] = []
 
     def claim(self) -> Steps[Tenure]:
-        """Reserve time of a number whose reserved time has passed: this holder's usual number, otherwise any."""
+        """Claim a machine number without reserved time in the future: this holder's usual number, otherwise any."""
         yield from self._check_clock()
         soonest = self._lease
         for number in _candidates(self._numbers, self._holder):
             sent = self._clock.elapsed()
             record = yield from self._record(number)
             ahead = record.max - self._clock.ms()
-            # The previous process of this name has returned it, and it is still in the future: the clock is behind.
-            # Wait for it, as another number would hide the problem.
+            # True if the previous process of this name has returned this number. If its last timestamp is still in the
+            # future, the clock is behind. Then wait: another number would hide the problem.
             ours = record.description == self._left(record.max)
             if ahead <= NEAR or ours:
                 now = self._clock.ms()
                 yield from self._raised(number, now)
-                # If two processes get this far, the second one gets the time after the first one's.
+                # If two processes reserve time for this number, the second one gets the time after that of the first.
                 held = yield from self._reserved(number, now, self._lease)
                 ahead = held.low - self._clock.ms()
                 if ahead <= NEAR or (ours and held.low == record.max):
@@ -88,12 +90,12 @@ class Stored(Machines):
         )
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Reserve more time. None if another process has reserved in between: it has the number now."""
+        """Reserve more time. Return None if another process has reserved time since: it has the machine number now."""
         yield from self._check_clock()
         sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
         if ceiling <= tenure.ceiling:  # the clock was set back
             return self._tenure(tenure.machine, tenure.floor, tenure.ceiling, sent)
-        if not self._held:  # returned meanwhile, which lowered the counter: the store is not behind
+        if not self._held:  # `release` has returned the time and so lowered the store's `max`
             return None
         held = yield from self._reserved(tenure.machine, tenure.ceiling, ceiling - tenure.ceiling)
         if held.low != tenure.ceiling:
@@ -150,7 +152,7 @@ class Stored(Machines):
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _raised(self, number: int, to: int) -> Steps[None]:
-        """Skip the time that has passed since a process had the number."""
+        """Skip the time up to `to`, in which no process had the machine number."""
         yield from ask(
             lambda store, timeout: store.configure(
                 _tag(self._namespace, number), TagChanges(raise_to=to), timeout=timeout
@@ -158,7 +160,7 @@ class Stored(Machines):
         )
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
-        """Reserve n ms above all reservations. Raises StoreBehind if they would not reach beyond `above`."""
+        """Reserve n ms above all reservations. Raises StoreBehind if this would not be above `above`."""
         return (
             yield from direct.reserve(
                 _tag(self._namespace, number), seen=above, n=n, reason="machine", application=self._application
@@ -166,7 +168,7 @@ class Stored(Machines):
         )
 
     def _check_clock(self) -> Steps[None]:
-        """Reject a clock that is far ahead of the store's: the machine number would lose the time in between."""
+        """Raise NoMachineNumber if the clock is far ahead of the store's: the time in between would be lost."""
         theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
         ahead = 0.0 if theirs is None else (self._clock.ms() - theirs) / 1000
         if ahead > MARGIN:
@@ -187,7 +189,7 @@ def holder_of(record: Tag) -> str:
 
 
 def forget_holder(namespace: str, number: int) -> Steps[None]:
-    """Delete the name of the process that returned the machine number, so that it takes another one."""
+    """Delete the name of the process that returned the machine number, so that it can claim another number."""
     name = _tag(namespace, number)
     yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=TIMESTAMPS), timeout=timeout))
 
@@ -211,7 +213,7 @@ def _given_back(held: Sequence[Reservation], used: int) -> Steps[bool]:
 
 
 def _candidates(numbers: Sequence[int], holder: str) -> Iterator[int]:
-    """Yield all numbers: first the one that this holder always tries first, then the others in random order."""
+    """Yield all numbers: first this holder's usual number, which depends on its name, then the others at random."""
     usual = numbers[zlib.crc32(holder.encode()) % len(numbers)]
     yield usual
     yield from (number for number in mixed(numbers) if number != usual)

@@ -37,10 +37,10 @@ from issuer.times import lasting
 
 log = logging.getLogger("issuer.strategies")
 
-#: The options of a scheme: those of the layout, and
+#: The options of a snowflake tag: those of the layout, and
 #: - machine: source of the machine number: "redis", "store", "file", "ordinal" or "fixed"
 #: - namespace: tags with the same namespace share machine numbers. Default: the tag itself
-#: - lease: duration of a machine number's lease, 5..2592000 seconds. With a namespace only for "store"
+#: - lease: duration of a machine number's lease, 5..2592000 seconds. With a namespace it needs machine=store
 #: - max_wait: how long a call waits for a clock that went back, 0..60000 ms. If it is further behind, the call fails
 OPTIONS = (*layout_.OPTIONS, "machine", "namespace", "lease", "max_wait")
 
@@ -216,7 +216,7 @@ class Snowflake(Strategy):
         """Wait for the next millisecond, or for a clock that is slightly behind."""
         late = ns / 1e9 > deadline.left()
         if ns > _MS:
-            # A process that was killed leaves a ceiling up to AHEAD milliseconds in the future. Then the clock is fine.
+            # A killed process leaves a last timestamp up to AHEAD ms in the future. Then the clock is right.
             starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(
@@ -276,7 +276,7 @@ class Snowflake(Strategy):
         yield from self._once(self._obtain, lambda: self._closed or self._ticks.turn() != OVER, deadline)
         if self._closed:
             raise IssuerError(f"tag {self.context.tag!r}: this issuer is closed", tag=self.context.tag)
-        if self._ticks.turn() == OVER:  # a retry at once could loop without end
+        if self._ticks.turn() == OVER:  # without this error, retries could go on for ever
             raise NoMachineNumber(
                 f"tag {self.context.tag!r}: the lease of the machine number has expired already, because the clock "
                 "went ahead",
@@ -284,7 +284,7 @@ class Snowflake(Strategy):
             )
 
     def _obtain(self) -> Steps[None]:
-        """Renew the tenure, or begin a new one."""
+        """Renew the lease of the machine number, or claim another machine number."""
         before = self._ticks.tenure
         if before is not None:
             renewed = yield from self._machines.renew(before)
@@ -332,7 +332,7 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
     except InvalidArgument as error:
         raise ConfigurationError(f"option namespace must be a valid tag name: {error}") from error
     if "lease" in options and options.get("machine") != "store":
-        # If Redis was emptied, the first claim defines how long leases last. It must be the same for all tags.
+        # If Redis was emptied, the first claim of any tag sets how long old leases can last. So it is the same for all.
         raise ConfigurationError(
             f"option lease cannot be set for tags that share a namespace: it is {LEASE:g} s for all of them"
         )
@@ -340,7 +340,7 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
 
 
 def _file_name(name: str) -> str:
-    """Return the namespace as a part of a file name of at most 255 bytes. Long ones end with a digest."""
+    """Return the namespace as a part of a file name of at most 255 bytes. A long name is cut, and gets a digest."""
     quoted = quote(name, safe="")
     if len(quoted) <= LONGEST_NAME:
         return quoted

@@ -1,4 +1,4 @@
-"""The hot path of snowflake numbers: the clock, the tenure, and the numbers of the current millisecond."""
+"""The hot path of Snowflake numbers: it combines the clock, the machine number and a sequence for each millisecond."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from issuer.strategies.snowflake.layout import Layout
 from issuer.strategies.snowflake.machines import Clock, Tenure
 from issuer.times import utc
 
-#: Returned by `turn` if there is no tenure, or it is over.
+#: Result of `turn` if this process has no machine number, or its time has expired.
 OVER = -1
 
 _NS = 1_000_000
 
-#: A millisecond: its first ns, the first ns after it, and its remaining numbers.
+#: A millisecond: its first ns, the first ns after it, and an iterator over its remaining numbers.
 _Moment = tuple[int, int, Iterator[int]]
 
 
@@ -27,9 +27,9 @@ def _nothing() -> _Moment:
 class Ticks:
     """Makes numbers for any number of threads. It takes a lock only once per millisecond.
 
-    The current millisecond is replaced by one assignment, and its C iterator gives each number once. If a thread is
-    paused in between, it still gets a number of the millisecond that it has read. This is safe, because the ceiling
-    above that millisecond was stored before.
+    One assignment replaces the current millisecond. Its iterator is written in C, so threads never get the same number
+    from it. A paused thread can still take a number of an old millisecond. This is safe: the machine number was
+    reserved for that time.
     """
 
     __slots__ = ("_closed", "_elapsed", "_layout", "_lock", "_moment", "_now", "_used", "alarmed", "tenure")
@@ -40,7 +40,7 @@ class Ticks:
         self._elapsed = clock.elapsed
         self._lock = CallLock()
         self._moment = _nothing()
-        #: The last timestamp used, here or by an earlier holder; ms since 1970.
+        #: The last timestamp used, by this process or by an earlier holder of the machine number, in ms since 1970.
         self._used = 0
         self._closed = False
         self.tenure: Tenure | None = None
@@ -51,7 +51,7 @@ class Ticks:
         return self
 
     def __next__(self) -> int:
-        """Return a number of the current millisecond. StopIteration if the caller must wait, or needs a new tenure."""
+        """Return a number of the current millisecond. StopIteration: wait first, or claim a machine number."""
         begin, end, left = self._moment
         if begin <= self._now() < end:
             return next(left)
@@ -69,10 +69,10 @@ class Ticks:
         return list(islice(left, n))
 
     def turn(self) -> int:
-        """Advance to the current millisecond. Returns 0, the ns to wait for it, or OVER.
+        """Advance to the current millisecond. Return 0 if it has numbers, the ns to wait for the next one, or OVER.
 
-        If the wait is longer than a millisecond, the clock is behind. Raises ConfigurationError outside of the layout's
-        time.
+        If the wait is longer than a millisecond, the clock is behind. Raises ConfigurationError if the layout cannot
+        represent the time.
         """
         with self._lock.thread, self._lock.call():
             tenure = self.tenure
@@ -103,12 +103,12 @@ class Ticks:
 
     @property
     def fresh(self) -> bool:
-        """Whether no number above the tenure's floor was made yet."""
+        """Whether no number was made yet with the current machine number."""
         tenure = self.tenure
         return tenure is not None and self._used == tenure.floor
 
     def begin(self, tenure: Tenure) -> bool:
-        """Use this tenure from now on. False if it is too late."""
+        """Use this machine number from now on. Return False if `close` was called before."""
         with self._lock.thread, self._lock.call():
             if self._closed:
                 return False
@@ -127,7 +127,7 @@ class Ticks:
             self._moment = _nothing()
 
     def close(self) -> tuple[Tenure | None, int]:
-        """Stop making numbers for ever. Returns the tenure and the last timestamp used."""
+        """Stop making numbers for ever. Return the machine number's tenure and the last timestamp used."""
         with self._lock.thread, self._lock.call():
             self._closed = True
             tenure, self.tenure = self.tenure, None
