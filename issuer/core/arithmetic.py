@@ -8,10 +8,10 @@ from issuer_persistence.ledger import LedgerEntry
 
 
 def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
-    """Return the numbers used per second, estimated from reservations (newest first). None if there are fewer than two.
+    """Return the numbers used per second, estimated from reservations, newest first. None for fewer than two of them.
 
-    When a segment is reserved, the one before it is about used up. If the newest reservation is older than the average
-    interval at `now` (ms since 1970), the excess counts as time without use.
+    When a segment is reserved, the one before it is about used up. If at `now` (ms since 1970) the newest reservation
+    is older than the average interval between two, the additional time counts as time without use.
     """
     if len(entries) < 2:  # noqa: PLR2004 - one interval has two ends
         return None
@@ -23,15 +23,15 @@ def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
     return used * 1000 / (span + quiet)
 
 
-#: FEW: a first segment and two more. BURST in ms: reservations over a longer time are more than a short burst.
+#: A rate needs at least FEW full segments, reserved over at least BURST ms. Within less time it may be only a burst.
 FEW, BURST = 3, 3000
 
 
 def conclusive(entries: Sequence[LedgerEntry], segment: int, most: int) -> bool:
-    """Whether the newest reservations of a tag, at most `most`, are enough to estimate the rate of use.
+    """Whether these newest reservations of a tag, at most `most`, are enough to estimate its rate of use.
 
-    Smaller ones than `segment` are ignored, as a part of them was returned. `most` full segments in a row are always
-    enough, even if they took less than BURST.
+    A reservation of fewer than `segment` numbers is ignored, because a part of it was returned. If all `most`
+    reservations are full segments, they are always enough, even if they took less than BURST.
     """
     whole = [entry for entry in entries if entry.high - entry.low >= segment]
     return len(whole) >= FEW and (whole[0].time - whole[-1].time >= BURST or len(whole) == most)

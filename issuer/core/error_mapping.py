@@ -59,7 +59,7 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
 def refused(
     reply: Drawn | DrawnOnce | Leased | GivenBack | Opened | Loaded | Floored, tag: str, key: str, store: str = ""
 ) -> IssuerError:
-    """Return the error for a reply that a retry cannot change: notmaster, otherstore or corrupt."""
+    """Return the error for the reply notmaster, otherstore or corrupt: a retry would get the same one."""
     if reply.status == "notmaster":
         return FenceError(
             "this Redis is not a master, so its numbers cannot be trusted: configure the address of the master", tag=tag
@@ -77,7 +77,7 @@ def corrupt(tag: str, key: str) -> CorruptState:
 
 
 def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:
-    """Return the error for a hash of machine numbers that belongs to another store. ForeignHash is for tags."""
+    """Return the error for a hash of machine numbers that belongs to another store. For tags it is ForeignHash."""
     return ConfigurationError(
         f"Redis key {key} belongs to another store (id {theirs}, this one is {ours}): two stores on one "
         "prefix would issue the same numbers; configure another prefix for each store"

@@ -306,7 +306,7 @@ Emit = Callable[[Event], None]
 
 
 def unobserved(event: Event) -> None:
-    """Deliver the event to no observer."""
+    """Ignore the event: used where there are no observers."""
 
 
 class Observers:
@@ -320,7 +320,7 @@ class Observers:
         self._sparing = Sparing()
 
     def call_periodic(self, *, at_once: bool = False) -> None:
-        """Call the functions of `add_periodic`: before each sweep over the tags in use, and when the issuer closes.
+        """Call the functions of `add_periodic`: before each check of the tags in use, and when the issuer closes.
 
         `at_once`: True if the issuer closes, or has closed.
         """
@@ -332,9 +332,9 @@ class Observers:
                 self._sparing.say(log.error, "", (id(call), type(error)), "observer %r failed", call, error=error)
 
     def add_periodic(self, call: Callable[[bool], object]) -> None:
-        """Call a function about once a second while tags are in use, in the thread or task that sweeps.
+        """Call a function about once a second while tags are in use, in the thread or task that checks the tags.
 
-        The function receives `at_once`, see call_periodic.
+        The function receives the argument `at_once` of `call_periodic`.
         """
         self._rounds = (*self._rounds, call)
 
@@ -361,7 +361,7 @@ extension_log = logging.getLogger("issuer.extension")
 _LOSSES = {"empty": "Redis has lost its data", "fenced": "Redis failed over, was restarted or went back in time"}
 _FAILED = {"fetch": "no segment or lease fetched", "check": "leases not checked", "rejoin": "Redis is still down"}
 
-#: The events that are logged: level, text after the tag, and values of the text (names of attributes, or functions).
+#: The events that are logged: level, text after the tag, and values in the text, as attribute names or functions.
 LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], ...]]] = {
     SegmentLoaded: (
         INFO,
@@ -413,7 +413,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
 def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
     """Return the level, the text and the text's values for the event. None if it is not logged."""
     line = LINES.get(type(event))
-    if line is None or not getattr(event, "scheduled", True):  # without a scheduler callers get the store's error
+    if line is None or not getattr(event, "scheduled", True):  # else the caller gets the store's error
         return None
     level, text, *values = line
     said = (getattr(event, each) if isinstance(each, str) else each(event) for each in values)
@@ -421,7 +421,7 @@ def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
 
 
 def log_event(event: Event) -> None:
-    """Log the event if LINES has its kind."""
+    """Log the event, if LINES has a text for it."""
     known = LINES.get(type(event))
     if known is not None and extension_log.isEnabledFor(known[0]) and (line := line_of(event)) is not None:
         level, text, values = line

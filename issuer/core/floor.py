@@ -1,4 +1,4 @@
-"""Makes Redis and the store skip numbers for ever: floor, delete, raise. The store is changed first, then Redis."""
+"""Makes Redis and the store skip numbers for ever, to raise or delete a tag. The store is changed first, then Redis."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 def delete(tag: str, key: str | None) -> Steps[Tag]:
     """Mark the tag as deleted in the store, then have Redis skip all its numbers.
 
-    If Redis was unavailable, call it again: it then has Redis skip the numbers, and raises UnknownTag.
+    If Redis was unavailable, call this again. The second call makes Redis skip the numbers, then raises UnknownTag.
     """
     before = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if before is None:
         raise UnknownTag(tag)
     if key is not None:
-        # Detect a wrong type of key, or a Redis that is down, before anything is changed.
+        # If the key has a wrong type, or Redis is down, raise the error before anything is changed.
         yield from send(gateway.read_hash(key))
     tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     if key is not None:
@@ -49,10 +49,10 @@ def floor(
     scheme: str | None = None,
     until: int = HIGHEST,
 ) -> Steps[None]:
-    """Have Redis skip all numbers up to `at`, for ever. Higher numbers in the hash stay.
+    """Have Redis skip all numbers up to `at`, for ever. Higher numbers in the hash can still be drawn.
 
-    With `manner` "repair", a corrupt hash is replaced. `scheme` is the id of the tag's scheme from now on, and `until`
-    is the end of its period, see gateway.floor.
+    If `manner` is "repair", a corrupt hash is replaced. `scheme` is the new scheme id of the hash, and `until` the end
+    of its period, see gateway.floor.
     """
     floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
     if floored.status != "floored":

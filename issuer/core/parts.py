@@ -32,15 +32,15 @@ def of(record: Tag) -> Steps[list[str]]:
 
 
 def is_part(record: Tag, of_tag: str) -> bool:
-    """Whether the record was created as a part of `of_tag`. The name is no proof: users may create tags like it."""
+    """Whether the record was created as a part of `of_tag`. The name proves nothing: users may create such names."""
     return bool(record.scheme.get(PART_OF) == of_tag) and not is_machine(record)
 
 
 def is_machine(record: Tag) -> bool:
-    """Whether the record stores the timestamp of a machine number. Such a tag issues no numbers.
+    """Whether the tag issues no numbers, but stores the last timestamp of a machine number.
 
-    The name is no proof: a part of a keyed tag can be called `orders#machine-7` too. Old records have no MACHINE
-    setting and are recognised by their description.
+    The name proves nothing: a part of a keyed tag can also be named `orders#machine-7`. Old records without the setting
+    MACHINE are recognised by their description.
     """
     return MACHINE in record.scheme or (PART_OF in record.scheme and record.description.startswith(TIMESTAMPS))
 

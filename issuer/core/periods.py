@@ -29,8 +29,8 @@ _MONTHS_IN_YEAR = 12
 class Periods:
     """The periods of one kind in one time zone. Raises SchemeError.
 
-    A period begins when the clocks of the zone first show its first midnight or later. It stays the current one even if
-    the clocks are put back over midnight after that.
+    A period begins as soon as the clocks of the zone show midnight of its first day, or a later time. If they are then
+    put back over midnight, the new period stays the current one.
 
     Args:
         restart: "daily", "weekly" (ISO weeks, from Monday), "monthly" or "yearly".
@@ -56,8 +56,7 @@ class Periods:
             found = self.of((_EPOCH + ms * _MILLISECOND).astimezone(self._zone).date())
         except (OverflowError, ValueError):
             raise InvalidArgument(f"{ms} ms since 1970 is after the year 9999", value=ms) from None
-        # After clocks were put back over midnight they show the previous day for a while. The new period has begun
-        # anyway.
+        # Clocks that were put back over midnight show the previous day again. The new period has begun all the same.
         return found + 1 if self.end_ms(found) <= ms else found
 
     def of(self, day: date) -> int:
@@ -104,7 +103,7 @@ class Periods:
     def end_ms(self, index: int) -> int:
         """Return when the period ends and the next one begins, in milliseconds since 1970.
 
-        If clocks are changed, a day lasts 23 or 25 hours. It lasts 0 hours if the zone skipped the day.
+        If the clocks are changed, a day has 23 or 25 hours. A day that the zone skipped has 0 hours.
         """
         midnight = datetime.combine(self.begin(index + 1), datetime.min.time(), self._zone)
         # If clocks are put back over midnight, there are two midnights. The first one counts.
@@ -114,7 +113,7 @@ class Periods:
         return (moment - _EPOCH) // _MILLISECOND
 
     def _after_gap(self, midnight: datetime) -> datetime:
-        """Return the time at which the clocks are put forward over this midnight, which they never show."""
+        """Return the time at which the clocks are put forward and skip this midnight."""
         before, after = midnight.replace(fold=1).astimezone(UTC), midnight.astimezone(UTC)
         wall = midnight.replace(tzinfo=None)
         while after - before > _MILLISECOND:
@@ -123,7 +122,7 @@ class Periods:
                 before = middle
             else:
                 after = middle
-        return after.replace(microsecond=0)  # clocks are changed on whole seconds
+        return after.replace(microsecond=0)  # clocks are only changed at whole seconds
 
 
 def _zone(name: str) -> ZoneInfo:

@@ -1,6 +1,6 @@
 """A tag's record in the store, the id of the store, and the check that the tag's hash in Redis belongs to it.
 
-A hash has the id of the store that armed it. Only processes with this store may draw from it.
+Each hash contains the id of the store that its numbers come from. Only processes with this store may draw from it.
 """
 
 from __future__ import annotations
@@ -44,21 +44,22 @@ def _made(tag: str, within: float) -> Steps[Tag | None]:
 
 
 #: How long the first draw of a process waits for the store's id, in seconds. A first connection to MongoDB takes 20 ms
-#: or more. Without a scheduler no sweep checks later, so the draw waits longer.
+#: or more. If no scheduler can check the hash later, the draw waits for PATIENCE_ALONE.
 PATIENCE = 0.1
 PATIENCE_ALONE = 1.0
 
-#: After this many seconds another caller waits for the id. In the background a sweep requests it every second.
+#: If a caller has waited for the id in vain, the next callers do not wait, for this many seconds. Meanwhile the
+#: scheduler requests the id every second.
 ASK_AGAIN = 5.0
 
 
 @dataclass(slots=True)
 class Identity:
-    """The id of an issuer's store, once it is known. It never changes, and draws must not wait for the store.
+    """The id of an issuer's store. It never changes and is read once, so that draws need not wait for the store.
 
     Attributes:
         id: "" until the store has returned it.
-        empty: Whether the store is empty and so has no id. Then every hash belongs to another store.
+        empty: True if the store is empty, and so has no id yet. Then each hash in Redis belongs to another store.
         missed_at: When a caller last waited for the id without success, on the monotonic clock.
     """
 
@@ -68,14 +69,14 @@ class Identity:
 
 
 def identity(within: float = inf) -> Steps[str]:
-    """Return the id of the store, which is also in each hash. "" if the store is empty. `within`: see `ask`."""
+    """Return the id of the store, "" if it is empty. `within`: longest duration of the call in seconds."""
     return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout), within))
 
 
 def check_owner(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
     """Return whether the hash exists. Raises ForeignHash if it belongs to another store.
 
-    Raises CorruptState if its `store` field is no possible id: then only `recover` may write to the hash.
+    Raises CorruptState if the hash's field `store` cannot be an id. Only `recover` can repair such a hash.
     """
     if hash.store is None:
         return False
@@ -87,7 +88,7 @@ def check_owner(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
 
 
 def refuse_foreign(tags: Iterable[str], prefix: str) -> Steps[None]:
-    """Raise ForeignHash if a tag's hash belongs to another store. Changes nothing. `key_of` returns the key of a tag.
+    """Raise ForeignHash if the hash of one of the tags belongs to another store. Changes nothing.
 
     If Redis is unavailable, the check is left to the first draw.
     """

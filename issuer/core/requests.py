@@ -8,10 +8,10 @@ from issuer.core.scheme_record import SEGMENT, countable, strategy
 from issuer.errors import InvalidArgument, brief
 from issuer_persistence.records import Tag
 
-#: Most numbers that one `take` returns. They are a list of 8 MB.
+#: Most numbers that one `take` returns. A list of so many takes 8 MB.
 TAKE_MOST = 1_000_000
 
-#: How long the number of a caller's key is kept by default, in seconds.
+#: For how many seconds a caller's key gets the same number again, by default.
 TTL = 86_400.0
 
 
@@ -36,7 +36,7 @@ def whole(value: int, name: str, lowest: int, highest: int) -> int:
 
 
 def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int | None:
-    """Return the number below the first one. Users give either `start` or `above`."""
+    """Return the number just below a new tag's first one: `start` - 1, or `above`. Users pass only one of them."""
     if start is not None and above is not None:
         raise InvalidArgument("give start or above, not both", tag=tag, value=(start, above))
     if start is not None:
@@ -56,7 +56,7 @@ def check_reserving(record: Tag, n: int) -> None:
 
 
 def check_contiguous(record: Tag, n: int) -> None:
-    """Raise InvalidArgument if the tag cannot have n contiguous numbers, as users do not see the counter itself."""
+    """Raise InvalidArgument if the tag cannot issue n contiguous numbers, for example because of its scheme."""
     _check_countable(record, n)
     _check_side_by_side(record, n)
 

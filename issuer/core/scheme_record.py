@@ -19,7 +19,7 @@ PARTS = {"shards": "shard_key", "keyed": "restart_key"}
 
 
 class Numbering(Protocol):
-    """Turns counters into values. The value of a counter never changes, even if the scheme is changed."""
+    """Converts a tag's counter to the numbers that users see. It always converts a counter to the same number."""
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""
@@ -32,7 +32,7 @@ class OtherStrategyError(IssuerError):
 #: Setting in a part's scheme: name of the tag to which the part belongs. Users may create tags with such names too.
 PART_OF = "part_of"
 
-#: Setting in the scheme of a tag that stores a machine number's timestamp: the machine number.
+#: Setting of a tag that issues no numbers, but stores the timestamp of this machine number.
 MACHINE = "machine"
 
 
@@ -53,8 +53,8 @@ _ID = re.compile(r"[0-9]+-([^-]+)")
 def id_after(before: str, *, same_values: bool = False) -> str:
     """Return the id of a scheme that replaces the scheme with id `before` ("" for none).
 
-    The id begins with the number of changes of the tag's scheme, so the later one of two ids can be recognised. Then
-    comes the name of the mapping from counters to values. With `same_values` this name stays: each counter keeps its
+    The id begins with the count of changes of the tag's scheme, which shows the later one of two ids. The second part
+    names the mapping from counters to values. With `same_values` this part stays the same: each counter keeps its
     value, and Redis may continue the loaded segments under the new id.
     """
     way = _ID.match(before) if same_values else None
@@ -62,7 +62,7 @@ def id_after(before: str, *, same_values: bool = False) -> str:
 
 
 def turn(scheme_id: str) -> int:
-    """Return how often the scheme had been changed when it got this id. 0 for ids that `id_after` did not make."""
+    """Return the count of changes with which the id begins. 0 if `id_after` did not make the id."""
     times, dash, _ = scheme_id.partition("-")
     return int(times) if dash and times.isascii() and times.isdigit() else 0
 
@@ -73,9 +73,9 @@ def strategy(scheme: Mapping[str, Any]) -> str:
 
 
 def in_true_order(record: Tag) -> Tag:
-    """Return the record with its real order. Numbers of other strategies increase within one process only.
+    """Return the record with its real order. If another strategy computes the numbers, the order is trend.
 
-    Old records may claim the order strict, from before it was rejected for such tags.
+    Such numbers increase only within one process. Old records can have the order strict, which was not rejected then.
     """
     return record if strategy(record.scheme) == SEGMENT else replace(record, order="trend")
 
@@ -87,7 +87,7 @@ def periods(tag: Tag) -> Periods | None:
 
 
 def reserved(tag: Tag) -> tuple[int, int]:
-    """Return the reserved and the last counter. For a tag with periods, both within the period of `max`."""
+    """Return the highest reserved counter and the last possible one. With periods, both within the period of `max`."""
     if periods(tag) is None:
         return tag.max, tag.limit
     return tag.max & SEQ_MOST, min(int(tag.scheme.get("limit", SEQ_MOST)), SEQ_MOST)
@@ -114,13 +114,13 @@ def spanned(low: int, high: int, scheme: Mapping[str, Any]) -> str:
 
 
 def lost(issued: int, skipped: int, scheme: Mapping[str, Any]) -> int:
-    """Return how many numbers are in (issued, skipped]. With periods, only those in the period of `skipped`."""
+    """Return how many numbers are above `issued`, up to `skipped`. With periods: only in the period of `skipped`."""
     begins = skipped >> PERIOD_BITS << PERIOD_BITS if "restart" in scheme and skipped > SEQ_MOST else 0
     return max(0, skipped - max(issued, begins))
 
 
 def last_counter(tag: Tag) -> int | None:
-    """Return the last counter of the period of `max`. None if the scheme has no periods or no limit."""
+    """Return the last counter that the limit permits in the period of `max`. None without limit or periods."""
     if "limit" not in tag.scheme or periods(tag) is None:
         return None
     return tag.max >> PERIOD_BITS << PERIOD_BITS | reserved(tag)[1]
@@ -143,5 +143,5 @@ def without_raising(scheme: Mapping[str, Any], last: int) -> str:
 
 
 def until(tag: Tag) -> int:
-    """Return the `until` of a new hash, in ms since 1970. 2^63-1: no periods. 0: the period's end is not yet known."""
+    """Return a new hash's field `until`, the end of its period. 2^63-1: the tag has no periods. 0: not yet known."""
     return HIGHEST if periods(tag) is None else 0

@@ -1,4 +1,4 @@
-"""Limits the log: the same message is written once a minute, as a failure of every draw would fill the disk."""
+"""Limits the log: the same message is written at most once a minute. Otherwise failing draws could fill the disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from issuer.interrupts import raise_interrupt
 #: The same message is not repeated for this long, in seconds.
 QUIET = 60.0
 
-#: For how many messages the last time is remembered. Tag names may be invented by clients, so beyond this number all
-#: messages of a kind share one entry.
+#: How many messages are remembered. Clients may invent tag names, so further messages of one kind share an entry.
 REMEMBERED = 1000
 
 #: Seconds between two removals of old entries, when there are too many. A removal takes 0.1 ms.
@@ -23,9 +22,9 @@ SWEEP_EVERY = 1.0
 class Mutex:
     """A lock that is free in a forked child: `with mutex.lock:`.
 
-    If a thread holds it during a fork, the child has no such thread and would wait for ever. It is re-entrant, so a
-    signal handler that draws while its thread holds it does not wait for itself. Other locks of the issuer can still
-    deadlock there: signal handlers should not draw.
+    If another thread holds a plain lock during a fork, it stays locked for ever in the child, which lacks that thread.
+    This lock is also re-entrant: a signal handler may take it while its own thread holds it. Signal handlers should not
+    draw all the same, because other locks of the issuer can deadlock there.
     """
 
     __slots__ = ("__weakref__", "lock")
@@ -64,8 +63,8 @@ class Sparing:
     ) -> None:
         """Log the message, unless the same one was logged less than a minute ago. `log` is a logger's method.
 
-        It raises no error, even if a handler, a filter or an argument's `__repr__` does: the caller is about to return
-        a number or raise an error.
+        This raises no error, even if a handler, a filter or an argument's `__repr__` does. Such an error would replace
+        the number that the caller is about to return, or its own error.
         """
         try:
             kept_back = self.due(subject, kind)
@@ -76,7 +75,7 @@ class Sparing:
             raise_interrupt(failed)
 
     def due(self, subject: str, kind: object) -> int | None:
-        """Return None if it was logged less than a minute ago, else how often it was suppressed since."""
+        """Return None if the message was logged less than a minute ago, else how often it was suppressed since."""
         with self._mutex.lock:
             now = self._clock()
             thing = self._remembered((subject, kind), now)
@@ -88,7 +87,7 @@ class Sparing:
             return 0 if said is None else said[1]
 
     def _remembered(self, thing: tuple[str | None, object], now: float) -> tuple[str | None, object]:
-        """Return the key for a message. If there are too many, all messages of a kind share one."""
+        """Return the key under which the message is remembered. Beyond REMEMBERED messages, each kind has one key."""
         if thing in self._said or len(self._said) < REMEMBERED:
             return thing
         if now >= self._sweep_due:

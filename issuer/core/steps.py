@@ -36,31 +36,31 @@ class Flight:
         self._me = me
         self.latch = latch
         self.begun = monotonic()
-        #: `started` is empty until a thread or task starts the flight, `finished` until the flight ends. They are dicts
-        #: because `setdefault` is atomic.
+        #: Who has started and who has finished the flight. Empty before. They are dicts, because `setdefault` is
+        #: atomic.
         self.started: dict[str, object] = {}
         self.finished: dict[str, object] = {}
-        #: The error that the flight ended with. Only an Unavailable is worth a retry.
+        #: The error with which the flight ended, or None. Only after an Unavailable does a retry make sense.
         self.error: IssuerError | None = None
         self.progress = False
         #: The largest number of numbers that a waiter wants, or 0.
         self.wanted = 0
 
     def start(self) -> bool:
-        """Start the flight. True for one caller, which must do the work: usually the scheduler, else a waiter.
+        """Start the flight. Returns True to exactly one caller, usually the scheduler: this caller must do the work.
 
-        A caller that is interrupted right after `setdefault` still finds out later that it started the flight.
+        If a caller is interrupted right after `setdefault`, it can see later, from `ours`, that it started the flight.
         """
         me = self._me()
         return not self.finished and self.started.setdefault("by", me) == me
 
     @property
     def ours(self) -> bool:
-        """Whether this thread or task has started it."""
+        """Whether this thread or task has started the flight."""
         return self.started.get("by") == self._me()
 
     def finish(self, *, progress: bool, error: IssuerError | None = None) -> None:
-        """End the flight and wake all waiters. `progress`: it fetched something, so callers may retry at once."""
+        """End the flight and wake all waiters. `progress`: it has fetched numbers, so callers may retry at once."""
         if self.finished:
             return
         self.progress = progress
@@ -81,7 +81,8 @@ def renewed(error: IssuerError) -> IssuerError:
 class Send:
     """Send this call to Redis once, without retries, and return the decoded reply.
 
-    `probe`: the call may test a server that did not answer before. Otherwise it is rejected while such a test may run.
+    `probe`: if the server did not answer before, this call may test whether it answers again. If False, the call is
+    rejected while such a test is due or running.
     """
 
     call: RedisCall[Any]
@@ -90,7 +91,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Call the store: the function receives the store and its time limit in seconds, `within` at most."""
+    """Call the store. The function receives the store and a time limit in seconds, which is at most `within`."""
 
     question: Callable[[Store, float], Any]
     within: float = inf
@@ -111,7 +112,7 @@ class Wait:
     seconds: float
 
 
-#: Host and port of a Redis server. Host "": the server that the URL or the client names, which may be a unix socket.
+#: Host and port of a Redis server. An empty host means the server of the URL or client, which may be a unix socket.
 Server = tuple[str, int]
 
 
@@ -130,9 +131,10 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Send this read-only call to each other node that may have its key: replicas and old masters.
+    """Send this read-only call to all other nodes that may have the key: replicas and former masters.
 
-    Returns a list of Sightings. It takes at most as long as one call to Redis, and at most half of the remaining time.
+    Returns a list of Sightings, one per node. It takes at most half of the remaining time, and at most as long as one
+    call.
     """
 
     call: RedisCall[Any]
@@ -140,7 +142,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class Sighting(Generic[T]):
-    """Reply of a node, or the error in its place. `node`: host:port."""
+    """The reply of one node to the call of an Elsewhere, or an error. `node`: host:port."""
 
     node: str
     reply: T | None = None
@@ -148,7 +150,7 @@ class Sighting(Generic[T]):
 
 
 Step = Send | Ask | Sleep | Wait | Masters | Visit | Elsewhere
-#: A protocol operation that returns a T. The driver sends the result of each step in, or throws its error in.
+#: An operation that returns a T. For each step that it yields, the driver sends in the result or throws the error.
 Steps = Generator[Step, Any, T]
 
 
@@ -177,7 +179,7 @@ def visit(server: Server, call: RedisCall[T]) -> Steps[T]:
 
 
 def elsewhere(call: RedisCall[T]) -> Steps[list[Sighting[T]]]:
-    """Yield a call to each other node that may have the key, and return their replies."""
+    """Yield a call to all other nodes that may have the key, and return their replies."""
     seen: list[Sighting[T]] = yield Elsewhere(call)
     return seen
 
@@ -226,13 +228,13 @@ def public(steps: Steps[T], tag: str | None, store: Store | None = None) -> Step
         raise store_error(error, tag, store) from error
 
 
-#: After this many seconds, work of `SingleFlight.do` is given up, and another caller starts it: its thread may be dead.
+#: If a caller has not finished its flight after this many seconds, its thread may be dead. Another one may begin.
 LONGEST = 30.0
 
-#: Highest `retry_after`, however long an outage lasts. In seconds.
+#: Highest `retry_after` in seconds, however long an outage lasts.
 LATEST_RETRY = 30.0
 
-#: `retry_after` as a share of the outage so far.
+#: During an outage, `retry_after` is this share of the time since the outage began.
 RETRY_AFTER = 0.1
 
 
@@ -250,15 +252,15 @@ class SingleFlight:
         #: How many flights in a row have failed.
         self.failures = 0
         self._failed_at = 0.0
-        #: When a flight first found the store down. None if the last flight did not.
+        #: Since when flights have found the store down. None if the last flight found it up.
         self._silent_since: float | None = None
-        #: The last temporary error since a flight succeeded.
+        #: The error of the last failed flight, if a retry makes sense. None after a success.
         self.trouble: IssuerError | None = None
 
     def join(self, wanted: int = 0) -> tuple[Flight, bool]:
-        """Return the current flight and False, or a new one and True. The caller must start a new one.
+        """Return the current flight and False. If there is none, return a new one and True: the caller must start it.
 
-        `wanted`: how many numbers the flight should fetch at least. If it has already asked for fewer, another flight
+        `wanted`: how many numbers the flight should fetch at least. If it has already requested fewer, another flight
         follows.
         """
         with self._lock.thread, self._lock.call():
@@ -280,7 +282,7 @@ class SingleFlight:
         return flight.begun + self._longest - monotonic()
 
     def is_current(self, flight: Flight) -> bool:
-        """Whether no other flight has begun since. A flight that counted as lost may still return late."""
+        """Whether no newer flight has begun. A flight that counted as lost may end after a newer one has begun."""
         return self._flight is flight
 
     def finish(
@@ -288,8 +290,8 @@ class SingleFlight:
     ) -> None:
         """End the flight, and count consecutive failures. `in_a_hurry`: it had too little time to detect an outage.
 
-        Only the waiters of this flight get a permanent error. Later callers try again: the cause may be repaired by
-        then.
+        If the error is permanent, it is raised only for the waiters of this flight. Later callers try again, because
+        the cause may be repaired by then.
         """
         now = monotonic()
         if progress:
@@ -309,10 +311,10 @@ class SingleFlight:
     def do(
         self, steps: Callable[[], Steps[None]], done: Callable[[], bool], deadline: Deadline, *, tag: str, what: str
     ) -> Steps[None]:
-        """Run the steps until it is `done`, or wait for another caller that runs them. Raises their errors.
+        """Run the steps until `done` returns True, or wait for another caller that runs them. Raises their errors.
 
-        If they fail with a permanent error, all waiters get the same one. Otherwise the next waiter runs them, until
-        its deadline: the first one may have had little time. `what` names the work in messages.
+        If the steps fail with a permanent error, all waiters raise it. Otherwise the next waiter runs the steps until
+        its own deadline, because the first caller may have had little time. `what` names the work in messages.
         """
         while not done():
             flight, leads = self.join()
@@ -336,7 +338,7 @@ class SingleFlight:
 
     @property
     def silence(self) -> float | None:
-        """For how many seconds the store has been down. None if it answered last, or was not called lately."""
+        """For how many seconds the store has been down. None if it answered the last call, or was not called lately."""
         now, since = monotonic(), self._silent_since
         return now - since if since is not None and self._recent(now) else None
 

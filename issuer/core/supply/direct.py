@@ -11,8 +11,8 @@ from issuer.errors import StoreUnavailable
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Purpose, Reservation
 
-#: How often to retry if the store seems to be behind but is not. A deposed MongoDB primary may return old data until it
-#: learns of the new primary.
+#: How many attempts to make, as the store's answer may be outdated: a deposed MongoDB primary can return old data until
+#: it learns of the new primary.
 ATTEMPTS = 3
 
 
@@ -28,12 +28,13 @@ def reserve(
 ) -> Steps[Reservation]:
     """Reserve a segment for this process alone.
 
-    No process lowers the store's `max` below a number that was issued, so a store below `seen` has gone back in time.
+    No process lowers the store's `max` below an issued number. So if `max` is below `seen`, the store has gone back in
+    time.
 
     Args:
         tag: Name of the tag.
         seen: Highest number of the tag that this process has seen issued.
-        n: How many numbers. None: one segment. Near the limit there may be fewer.
+        n: How many numbers to reserve. None: one segment. Near the limit fewer may be reserved.
         exact: Raise an error instead of reserving fewer than n.
         reason: Purpose of the reservation, for the ledger.
         application: Name of the service, for the ledger.
@@ -61,10 +62,10 @@ def reserve(
 
 
 def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
-    """Return (used, the end] of the reservations to the store. Returns how many numbers the store took back.
+    """Return the reserved numbers above `used` to the store. Returns how many numbers the store took back.
 
-    The caller must have dropped the numbers. Only the last adjacent reservations are returned: a hole may belong to
-    another process. Numbers before a hole are a gap.
+    The caller must already have dropped the numbers. Numbers between two reservations may belong to another process. In
+    this case only the reservations after them are returned, and earlier numbers are a gap.
     """
     tail = len(held) - 1
     while tail > 0 and held[tail - 1].high == held[tail].low:

@@ -29,8 +29,8 @@ from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
-#: Most reservations of one extension, as a load can come too late. Each late load costs a gap of one segment. The start
-#: of a period also takes one attempt.
+#: How many attempts an extension makes, as a load can come too late. Each late load costs a gap of one segment. The
+#: start of a period also takes one attempt.
 ATTEMPTS = 4
 
 
@@ -53,8 +53,8 @@ class Extension:
 class Election:
     """Election of this process as the tag's loader. It stays elected after a failure, until a segment is loaded.
 
-    A count and not a flag: a draw may win an election while the extension for an earlier one ends. The extension would
-    clear the flag, and the tag would have no loader until the election times out.
+    Elections are counted, because a draw may win one just when the extension for an earlier one ends. If that extension
+    cleared a flag, the tag would have no loader until the election times out.
     """
 
     won: int = 0
@@ -82,7 +82,7 @@ def extend(
     Args:
         record: The tag's record, as this process last read it.
         key: Key of the tag's hash in Redis.
-        seen: Highest number that this process has seen. A store below it has gone back in time.
+        seen: Highest number that this process has seen. If the store's `max` is lower, the store has gone back in time.
         window: Duration of an election in seconds.
         election: Elections that this process has won. A draw may have won one.
         wanted: How many numbers a caller wants. If more than a segment, the segment gets this size: one request to the
@@ -105,8 +105,8 @@ def extend(
         try:
             if opened.over is not None:
                 record = yield from begin_period(record, key, store_id, opened.over)
-                # Raising the hash ended all elections, and another process may have been elected. If both loaded, the
-                # later reservation might be loaded first, and the period would begin with a gap.
+                # The new period has ended all elections, and another process may be elected by now. If both processes
+                # loaded, the later reservation might be loaded first, and the period would begin with a gap.
                 election.served = won
                 continue
             extension = yield from reserve_and_load(
@@ -133,7 +133,7 @@ def extend(
 def _opened(
     record: Tag, key: str, store_id: str, window: float, role: gateway.Role
 ) -> Steps[tuple[Tag, gateway.Opened]]:
-    """Send `open`. Returns its reply and the record, whose scheme is the hash's scheme."""
+    """Send `open`. Returns the reply, and a record with the same scheme as the hash."""
     attempt = 0
     while True:
         until = scheme_record.until(record)
@@ -148,13 +148,15 @@ def _opened(
 
 
 def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
-    """Read the record again, because the hash has another scheme (`found`). If the hash has an older one, update it.
+    """Read the record again, because the hash has another scheme, `found`. If this scheme is older, update the hash.
 
-    This drops its segments, unless both schemes give the same values: a gap. All later reservations are above them.
+    Unless both schemes give the same values, the update drops the hash's segments. They are a gap: all later
+    reservations are higher.
     """
     record = yield from read_record(tag)
     if scheme_record.turn(record.scheme_id) < scheme_record.turn(found):
-        # A change is written to the store first, then to the hash. So this store has gone back in time.
+        # A new scheme is written to the store first, then to the hash. So a store with the older one has gone back in
+        # time.
         yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))
         raise StoreBehind(tag, max=record.max, scheme=found)
     if record.scheme_id != found:
@@ -163,10 +165,10 @@ def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
 
 
 def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]:
-    """Begin the period of Redis's time `clock` (ms since 1970). Returns the new record.
+    """Begin the period that contains `clock`, Redis's time in ms since 1970. Returns the new record.
 
-    The store is changed first, then the hash. If the store already has a later period, that one stays: Redis's clock
-    went back, and periods never do.
+    The store is changed first, then the hash. If the store already has a later period, Redis's clock went back, and the
+    later period stays.
     """
     periods = scheme_record.periods(record)
     if periods is None:
@@ -190,10 +192,10 @@ def size(record: Tag, wanted: int) -> int | None:
 
 
 def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, int]:
-    """Return how many numbers to reserve, and the highest one that may be used in this period. See `size`.
+    """Return how many numbers to reserve (None as in `size`), and the highest one that may be used in this period.
 
     The store does not know a period's limit. Numbers reserved beyond the limit would be lost when the limit is raised.
-    Raises LimitHit. Halted records, and records below `at_least`, are left to the store.
+    Raises LimitHit. If the record is halted or below `at_least`, the store raises the error.
     """
     last = last_counter(record)
     if last is None or record.halted or record.max < at_least:
@@ -239,8 +241,8 @@ def reserve_and_load(
     )
     low, high = reserved.low, min(reserved.high, last)
     if reserved.tag.scheme_id != record.scheme_id or low >= high:
-        # The scheme was changed, so other processes would convert these counters differently. Or the period is used up
-        # or over.
+        # Do not load the range: the period is used up or over, or the scheme was changed, so that other processes would
+        # convert these counters differently.
         return Extension("stale", reserved.tag)
     loaded = yield from send(gateway.load(key, low, high, threshold(low, high), reign=opened.reign, born=opened.born))
     match loaded.status:
@@ -258,9 +260,9 @@ def confirm_behind(
 ) -> Steps[None]:
     """If the store has gone back in time, halt the tag and raise StoreBehind. Return if a race only made it look so.
 
-    If this process has seen a number above the store's, that is proof. Otherwise Redis is read again after the store.
-    If the hash still has the same term and born, and is above the store both times, nobody has returned numbers in
-    between.
+    It is proved if this process has seen a number above the store's `max`, `stands_at`. Otherwise the hash is read
+    again. It is proved if the hash is still above `stands_at`, with the same term and `born` id: then no numbers were
+    returned in between.
     """
     tag, taken = record.tag, seen
     if stands_at >= seen:
@@ -272,10 +274,10 @@ def confirm_behind(
 
 
 def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
-    """Halt the tag and raise StoreBehind, because `taken` is surely issued and the store is below it.
+    """Halt the tag and raise StoreBehind: number `taken` was issued, but the store's `max` (`stands_at`) is lower.
 
-    If the store is no longer below it when it is told to halt, this returns: an outdated server had answered, or the
-    store was recovered meanwhile.
+    If `max` is no longer lower when the store executes the halt, this returns. Then an outdated server had answered, or
+    the store was recovered meanwhile.
     """
     if (yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))):
         raise StoreBehind(tag, max=stands_at, taken=taken)

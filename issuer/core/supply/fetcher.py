@@ -28,8 +28,8 @@ from issuer.times import lasting
 #: If the scheduler has not started a flight after this many seconds, a waiting caller does its work.
 UNCLAIMED = 0.25
 
-#: If the store did not answer in less time, it may only be slow. A caller with little time left must not declare an
-#: outage.
+#: A store that did not answer for less than this time may only be slow. So a caller with little time left must not
+#: report an outage. In seconds.
 EVIDENCE = 0.25
 
 #: CallersWait is sent after callers have waited for this many seconds, whatever the reason.
@@ -40,31 +40,33 @@ Fetch = Callable[[Flight, Deadline], Steps[tuple[int, bool]]]
 
 
 class Shortage:
-    """Reports a shortage of numbers to observers once, and its end."""
+    """Reports the beginning and the end of a shortage of numbers to observers, once each."""
 
     def __init__(self, state: TagState, runtime: Runtime) -> None:
-        #: The deadlines of callers that wait for numbers. A driver adds those that wait for another caller's draw.
+        #: The deadlines of callers that wait for numbers. A driver adds callers that wait for another caller's draw.
         self.waiting: set[Deadline] = set()
-        #: Since when callers have waited, on the monotonic clock; and whether observers were informed.
+        #: Since when callers have waited, on the monotonic clock. None if no caller waits. `_told`: CallersWait was
+        #: sent.
         self.since: float | None = None
         self._told = False
         #: `retry_after` of the last draw that Redis did not answer, in seconds.
         self.redis_retry = LONGEST_PAUSE
-        #: The error of the last draw that Redis did not answer. "" after an answer, or if there was no draw. And since
-        #: when Redis has not answered, on the monotonic clock.
+        #: The error of the last draw, if Redis did not answer it, otherwise "". `redis_silent_since`: when the outage
+        #: began, on the monotonic clock.
         self.redis_trouble = ""
         self.redis_silent_since = 0.0
-        #: Why Redis has lost this tag's numbers: the status of a draw. "" once new numbers are available.
+        #: If Redis has lost this tag's numbers: the status of the draw that showed it. "" once new numbers are
+        #: available.
         self.loss = ""
-        #: The highest number seen when all segments were last found used up.
+        #: The highest number that this process had seen when it last found all segments used up.
         self._ran_out_at = 0
         self._state = state
         self._runtime = runtime
 
     def lack(self, why: IssuerError | None, since: float, *, late: bool = False) -> None:
-        """Emit CallersWait once an outage. The loader may be another process, whose log has the cause.
+        """Emit CallersWait, once in a shortage. If another process is the loader, the log of that one has the cause.
 
-        `since`: when they began to wait, on the monotonic clock. `late`: one of them has reached its deadline.
+        `since`: when callers began to wait, on the monotonic clock. `late`: a caller has reached its deadline.
         """
         if not self.waiting:
             return
@@ -84,9 +86,9 @@ class Shortage:
                 self._runtime.emit(CallersServed(self._state.tag, monotonic() - since))
 
     def none_drawn(self, status: str) -> None:
-        """Report that a draw returned no numbers although this process has seen some: all are used, or lost.
+        """Report that a draw returned no numbers. The known segments are used up, or Redis has lost them.
 
-        Redis has lost them if the hash is missing or belongs to another term.
+        They are lost if the hash is missing (`status` "empty") or belongs to another term ("fenced").
         """
         taken = self._state.taken()
         if status == "exhausted" and taken > self._ran_out_at:
@@ -97,7 +99,7 @@ class Shortage:
             self._runtime.emit(FenceTripped(self._state.tag, status))
 
     def loss_over(self, low: int) -> None:
-        """Report how many numbers the loss cost, when numbers above `low` arrive."""
+        """Emit NumbersLost when the first numbers after a loss arrive. All of them are above `low`."""
         loss, self.loss = self.loss, ""
         seen = self._state.taken()
         self._runtime.emit(NumbersLost(self._state.tag, loss, low, seen, max(0, low - seen)))
@@ -117,15 +119,15 @@ class Shortage:
 
 
 class Fetcher:
-    """Fetches ranges of one kind for all callers of a tag, one at a time.
+    """Fetches segments or leases, one at a time, for all callers of a tag.
 
-    The scheduler fetches segments. A lease takes one round trip, which the caller makes itself.
+    Segments are fetched by the scheduler. A lease takes one round trip to Redis, which a caller makes itself.
     """
 
     def __init__(
         self, runtime: Runtime, origin: Origin, shortage: Shortage, fetch: Fetch, segments: Fetcher | None = None
     ) -> None:
-        """`segments`: the fetcher of segments, if this one fetches leases."""
+        """`segments`: the tag's fetcher of segments, if this object fetches leases."""
         self.flights = SingleFlight(runtime.flight, longest=runtime.window + 1)
         self._tag = origin.tag
         self._runtime = runtime
@@ -152,13 +154,13 @@ class Fetcher:
                 leads = False  # the scheduler does it
             if not flight.started:
                 # The scheduler's pool is full, or the interpreter exits. A caller without time left must not start the
-                # flight: it would fail for callers with more time.
+                # flight: the flight would fail also for callers with more time.
                 finished = yield from wait(flight, min(UNCLAIMED, deadline.left()))
                 if not finished and deadline.left() > 0:
                     yield from self.fly(flight, deadline, in_person=True)
         except BaseException:
-            # Interrupted: the other callers must not wait for this one. It does not count as a failure. Otherwise
-            # callers that are cancelled would extend the pause, and an election would time out unused (seen: 4 s).
+            # This caller was interrupted, and the others must not wait for it. The flight does not count as a failure.
+            # Otherwise cancelled callers would extend the pause, and an election would time out unused (seen: 4 s).
             if flight.ours or (leads and not flight.started):
                 flight.finish(progress=False)
             raise
@@ -166,7 +168,7 @@ class Fetcher:
 
     @property
     def given_up(self) -> bool:
-        """Whether the store has been down for longer than callers wait for it."""
+        """Whether the store has been down for longer than callers wait for it (setting `insist`)."""
         silence = self._segments.flights.silence
         return silence is not None and silence >= self._runtime.settings.insist
 
@@ -175,8 +177,8 @@ class Fetcher:
         if rest:
             yield from sleep(min(rest, deadline.left()))
         if rest and deadline.left() <= 0:
-            # The fetch never started, so it is no failure. Each failure makes the pause before the next try longer, and
-            # callers with very short timeouts would make it longer for ever.
+            # The fetch never started, so it does not count as a failure. Each failure extends the pause before the next
+            # try: callers with very short timeouts would extend it for ever.
             flight.finish(progress=False)
         elif not self._runtime.background(partial(self.fly, flight)):
             if deadline.left() > 0 and flight.start():
@@ -204,7 +206,7 @@ class Fetcher:
         """Return the error for a caller that stops waiting."""
         segments, own = self._segments.flights, self.flights.trouble
         if segments is not self.flights and isinstance(own, StoreUnavailable):
-            # The caller fetched the segment itself, and its error names the reason.
+            # This caller requested a segment of the store itself, so its own error names the reason.
             return renewed(own)
         trouble = segments.trouble or own
         if isinstance(trouble, RedisUnavailable):
@@ -239,10 +241,10 @@ class Fetcher:
         return True
 
     def fly(self, flight: Flight, deadline: Deadline, *, in_person: bool = False) -> Steps[int]:
-        """Fetch a range and finish the flight, even after an error. Does nothing if another caller does it.
+        """Fetch a range and finish the flight, even after an error. Does nothing if another caller has started it.
 
-        Returns how many ranges were fetched. `in_person`: the caller itself waits for it, and may have little time
-        left.
+        Returns how many ranges were fetched. `in_person`: a caller that needs numbers runs this, and may have little
+        time left.
         """
         loaded, flights, emit = 0, self.flights, self._runtime.emit
         if not flight.start():
@@ -264,7 +266,7 @@ class Fetcher:
                 unforeseen.__cause__ = error
                 flights.finish(flight, progress=False, error=unforeseen)
             else:
-                # An error that struck only this caller, such as one of a signal handler. The waiters try again.
+                # This error concerns only this caller: a signal handler raised it, for example. The waiters try again.
                 flight.finish(progress=False)
             raise
         else:

@@ -21,12 +21,12 @@ BUFFERS = 2
 #: The next segment is loaded when this share of the current one is used: 20 %.
 REFILL_AFTER_USED = Fraction(20, 100)
 
-#: In seconds. If a stream uses up a lease in less than QUICK, the next lease is twice as large. If a lease lasts longer
+#: If a stream uses up a lease in less than QUICK seconds, the next lease is twice as large. If a lease lasts longer
 #: than SLOW, the next one is half as large. If the process is killed, the rest of the lease is a gap.
 QUICK, SLOW = 0.05, 1.0
 
-#: Most numbers that are published to the fast path at once. A process that was paused may issue so many before it
-#: checks the clock and the threshold. Publishing takes 1 ns of a number's 80 ns.
+#: Most numbers that are published for `next` at once. A process that was paused may issue so many before it checks the
+#: clock and the threshold. A number takes 80 ns, and publishing has a share of 1 ns in it.
 OPEN = 4096
 
 #: Whether a step of a C iterator is atomic: True with the GIL, False in a free-threaded Python.
@@ -40,9 +40,10 @@ def threshold(low: int, high: int) -> int:
 
 
 def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:
-    """Return the size of the next lease, after one of `before` numbers lasted `lasted` seconds.
+    """Return the size of a stream's next lease. The last lease had `before` numbers and lasted `lasted` seconds.
 
-    At most a fifth of a segment, or `least`: larger leases would use up segments before the next one is loaded.
+    The size is at least `least`. Above that it is at most a fifth of a segment: larger leases would use up segments
+    before the next one is loaded.
     """
     most = max(least, min(LEASE_MOST, segment * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
     wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before
@@ -54,7 +55,7 @@ class Range(Protocol):
 
     @property
     def low(self) -> int:
-        """The number before the first one."""
+        """The number before the first one of the range."""
 
     @property
     def high(self) -> int:
@@ -63,8 +64,8 @@ class Range(Protocol):
 
 P = TypeVar("P", bound=Range)
 
-#: (ranges, oldest first; last number taken or published of the first range; its threshold; published numbers; highest
-#: number issued before them). A plain tuple, as creating a named tuple takes 0.5 us longer.
+#: The state of a buffer: ranges, oldest first; last number taken or published of the first range; its threshold;
+#: published numbers; highest number issued before them. Creating a named tuple would take 0.5 us longer.
 _State = tuple[tuple[P, ...], int, int, Iterator[int], int]
 
 _NOTHING: Iterator[int] = iter(())
@@ -104,7 +105,7 @@ class FastPath:
         self.numbers[tag] = numbers
 
     def unpublish(self, tag: str, only: Iterator[int] | None = None) -> None:
-        """Unpublish the tag's numbers. `only`: do so only if these are the published ones."""
+        """Unpublish the tag's numbers. With `only`, do so only if `next` takes numbers from this iterator."""
         if only is None or self.numbers.get(tag) is only:
             self.numbers.pop(tag, None)
 
@@ -121,16 +122,16 @@ class FastPath:
 
 
 class LocalBuffer(Generic[P]):
-    """A double buffer of ranges. Each number leaves it once.
+    """A double buffer of ranges. Each number is taken from it once.
 
     The next few thousand numbers are published: `next(tag)` takes them from a C iterator, without a lock, in 80 ns
     each. The iterator ends before the threshold and at the end of a range. The caller that finds it empty calls `take`,
     which publishes the next ones, and triggers the refill if the threshold is reached.
 
     Each method replaces the whole state by one assignment, as a KeyboardInterrupt or a signal handler's error can occur
-    between any two bytecodes. Between two assignments, the position of one range would be combined with the end of
-    another one, and numbers of other processes would be issued (seen: 2 repeats in 47 701 numbers). A signal handler or
-    finalizer that draws during a method is refused: it would take the same numbers.
+    between any two bytecodes. If it occurred between two assignments, the position of one range would be combined with
+    the end of another, and numbers of other processes would be issued (seen: 2 repeats in 47 701 numbers). If a signal
+    handler or finalizer draws during a method, it gets an error: it would take the same numbers.
 
     Callers of an empty buffer are served in the order of arrival, before a new range is published. Otherwise the caller
     that fetches the ranges could take all of them in a loop: of 21 tasks that shared ranges of 2 numbers, one waited
@@ -145,7 +146,8 @@ class LocalBuffer(Generic[P]):
         self._tag = tag
         self._fast_path = fast_path if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
-        #: How many numbers were issued from ranges that are dropped. Only for metrics: an interrupt may lose some.
+        #: How many numbers were issued from ranges that are dropped by now. Only for metrics: an interrupt can make the
+        #: count too low.
         self._passed = 0
         # While a caller is queued, the buffer is empty.
         self._row: OrderedDict[Place, None] = OrderedDict()
@@ -153,7 +155,8 @@ class LocalBuffer(Generic[P]):
     def take(self, n: int, place: Place | None = None) -> tuple[int, int] | None:
         """Take up to n numbers: low+1 .. high. None if the buffer is empty.
 
-        `place`: queue the caller with it. The caller calls again with the same place, and ends with `leave`.
+        `place`: the caller's place in the queue. The caller repeats the call with the same place, and ends with
+        `leave`.
         """
         with self._lock.thread, self._lock.call():
             if place is not None and place.taken is not None:
@@ -193,7 +196,7 @@ class LocalBuffer(Generic[P]):
         return cur, high
 
     def _serve_row(self) -> None:
-        """Set numbers aside for the queued callers, as long as there are any."""
+        """Set numbers aside for the queued callers, as long as the buffer has numbers."""
         while self._row:
             place = next(iter(self._row))
             place.taken = self._take(place.n)
@@ -285,7 +288,7 @@ class LocalBuffer(Generic[P]):
 
     @property
     def open(self) -> Iterator[int]:
-        """The published numbers; may be empty."""
+        """The iterator over the published numbers. It may be exhausted."""
         return self._state[3] if self._fast_path is not None else _NOTHING
 
     @property

@@ -46,7 +46,7 @@ class Mode(Enum):
 
 
 class Origin:
-    """A tag's mode in this process, its local buffer and published numbers, and the check of whose hash it is.
+    """A tag's mode in this process, its local buffer and published numbers. Checks which store the hash belongs to.
 
     A new record may change the mode. If the tag is gone, or the hash belongs to another store, the buffer is emptied.
     """
@@ -57,7 +57,7 @@ class Origin:
         self.lock = CallLock()
         #: The hash's `born` id when the record was last read for a lease.
         self.born = ""
-        #: Lease sizes that a stream has requested, for trend tags without a setting for it: minimum and current size.
+        #: Lease sizes for a stream, if there is no setting for them: the minimum, and below the current size.
         self._stream_least = 0
         self.stream_lease = 0
         #: When the last lease was drawn, on the monotonic clock.
@@ -71,7 +71,7 @@ class Origin:
     # ------------------------------------------------------------------ the fast path
 
     def publish(self, draws: Iterator[int] | None = None) -> None:
-        """Publish these draws for `next` while each draw goes to Redis. None: publish the previous ones again."""
+        """Make `next` draw from this iterator, while each draw goes to Redis. None: from the last iterator again."""
         with self.lock.thread, self.lock.call():
             self._draws = self._draws if draws is None else draws
             self._settle()
@@ -82,7 +82,7 @@ class Origin:
         if state.ended is not None:
             return
         if self.mode is Mode.DIRECT or self.lease_size():
-            # Leases must be checked every second. Without a scheduler only the caller can do it, so nothing is
+            # Leases must be checked every second. Without a scheduler only calls can check them, so no numbers are
             # published.
             fast_path = runtime.fast_path if runtime.scheduled or not runtime.redis else None
             state.buffer = state.buffer or LocalBuffer(state.tag, fast_path)
@@ -104,16 +104,16 @@ class Origin:
                     runtime.fast_path.unpublish(state.tag)
 
     def lease_size(self) -> int:
-        """Return how many numbers to draw ahead; 0 for none."""
+        """Return how many numbers to draw in advance. 0: none."""
         record = self._state.record
         if record is None or record.order == "strict" or not countable(record.scheme):
             return 0
         return record.lease if record.lease is not None else self._runtime.settings.lease or self.stream_lease
 
     def lease_for_stream(self, n: int) -> Steps[None]:
-        """Draw n numbers ahead from now on, if neither the trend tag nor the issuer has a setting for it.
+        """Draw n numbers in advance from now on, if neither the trend tag nor the issuer sets the size of leases.
 
-        The size grows while leases are used up quickly, see stream_lease.
+        The size grows while leases are used up quickly, see `stream_lease`.
         """
         if self._stream_least != n:
             if self._state.record is None:
@@ -123,7 +123,7 @@ class Origin:
                 self._settle()
 
     def leased(self) -> None:
-        """Record that a lease was drawn. The time since the previous one determines the size of the next."""
+        """Record that a lease was drawn. The time since the last one determines the size of a stream's next lease."""
         now, record = monotonic(), self._state.record
         lasted, self._leased_at = now - self._leased_at, now
         if self._stream_least and record is not None:
@@ -137,8 +137,8 @@ class Origin:
         state, scheme = self._state, self._runtime.scheme(record)  # first, as it may raise
         with self.lock.thread, self.lock.call():
             if turn(record.scheme_id) < turn(state.scheme_id):
-                # An old record that arrived late. With its scheme, counters reserved since would get the values of
-                # others (seen: 2 repeats in 533 numbers).
+                # This record is outdated and arrived late. Its scheme would convert newer counters to numbers that were
+                # already issued (seen: 2 repeats in 533 numbers).
                 return
             near = state.use(record, scheme)
             self._settle()
@@ -170,7 +170,7 @@ class Origin:
         return record
 
     def try_to_read(self, deadline: Deadline, within: float = inf) -> Steps[bool]:
-        """Read the record if the store answers, and return whether it did. `within`: see `learn`."""
+        """Read the record if the store answers, and return whether it did. `within`: see `read`."""
         if deadline.left() <= 0:
             return False
         with suppress(Unavailable):
@@ -208,7 +208,7 @@ class Origin:
             raise
 
     def _drop(self, why: UnknownTag | ForeignHash) -> None:
-        """Drop the buffered numbers of a tag or hash that is gone: they would be issued to the end without a check."""
+        """Drop the buffered numbers: the tag is deleted, or its hash is another store's. No check would stop them."""
         state = self._state
         with self.lock.thread, self.lock.call():
             if isinstance(why, ForeignHash):
@@ -219,7 +219,7 @@ class Origin:
                 state.buffer.empty()
             self._settle()
 
-    # ------------------------------------------------------------------ whose hash it is
+    # ------------------------------------------------------------------ owner of the hash
 
     def identity(self, within: float = inf) -> Steps[str]:
         """Return the store's id, waiting for it at most `within` seconds. "" if the store is empty."""
@@ -238,15 +238,16 @@ class Origin:
             try:
                 yield from self.identity(patience)
             except Unavailable:
-                if monotonic() - began > patience / 2:  # not a caller without time, nor an error that came at once
+                if monotonic() - began > patience / 2:  # the caller had time, and the store did not answer
                     store.missed_at, store.empty = monotonic(), False
         return store.id
 
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:
         """Before a draw: raise ForeignHash if the tag's hash belongs to another store. `probe`: see Send.
 
-        If the hash is known to be ours, this does nothing, and the sweep checks again. The sweep also checks if the
-        store did not return its id soon: Redis may have numbers, and they need not wait for a store that hangs.
+        If the hash is known to be ours, this does nothing: the background sweep checks it again. If the store does not
+        return its id soon, the check is also left to the sweep. Redis may have numbers, and callers should not wait for
+        a store that hangs.
         """
         if self._state.owned:
             return
@@ -255,7 +256,7 @@ class Origin:
         self._runtime.attend()
 
     def look(self, *, probe: bool = True) -> Steps[gateway.Hash]:
-        """Read and return the tag's hash. Raises ForeignHash if it belongs to another store and that is known."""
+        """Read and return the tag's hash. Raises ForeignHash if the hash is known to belong to another store."""
         state, store = self._state, self._runtime.identity
         hash = yield from send(gateway.read_hash(state.key), probe=probe)
         state.look(hash)
@@ -270,7 +271,7 @@ class Origin:
         return hash
 
     def refuse_backwards(self, low: int, before: int) -> Steps[None]:
-        """Reject a draw that went back: raise ForeignHash or CorruptState."""
+        """Reject a draw below numbers that were already seen: raise ForeignHash or CorruptState."""
         state = self._state
         state.owned = False
         yield from self.refuse_foreign(probe=True)
@@ -281,12 +282,12 @@ class Origin:
             advice="corrupt_state.older_hash",
         )
 
-    # ------------------------------------------------------------------ direct and back
+    # ------------------------------------------------------------------ direct mode, and the return to Redis
 
     def go_direct(self, deadline: Deadline) -> Steps[bool]:
-        """Redis is down: serve a trend tag from own segments. Returns False for a strict tag.
+        """Redis is down: serve a trend tag from segments of this process. Returns False for a strict tag.
 
-        Raises OtherStrategyError for tags that do not use Redis here.
+        Raises OtherStrategyError if a strategy such as Snowflake computes the tag's numbers.
         """
         if self._state.record is None and not (yield from self.try_to_read(deadline)):
             return False
@@ -309,7 +310,7 @@ class Origin:
     # ------------------------------------------------------------------ giving back
 
     def retire(self, why: IssuerError) -> tuple[tuple[Lease | Reservation, ...], int]:
-        """Issue nothing more: drop published numbers, return those that arrive later, raise `why` in callers.
+        """Issue nothing more: drop published numbers, return numbers that arrive later, raise `why` for callers.
 
         Returns the ranges of the buffer, oldest first, and the last number used of the first one.
         """
@@ -328,7 +329,7 @@ class Origin:
             return
         leases, reservations = lease.parted(held)
         try:
-            # Highest first, as both take back only the end.
+            # Return the highest numbers first: store and Redis take numbers back only from the end.
             if reservations:
                 yield from self.public(direct.hand_back(reservations, used))
             if leases:

@@ -14,7 +14,8 @@ from issuer_persistence.records import Tag
 def upcoming(record: Tag, key: str | None) -> Steps[int]:
     """Return the counter of the next draw, if no other draw comes first. `key` None: no Redis.
 
-    With periods: the first counter of a new period, if one has begun by Redis's clock. Raises LimitHit.
+    If the tag has periods, and a new one has begun by Redis's clock, it is the first counter of the new period. Raises
+    LimitHit.
     """
     standing = None
     if key is not None:
@@ -38,7 +39,7 @@ def upcoming(record: Tag, key: str | None) -> Steps[int]:
 def after(record: Tag, standing: int, key: str | None) -> Steps[int]:
     """Return the counter value that follows `standing`, the last one that was issued.
 
-    If the tag begins anew each period, such as each day, it is a value of the current period by Redis's clock.
+    If the tag has periods, such as days, the value is in the period that is current by Redis's clock.
     """
     periods = scheme_record.periods(record)
     if periods is not None:

@@ -22,7 +22,7 @@ from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
 
-#: How many leases may lie below issued numbers and be dropped, before Redis counts as gone back in time.
+#: If so many leases in a row are below issued numbers, Redis counts as gone back in time.
 ATTEMPTS = 2
 
 
@@ -30,7 +30,7 @@ class Refill:
     """Fetches segments and leases of a tag, one of each at a time."""
 
     def __init__(self, state: TagState, runtime: Runtime, origin: Origin, shortage: Shortage) -> None:
-        #: Duration of an election in seconds. None: do not elect this process, as it has no scheduler to load with.
+        #: Duration of an election in seconds. None: never elect this process, because it has no scheduler.
         self.window = runtime.window if runtime.scheduled else None
         self.election = Election()
         self.segments = Fetcher(runtime, origin, shortage, self._segment)
@@ -41,22 +41,22 @@ class Refill:
         self._shortage = shortage
 
     def elected(self, wanted: int = 0) -> None:
-        """Prepare to load the next segment, as a draw has elected this process. `wanted`: numbers the caller wants."""
+        """Load the next segment: a draw has elected this process. `wanted`: how many numbers the caller wants."""
         self.election.won += 1
         self._runtime.emit(ElectionWon(self._state.tag))
         self.segments.prefetch(wanted)
 
     def lost(self) -> None:
-        """Act as if a draw had elected this process, because its caller was interrupted before the reply.
+        """Act as if a draw had elected this process. The draw's caller was interrupted before the reply.
 
-        It may be so, and then no other process would load until the election times out (seen: 4 s). If not, the cost is
-        one read of Redis in the background.
+        If the draw did elect this process, no other one would load until the election times out (seen: 4 s). If it did
+        not, the cost is one read of Redis in the background.
         """
         self.election.won += 1
         self.segments.prefetch()
 
     def drawing(self, steps: Steps[T]) -> Steps[T]:
-        """Run the steps of a draw. If its caller is interrupted, a number may be lost, but not an election."""
+        """Run the steps of a draw. If the caller is interrupted, a number may be lost, but not an election."""
         try:
             return (yield from steps)
         except (IssuerError, GeneratorExit):
@@ -85,7 +85,7 @@ class Refill:
         return hash.next_max is None and hash.cur >= hash.mark
 
     def warn_if_near(self, cur: int) -> None:
-        """Send LimitNear once if few numbers are left, see TagState.near_limit."""
+        """Emit LimitNear if few numbers are left and it was not sent yet, see `TagState.near_limit`."""
         if near := self._state.near_limit(cur):
             self._runtime.emit(near)
 
@@ -137,7 +137,7 @@ class Refill:
             yield from origin.give_back((reserved,), reserved.low)
             raise
         with origin.lock.thread, origin.lock.call():
-            # Too late: the flight counted as lost, or the tag is strict by now.
+            # The segment may come too late: the flight counted as lost, or the tag is strict by now.
             welcome = (
                 origin.mode is Mode.DIRECT
                 and state.ended is None
@@ -186,8 +186,8 @@ class Refill:
                 yield from origin.give_back((piece,), piece.low)
                 return 0, True
             granted = piece.low + 1
-            # The lease came late, after direct segments were issued; or Redis went back in time. Either way it is a
-            # gap.
+            # The lease came late, after numbers of direct mode were issued, or Redis went back in time. In both cases
+            # it is a gap.
         raise CorruptState(
             f"Redis key {state.key} went back in time: it returned {granted}, which is below {buffer.issued}, a number "
             "that this process has issued",
@@ -216,7 +216,7 @@ class Refill:
         if drawn.extend:
             self.elected(wanted - (drawn.high - drawn.low))
         if drawn.born != origin.born:
-            # The hash was created anew, perhaps for a deleted tag that was created again as strict. If the record
+            # The hash was created anew. The tag may have been deleted and created again as strict. So if the record
             # cannot be read, draw no leases.
             try:
                 yield from origin.read()

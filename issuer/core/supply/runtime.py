@@ -24,14 +24,14 @@ class Runtime:
 
     Attributes:
         settings: Settings of the issuer.
-        window: How long an elected loader has, in seconds.
-        makes: Whether tags are created at their first use.
-        redis: Whether there is a Redis.
+        window: Duration of an election in seconds: the time for loading a segment.
+        makes: Whether a tag is created at its first use.
+        redis: Whether this issuer uses Redis.
         store: URL of the store, for messages.
         background: Runs a job on the scheduler. Returns False if no scheduler is alive.
         scheduled: Whether there should be a scheduler.
         flight: Makes a flight for this driver.
-        attend: Lets the scheduler sweep from now on.
+        attend: Lets the scheduler check the tags in the background from now on.
         fast_path: Where numbers for `next` are published.
         scheme: Returns the scheme that converts a tag's counter, None if users see the counter. Raises
             ConfigurationError.

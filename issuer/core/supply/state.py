@@ -28,13 +28,13 @@ def nearly_used(value: int, limit: int) -> bool:
 
 
 class TagState:
-    """Knowledge of this process about a tag. `Origin` changes it, and combiners read it in each draw."""
+    """Knowledge of this process about a tag. `Origin` changes this object, and combiners read it in each draw."""
 
     def __init__(self, tag: str, key: str) -> None:
         """`key`: key of the tag's hash in Redis."""
         self.tag = tag
         self.key = key
-        #: The record as last read, or None. And when it was read, on the monotonic clock.
+        #: The record as last read, or None. `read_at`: when it was read, on the monotonic clock.
         self.record: Tag | None = None
         self.read_at = 0.0
         #: The scheme that converts the counter, and its id. None and "" if users see the counter itself.
@@ -42,15 +42,15 @@ class TagState:
         self.scheme_id = ""
         #: Highest number that this process has seen Redis issue.
         self.seen: int = 0
-        #: Highest number of `reserve`. Redis and the local buffers may still issue lower ones.
+        #: Highest number that a caller got from `reserve`. Redis and the local buffers may still issue lower numbers.
         self.reserved = 0
         #: The local buffer. None while each draw goes to Redis.
         self.buffer: Buffer | None = None
-        #: Whether the hash is known to belong to this store. Until then each draw takes the slow path, which checks it.
+        #: Whether the hash is known to belong to this store. Until then each draw takes the slow path and checks it.
         self.owned = False
         #: The error that callers get once this process issues no more numbers of the tag.
         self.ended: IssuerError | None = None
-        #: The hash as last read, or None. And when it was read, on the monotonic clock.
+        #: The hash as last read, or None. `looked_at`: when it was read, on the monotonic clock.
         self.hash: gateway.Hash | None = None
         self.looked_at = 0.0
         #: For metrics. `alone`: draws for a single caller, of one number each. `draws`: all other draws. `numbers`: how
@@ -69,11 +69,12 @@ class TagState:
         return self.near_limit(0, reserved_now=before is not None and record.max > before.max)
 
     def near_limit(self, cur: int, *, reserved_now: bool = False) -> LimitNear | None:
-        """Return LimitNear if at least 80 % are used and it was not sent yet. `cur`: last number that Redis has issued.
+        """Return LimitNear if at least 80 % of the numbers are used and it was not sent yet.
 
-        For a tag with periods, the check is made only when numbers are reserved, as the stored period may be over.
-        Issued numbers are counted as far as they are known, since the first segment of a small tag may reserve all its
-        numbers. If all are reserved and this process has seen none issued, the first draw decides.
+        `cur`: last number that Redis has issued. For a tag with periods, the check is made only when numbers are
+        reserved, as the stored period may be over. Numbers count as used once this process has seen them issued: the
+        first segment of a small tag may reserve all its numbers. If all are reserved and none was seen issued, the
+        first draw decides.
         """
         record = self.record
         if record is None:
@@ -109,13 +110,13 @@ class TagState:
         self.hash, self.looked_at = hash, monotonic()
 
     def drew(self, n: int) -> None:
-        """Count a draw of n numbers from Redis. Draws for a single caller are counted in `alone`."""
+        """Count a draw of n numbers from Redis, for metrics. Draws for a single caller are counted in `alone`."""
         self.draws += 1
         self.numbers += n
 
     @property
     def issued(self) -> int:
-        """How many numbers this process has given to callers. If a caller was gone, its number is a gap."""
+        """How many numbers this process has given to callers, including callers that had stopped waiting."""
         buffer = self.buffer
         return self.alone + self.numbers + (0 if buffer is None else buffer.count)
 
@@ -142,9 +143,9 @@ class TagState:
         return self.record is None or self.record.order == "strict"
 
     def went_back(self, low: int, before: int) -> bool:
-        """Whether a strict tag's draw returned numbers below `before`, the highest number seen when it was sent.
+        """Whether a strict tag's draw returned numbers below `before`, the highest number seen when the draw was sent.
 
         Within a term Redis only counts upwards. So the hash was replaced (RENAME, MOVE, COPY, SWAPDB, RESTORE) by an
-        older one with the same fence, or by another store's. Other callers may have the drawn numbers too.
+        older copy with the same fence, or by a hash of another store. Other callers may already have the drawn numbers.
         """
         return low < before and self.strict

@@ -1,4 +1,4 @@
-"""All of a draw that is more than one call to Redis, or a number from memory. For threads and tasks alike."""
+"""Draws that need more than one call to Redis or a number from memory. For threads and for asyncio tasks."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from issuer.errors import (
 )
 from issuer_persistence.ledger import Reservation
 
-#: In seconds. If the last check of the leases is older than CHECK_AFTER, the caller checks them first. With a
-#: scheduler, which checks every second, the caller does so only after CHECK_LATE.
+#: After how many seconds without a check a caller checks the leases itself. CHECK_LATE is for processes with a
+#: scheduler, which checks them every second.
 CHECK_AFTER = 1.0
 CHECK_LATE = 2.0
 
-#: How long the first caller of a tag that may have leases waits for its record, in seconds. Redis may have numbers.
+#: How long the first caller of a tag waits for the tag's record, in seconds. Redis may have numbers meanwhile.
 HURRY = 0.05
 
-#: The record is read again after this many seconds, so that a new `lease` also reaches processes that reserve nothing.
+#: The record is read again after this many seconds: processes that reserve nothing must see a new `lease` setting too.
 LEARN_AFTER = 60.0
 
 
@@ -57,7 +57,7 @@ class Supply:
         #: Last use of the slow path, on the monotonic clock.
         self.used_at = monotonic()
         self._noticed = 0
-        #: True for a tag that each sweep extends, even if it is unused.
+        #: True if each sweep loads the tag's next segment when it is due, even if the tag is unused.
         self.kept = False
         self._runtime = runtime
         self._checked_at = 0.0
@@ -96,7 +96,7 @@ class Supply:
     def _read_soon(self, deadline: Deadline) -> Steps[None]:
         """Read the record of a tag that may have leases, at most once a second.
 
-        The time is short, as Redis may have numbers, and they need not wait for a store that hangs.
+        It waits only shortly: Redis may have numbers, and callers should not wait for a store that hangs.
         """
         if monotonic() > self._unknown_until:
             known = yield from self.origin.identity_soon()
@@ -106,7 +106,7 @@ class Supply:
                 self._runtime.attend()  # a sweep has more time for it
 
     def _from_buffer(self, buffer: Buffer, n: int, deadline: Deadline) -> Steps[range | None]:
-        """Draw from the local buffer, and queue for a range. None: the process has replaced the buffer."""
+        """Draw from the local buffer. If it is empty, queue for the next range. None: the buffer was replaced."""
         place, taken, state = None, None, self.state
         try:
             while taken is None and state.buffer is buffer:
@@ -119,7 +119,8 @@ class Supply:
                     place = Place(n)
                 elif taken is None and place is not None:
                     yield from self.refill.of_buffer.wait_for(deadline, n)
-                    # Also after a close, or when Redis came back: numbers that were set aside count as issued.
+                    # Numbers that were set aside count as issued, even if the issuer was closed or Redis came back
+                    # meanwhile.
                     taken = place.taken
         except IssuerError:
             taken = None if place is None else place.taken
@@ -159,7 +160,8 @@ class Supply:
                 attempt = yield from self._outlast(error, attempt, deadline)
                 continue
             if drawn.status == "scheme":
-                # Changed, or not known here yet. If the store still has the scheme that was sent, the hash is outdated.
+                # The scheme was changed, or is not known here yet. If the store has the scheme that was sent, the hash
+                # is outdated.
                 yield from origin.read()
                 if state.scheme_id != drawn_as:
                     first = None
@@ -180,10 +182,10 @@ class Supply:
         return attempt
 
     def _accept(self, drawn: gateway.Drawn, n: int) -> range | None:
-        """Process the reply to a draw of n. None: a segment must be loaded first, or the numbers become a gap.
+        """Return the numbers in the reply to a draw of n. None: a segment must be loaded first, or they become a gap.
 
-        They become a gap if a local buffer exists by now: they may be higher than the buffer's, so that the next caller
-        would get a lower number. Raises FenceError or CorruptState.
+        They become a gap if a local buffer exists by now. They may be higher than the numbers of the buffer, so that
+        the next caller would get a lower number. Raises FenceError or CorruptState.
         """
         state, shortage = self.state, self.shortage
         if drawn.status == "ok":
@@ -207,8 +209,8 @@ class Supply:
     def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool]]:
         """Draw one number for a key of the caller. The same key gets the same number for `ttl` seconds.
 
-        Returns the number, and whether the key had it before. `kept` is the Redis key for it. The number is always
-        drawn from Redis, even for a tag with leases: only there all processes can see which keys have numbers.
+        Returns the number, and whether the key had it before. `kept` is the Redis key that stores it. The number is
+        drawn from Redis even if the tag has leases, because only Redis shows all processes which keys have numbers.
         """
         attempt, state = 0, self.state
         if not self._runtime.redis:
@@ -240,7 +242,7 @@ class Supply:
             self.shortage.waiting.discard(deadline)
 
     def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool] | None]:
-        """Draw for the key. None: try again."""
+        """Draw a number for the Redis key `kept`. None: try again."""
         state = self.state
         yield from self.origin.refuse_foreign(probe=True)
         drawn_as, before = state.scheme_id, state.seen
@@ -248,8 +250,8 @@ class Supply:
         call = gateway.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
         drawn = yield from self.refill.drawing(send(call))
         if turn(drawn.scheme) > turn(state.scheme_id):
-            # Another process drew it with a later scheme. With our scheme the counter would have the value of another
-            # number.
+            # Another process drew this counter with a later scheme. Our scheme would convert it to a number that is not
+            # unique.
             record = yield from self.origin.read()
             if turn(drawn.scheme) > turn(state.scheme_id):
                 raise StoreBehind(state.tag, max=record.max, scheme=drawn.scheme)
@@ -311,7 +313,7 @@ class Supply:
     def _check(self, buffer: Buffer, *, probe: bool = True) -> Steps[None]:
         """Drop the leases if the hash has changed since they were drawn.
 
-        If the check is impossible, they are issued anyway: the numbers belong to this process alone.
+        If Redis cannot be asked, the leases are still used: their numbers belong to this process alone.
         """
         self._checked_at = monotonic()
         leases, _ = lease.parted(buffer.held)
@@ -340,7 +342,7 @@ class Supply:
 
     @property
     def open(self) -> Iterable[int]:
-        """The published numbers; may be empty."""
+        """The iterator over the published numbers. It may be exhausted."""
         return () if self.state.buffer is None else self.state.buffer.open
 
     # ------------------------------------------------------------------ what the scheduler does
@@ -362,7 +364,7 @@ class Supply:
     def sweep(self) -> Steps[None]:
         """Check the tag: its leases, the return to Redis, and segments that are due.
 
-        It makes no call to the store if Redis is enough, as the store may be down.
+        The store may be down, so it is called only if Redis is not enough.
         """
         buffer = self.state.buffer
         if self.origin.mode is Mode.DIRECT:
@@ -379,7 +381,7 @@ class Supply:
             self.refill.segments.prefetch()
 
     def refresh(self) -> Steps[None]:
-        """Read the tag's record if it is old, and the store's id if it is unknown."""
+        """Read the tag's record if it was not read for LEARN_AFTER seconds, and the store's id if it is unknown."""
         if self.stale:
             yield from self.origin.read()
 
@@ -390,7 +392,7 @@ class Supply:
         return state.record is None or not self._runtime.identity.id or monotonic() - state.read_at > LEARN_AFTER
 
     def rejoin(self) -> Steps[None]:
-        """Redis is back: make it skip the numbers issued here, draw from it again, and return unused numbers."""
+        """Redis is back: make it skip the numbers of direct mode, draw from it again, and return unused numbers."""
         state, origin, flights = self.state, self.origin, self.refill.segments.flights
         buffer = state.buffer
         if origin.mode is not Mode.DIRECT or not self._runtime.redis or buffer is None:
@@ -399,15 +401,15 @@ class Supply:
         mine = leads and flight.start()
         if not mine and buffer.held:
             return
-        # If another caller has the flight, it is fetching a segment, and the buffer is empty meanwhile. If that segment
-        # arrives after the rejoin, it is returned.
+        # If another caller runs the flight, it fetches a segment, and the buffer is empty. If the segment arrives after
+        # the return to Redis, it is returned to the store.
         left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
         refusal: IssuerError | None = None
         rejoined = False
         try:
             store_id = yield from origin.identity()
-            # First make sure that Redis accepts a write, before the buffer is emptied: if it is out of memory or has
-            # too few replicas, it still answers reads.
+            # Before the buffer is emptied, make sure that Redis accepts a write. A Redis that is out of memory or has
+            # too few replicas still answers reads.
             yield from origin.public(floor(state.tag, state.key, buffer.issued, "keep", store_id))
             left = buffer.empty()
             issued = buffer.issued
@@ -424,12 +426,12 @@ class Supply:
                 self._runtime.emit(Rejoined(state.tag, issued))
         except RedisUnavailable as error:
             self._runtime.emit(Failed(state.tag, "rejoin", error))
-        except IssuerError as error:  # the hash is corrupt or another store's by now, or the store is down
+        except IssuerError as error:  # the hash is corrupt, or belongs to another store, or the store is down
             refusal = error
         finally:
             if mine or origin.mode is not Mode.DIRECT:
                 flights.finish(flight, progress=True)
-        # Last, so that callers who draw from Redis by now do not wait for a store that may be down.
+        # This comes last: callers already draw from Redis, and must not wait for a store that may be down.
         yield from origin.give_back(*left)
         if refusal is not None:
             raise refusal
@@ -438,9 +440,9 @@ class Supply:
 
     @property
     def disposable(self) -> bool:
-        """Whether it can be deleted: the tag was never seen, no caller waits, no flight may fetch numbers for it.
+        """Whether this object can be deleted: the tag was never seen, no caller waits, no flight may fetch its numbers.
 
-        A tag that was seen may have a draw on the fast path, which is recorded nowhere.
+        If the tag was seen, a draw on the fast path may be under way. Such draws are recorded nowhere.
         """
         state = self.state
         unseen = state.record is None and not state.owned
@@ -459,7 +461,7 @@ class Supply:
     def end(self) -> None:
         """Issue no more numbers. `close` returns the unused ones.
 
-        This is done before the flights have ended: another thread may fork meanwhile, and parent and child would issue
+        Call this before waiting for the flights. If another thread forked during the wait, parent and child would issue
         the same published numbers (seen).
         """
         if self.state.ended is None:
@@ -477,13 +479,13 @@ class Supply:
             if flight is None:
                 continue
             if flight.start():
-                # The job has not started, and will find nothing to do.
+                # The job has not started yet. When it starts, it will find the flight finished.
                 flight.finish(progress=False)
             else:
                 yield from wait(flight, deadline.left())
         if self.refill.election.mine and deadline.left() > 0:
-            # A draw won the election, but its flight was cancelled or never started. Without this, the next caller that
-            # needs a segment would wait until the election times out.
+            # A draw won the election, but its flight was cancelled or never started. Without this fetch, the next
+            # caller that needs a segment would wait until the election times out.
             with suppress(IssuerError):
                 yield from self.fetch(deadline)
         yield from self.origin.give_back(*self._left)
