@@ -76,10 +76,6 @@ class Worker:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def signal(self, number: int) -> None:
-        """Send it a signal."""
-        self.process.send_signal(number)
-
     def trap(self, point: str, number: int) -> None:
         """Send it a signal at this point of its next extension; see worker.POINTS."""
         # A rename is atomic: the process may read the file at any moment.
@@ -123,7 +119,7 @@ class Worker:
         lacking = [job.tag for job in self.setup.jobs if not self._follower.served(job.at, since)]
         state = "stopped" if self.halted else self.setup.colour
         said = self.last_words()
-        self.signal(STACKS)
+        self.process.send_signal(STACKS)
         with suppress(AssertionError):  # a stopped process prints nothing
             until(lambda: STACKS_END in self._log.read_text(errors="replace"), STACKS_TAKE)
         stands = self._log.read_text(errors="replace").strip()[-STACKS_MOST:]
@@ -198,33 +194,23 @@ class Workers:
         name = f"{setup.name.split('r')[0]}r{self._replaced}"
         return replace(setup, name=name, **changes)  # type: ignore[arg-type]  # names of its fields
 
-    def lost(self, worker: Worker, **changes: object) -> Worker:
-        """Replace a worker that has ended. Return its successor."""
+    def replaced(self, worker: Worker, **changes: object) -> Worker:
+        """Wait until a worker has ended, if it still runs after a stop request. Return its successor."""
         worker.end()
         self.workers.remove(worker)
         successor = Worker(self.renamed(worker.setup, **changes))
         self.workers.append(successor)
         return successor
 
-    def kill(self, worker: Worker) -> Worker:
-        """Kill a worker with SIGKILL. Return its successor."""
-        worker.process.kill()
-        return self.lost(worker)
-
-    def retire(self, worker: Worker, **changes: object) -> Worker:
-        """Stop a worker. Return its successor, which has these changes."""
-        worker.dismiss()
-        return self.lost(worker, **changes)
-
     def pause(self, worker: Worker) -> None:
         """Stop a worker with SIGSTOP."""
         self.stopped.setdefault(worker.name, []).append(Strike("stopped", now(), 0))
-        worker.signal(signal.SIGSTOP)
+        worker.process.send_signal(signal.SIGSTOP)
 
     def resume(self, worker: Worker) -> None:
         """Continue a worker with SIGCONT if it was stopped."""
         pauses = self.stopped.get(worker.name, [])
         if worker.alive and (worker.halted or (pauses and not pauses[-1].back)):
-            worker.signal(signal.SIGCONT)
+            worker.process.send_signal(signal.SIGCONT)
             if pauses and not pauses[-1].back:
                 pauses[-1] = replace(pauses[-1], back=now())

@@ -153,7 +153,7 @@ class _Story:
                 self._acts.pop(0)[1]()
             self._screen.progress(self._count, f"number {self._highest}")
         self._look()
-        self._screen.end()
+        self._screen.clear()
         return self._summary(time.monotonic() - begun)
 
     # ------------------------------------------------------------------ watching the processes

@@ -46,21 +46,18 @@ class Fault:
     strike: Strike
 
 
-def entering(faults: list[Fault]) -> Callable[[str, str], Callable[[Strike], Strike]]:
+def entering(faults: list[Fault], name: str, what: str) -> Callable[[Strike], Strike]:
     """Return a decorator that adds a function to this list, with its name and what happens."""
 
-    def fault(name: str, what: str) -> Callable[[Strike], Strike]:
-        def entered(strike: Strike) -> Strike:
-            faults.append(Fault(name, what, strike))
-            return strike
+    def entered(strike: Strike) -> Strike:
+        faults.append(Fault(name, what, strike))
+        return strike
 
-        return entered
-
-    return fault
+    return entered
 
 
 FAULTS: list[Fault] = []
-fault = entering(FAULTS)
+fault = partial(entering, FAULTS)
 
 
 def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
@@ -108,7 +105,7 @@ def _killed_at(world: World, *, name: str, point: str) -> None:
     killed = trapped(world, point, signal.SIGKILL)
     with world.fault(f"{name} killed after {point}", hits=len(killed)):
         for worker in killed:
-            world.crew.lost(worker)
+            world.crew.replaced(worker)
 
 
 for name, point, what in zip(
@@ -320,7 +317,7 @@ def _fork(world: World, forking: Sequence[Worker], only: Sequence[int]) -> None:
     """Let workers fork, one after another. Return when each child has drawn numbers of the tags in `only`."""
     for worker in forking:
         since = now()
-        worker.signal(signal.SIGUSR1)
+        worker.process.send_signal(signal.SIGUSR1)
         pattern = f"{{}}.{worker.name}f*"
 
         def drawn(at: int, pattern: str = pattern, since: int = since) -> bool:

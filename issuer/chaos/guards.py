@@ -6,7 +6,7 @@ They are removed in the drawing processes only, and only on request.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,10 +63,7 @@ def _load_again() -> None:
 
 
 def _forget_rejoin() -> None:
-    def nothing(*_: object) -> Iterable[Any]:
-        return iter(())
-
-    vars(supply)["floor"] = nothing  # imported there by name
+    vars(supply)["floor"] = lambda *_: iter(())  # imported there by name
 
 
 def _forget_fork() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,15 +43,6 @@ def play(world: World, faults: Iterable[Fault]) -> Verdict:
     return verdict
 
 
-def shuffled(faults: Sequence[Fault], tell: Callable[[Fault], bool]) -> Iterator[Fault]:
-    """Yield all faults in random order, again and again, until `tell` returns False."""
-    while True:
-        for fault in random.sample(faults, len(faults)):
-            if not tell(fault):
-                return
-            yield fault
-
-
 def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) -> Verdict:
     """Run for `seconds` seconds on new servers. Return the verdict. Raises IssuerError."""
     screen = Screen(round(seconds))
@@ -62,16 +53,21 @@ def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) ->
     def left() -> float:
         return begun + seconds - time.monotonic()
 
-    def tell(fault: Fault) -> bool:
+    def shuffled() -> Iterator[Fault]:
+        """Yield all faults in random order, again and again, until the time is over."""
         nonlocal struck
-        struck += 1
-        screen.progress(round(seconds - left()), f"{struck} faults: {fault.what}")
-        return left() > 0
+        while True:
+            for fault in random.sample(faults, len(faults)):
+                struck += 1
+                screen.progress(round(seconds - left()), f"{struck} faults: {fault.what}")
+                if left() <= 0:
+                    return
+                yield fault
 
     with without_settings():
         while left() > 0 and not total.stuck:
             made = TemporaryDirectory(prefix="issuer-chaos-", ignore_cleanup_errors=True)
             with made as folder, World(Path(folder), program, Terms(without=tuple(without))) as world:
-                total.add(play(world, islice(shuffled(faults, tell), BOUT)))
-    screen.end()
+                total.add(play(world, islice(shuffled(), BOUT)))
+    screen.clear()
     return total

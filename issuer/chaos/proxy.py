@@ -100,8 +100,12 @@ class FaultProxy:
     def __init__(self, upstream: tuple[str, int], port: int | None = None) -> None:
         self.upstream = upstream
         self.port = port or free_port()
+        #: Host and port of the proxy, and its Redis URL.
+        self.address = (LOOPBACK, self.port)
+        self.url = f"redis://{LOOPBACK}:{self.port}/0"
         self._fault = _NONE
-        self._hits = 0
+        #: Number of requests that faults have affected.
+        self.hits = 0
         self._links: set[ProxiedConnection] = set()
         self._held: list[_Held] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,23 +124,6 @@ class FaultProxy:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-    # ------------------------------------------------------------------------------------------------ state
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the proxy."""
-        return LOOPBACK, self.port
-
-    @property
-    def url(self) -> str:
-        """Redis URL of the proxy."""
-        return f"redis://{LOOPBACK}:{self.port}/0"
-
-    @property
-    def hits(self) -> int:
-        """Number of requests that faults have affected."""
-        return self._hits
 
     @property
     def held(self) -> list[bytes]:
@@ -288,7 +275,7 @@ class FaultProxy:
         while request := await _read(reader):
             fault = self._fault
             struck = fault.strikes(request)
-            self._hits += struck
+            self.hits += struck
             if struck and fault.left == 0 and fault.then is not None:
                 self._fault = fault.then
             link.delay = fault.seconds if struck else 0.0

@@ -26,7 +26,6 @@ class Screen:
         self._begun = time.monotonic()
         self._drawn_at = 0.0
         self._shown = False
-        self._last = (0, "")
 
     def say(self, line: str = "", *, mark: str = " ", hue: str | None = None) -> None:
         """Write a line with the seconds since the start before it."""
@@ -35,14 +34,13 @@ class Screen:
 
     def write(self, line: str = "") -> None:
         """Write a line above the bar."""
-        self._clear()
+        self.clear()
         click.echo(line, color=color())
         sys.stdout.flush()
 
-    def progress(self, count: int, note: str, *, at_once: bool = False) -> None:
+    def progress(self, count: int, note: str) -> None:
         """Update the bar. `note` is shown behind it."""
-        self._last = (count, note)
-        if not sys.stderr.isatty() or (time.monotonic() - self._drawn_at < REDRAW and not at_once):
+        if not sys.stderr.isatty() or time.monotonic() - self._drawn_at < REDRAW:
             return
         share = min(1.0, count / self._goal)
         text = f" {share:4.0%}  {note}"
@@ -50,16 +48,13 @@ class Screen:
         size = max(5, min(BAR, room - width(text) - 2))
         full = round(size * share)
         bar = click.style("━" * full, fg="green") + click.style("─" * (size - full), dim=True)
-        self._clear()
+        self.clear()
         click.echo(f"  {bar}{shortened(text, room - size - 2)}", err=True, nl=False, color=color())
         sys.stderr.flush()
         self._shown, self._drawn_at = True, time.monotonic()
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """Remove the bar."""
-        self._clear()
-
-    def _clear(self) -> None:
         if self._shown:
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()

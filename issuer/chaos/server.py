@@ -52,7 +52,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: weakref.WeakSet[redis.Redis] = weakref.WeakSet()
         self._owner = os.getpid()
-        _unended.add(self)
+        atexit.register(self.end)
 
     def __repr__(self) -> str:
         return f"<RedisServer {self.binary.name} {self.url} pid={self.pid}>"
@@ -150,7 +150,7 @@ class RedisServer:
         for client in list(self._clients):
             client.close()
         self.kill()
-        _unended.discard(self)
+        atexit.unregister(self.end)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # ------------------------------------------------------------------------------------------------ back in time
@@ -248,12 +248,3 @@ class RedisServer:
 
 class _DiedError(IssuerError):
     """The process ended during its start."""
-
-
-_unended: set[RedisServer] = set()
-
-
-@atexit.register
-def _end_all() -> None:
-    for server in list(_unended):
-        server.end()

@@ -23,17 +23,14 @@ def _completed(context: click.Context, _param: click.Parameter, incomplete: str)
     logging.getLogger("issuer").addHandler(logging.NullHandler())
     logging.getLogger("issuer").propagate = False
     try:
-        return [tag for tag in _tags(Session.of(context)) if tag.startswith(incomplete)]
+        session = Session.of(context)
+        store = session.settings().store_url
+        if is_missing(store):
+            return []
+        with closing(connect(redis="none", store=store, config=session.config, scheduler=None)) as issuer:
+            return [record.tag for record in issuer.tags(timeout=PATIENCE) if record.tag.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - an error must not be printed into the user's line
         return []
-
-
-def _tags(session: Session) -> list[str]:
-    store = session.settings().store_url
-    if is_missing(store):
-        return []
-    with closing(connect(redis="none", store=store, config=session.config, scheduler=None)) as issuer:
-        return [record.tag for record in issuer.tags(timeout=PATIENCE)]
 
 
 def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:

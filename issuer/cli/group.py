@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import import_module
+from itertools import groupby
 from pkgutil import iter_modules
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 
@@ -49,25 +50,19 @@ class _Commands(Edge):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name; None if there is none."""
         del ctx
-        command: click.Command | None = None
-        if cmd_name in _modules():
-            command = getattr(import_module(_modules()[cmd_name]), cmd_name.replace("-", "_"))
-        return command
+        return _command(cmd_name) if cmd_name in _modules() else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each heading with its commands."""
-        names = self.list_commands(ctx)
-        found = {name: self.get_command(ctx, name) for name in names}
-        widest = max(map(len, names))
-        for section in SECTIONS:
-            room = formatter.width - 6 - widest
-            rows = [
-                (name.ljust(widest), command.get_short_help_str(room))
-                for name, command in found.items()
-                if command is not None and _section(name) == section
-            ]
+        widest = max(map(len, _modules()))
+        room = formatter.width - 6 - widest
+        for section, names in groupby(self.list_commands(ctx), _section):
             with formatter.section(section):
-                formatter.write_dl(rows)
+                formatter.write_dl([(name.ljust(widest), _command(name).get_short_help_str(room)) for name in names])
+
+
+def _command(name: str) -> click.Command:
+    return cast("click.Command", getattr(import_module(_modules()[name]), name.replace("-", "_")))
 
 
 def _section(name: str) -> str:

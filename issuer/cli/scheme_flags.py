@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from issuer.core.scheme_record import SEGMENT
@@ -26,14 +26,11 @@ def given(said: Mapping[str, Any]) -> dict[str, Any]:
         found["shards"] = {name: found.pop(name) for name in ("shard_bits", "app_bits", "app") if name in found} or True
     if "scramble" in found:
         keys = found["scramble"]
-        found["scramble"] = keys[0] if len(keys) == 1 and isinstance(keys[0], str) else _ranges(keys)
+        alone = len(keys) == 1 and isinstance(keys[0], str)
+        found["scramble"] = keys[0] if alone else [(1, key) if isinstance(key, str) else key for key in keys]
     if "options" in found:
         found["options"] = dict(found["options"])
     return found
-
-
-def _ranges(keys: tuple[str | tuple[int, str], ...]) -> list[tuple[int, str]]:
-    return [(1, key) if isinstance(key, str) else key for key in keys]
 
 
 # ---------------------------------------------------------------------- shown
@@ -57,8 +54,13 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("shards", f"{count}, app {shards['app']}; {shards['shard_bits']} and {shards['app_bits']} bits"))
     if "stride" in scheme:
         lines.append(("stride", _stride(scheme["stride"][-1])))
-    pieces = _by_key(scheme.get("scramble", ()))
-    lines += [("scramble", _scrambled(piece, first=at == 0)) for at, piece in enumerate(pieces)]
+    before = None
+    for piece in scheme.get("scramble", ()):
+        # A raised limit also adds a piece, with the same key.
+        if piece["fingerprint"] != before:
+            since = "" if before is None else f"from {piece['from']} on "
+            lines.append(("scramble", f"{since}key {piece['key']}, fingerprint {piece['fingerprint']}"))
+        before = piece["fingerprint"]
     return lines
 
 
@@ -99,18 +101,6 @@ def _stride(piece: Mapping[str, int]) -> str:
     first, width = piece["first"], piece["stride"]
     since = f" from counter {piece['from']} on" if piece["from"] > 1 else ""
     return f"{width}: {first}, {first + width}, {first + 2 * width}, ...{since}"
-
-
-def _by_key(pieces: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the pieces at which the key changes. A raised limit also adds a piece, with the same key."""
-    return [
-        piece for at, piece in enumerate(pieces) if at == 0 or piece["fingerprint"] != pieces[at - 1]["fingerprint"]
-    ]
-
-
-def _scrambled(piece: Mapping[str, Any], *, first: bool) -> str:
-    since = "" if first else f"from {piece['from']} on "
-    return f"{since}key {piece['key']}, fingerprint {piece['fingerprint']}"
 
 
 def _shown(value: object) -> str:

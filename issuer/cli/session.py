@@ -63,7 +63,8 @@ class Session:
                     f"there is no store {mask(store)} (from {source}): correct the name; "
                     "to make a new store, create its first tag with `issuer create`"
                 )
-            self._issuer = connect(**self.given, scheduler=scheduler, rejected=_told)
+            # Rejected calls are not logged, because the command reports its error itself.
+            self._issuer = connect(**self.given, scheduler=scheduler, rejected=lambda *_: None)
             click.get_current_context().find_root().call_on_close(self._issuer.close)
         return self._issuer
 
@@ -75,10 +76,6 @@ def is_missing(store: object) -> bool:
         return bool(path) and not Path(path).exists()
     except OSError:  # the store reports the problem
         return False
-
-
-def _told(tag: str, cause: Exception) -> None:
-    """Log nothing: the command reports its error itself."""
 
 
 T = TypeVar("T")

@@ -50,7 +50,7 @@ def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str
         lines.append(("extended", moment(seen.last_extension, now)))
     lines += _redis(seen, direct=direct)
     if not direct:
-        lines.append(("remaining", _or_unknown(seen.remaining)))
+        lines.append(("remaining", "unknown" if seen.remaining is None else f"{seen.remaining:,}"))
     lines.append(("rate", _rate(seen.rate)))
     if not direct:
         lines.append(("runway", "unknown" if seen.runway is None else lasting(seen.runway, 1)))
@@ -124,10 +124,6 @@ def _rate(per_second: float | None) -> str:
     if per_second is None:
         return "unknown"
     return f"{per_second:.2g} per second" if per_second < 10 else f"{per_second:,.0f} per second"  # noqa: PLR2004 - one digit
-
-
-def _or_unknown(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
 
 
 def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:

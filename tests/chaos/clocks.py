@@ -37,7 +37,7 @@ def clock_set(world: ClockWorld) -> None:
         with world.fault("F7b clock of Redis set, the loader killed", segments=4, hits=len(killed)):
             world.master.set_clock(0)
             for worker in killed:
-                world.crew.lost(worker)
+                world.crew.replaced(worker)
         world.more()
 
 

@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -144,7 +145,7 @@ DOOR_FAULTS: list[Fault] = [
     for fault in [*FAULTS, *MORE]
     if fault.name in (*THROUGH, *FLUSHED)
 ]
-fault = entering(DOOR_FAULTS)
+fault = partial(entering, DOOR_FAULTS)
 
 
 def one(world: World) -> DoorServer:

@@ -6,6 +6,7 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -28,7 +29,7 @@ from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 MORE: list[Fault] = []
-fault = entering(MORE)
+fault = partial(entering, MORE)
 
 #: Seconds that a clock is off.
 HOUR = 3600.0
@@ -85,7 +86,7 @@ def writable_replica(world: World) -> None:
 @fault("F7a", "the clock of a process an hour off from its start, and that of one set while it runs")
 def clock_of_a_process(world: World) -> None:
     with world.fault("F7 clock of a process", hits=2):
-        world.crew.retire(some(world), clock=random.choice([HOUR, -HOUR]))
+        world.crew.replaced(some(world), clock=random.choice([HOUR, -HOUR]))
         running = some(world)
         for off in (HOUR, -HOUR, 0.0):
             set_clock(running, off)
@@ -133,7 +134,7 @@ def end_with_a_lease(world: World, seen: Callable[[], object]) -> None:
     """Let one process after the other end and be replaced, until one had something left to give back."""
     for _ in range(2 * len(world.crew.workers)):
         world.crew.wait_served(world.strikes[-1].back if world.strikes else 0)
-        world.crew.retire(world.crew.workers[0])
+        world.crew.replaced(world.crew.workers[0])
         if seen():
             return
     raise AssertionError("nobody gave anything back")

@@ -63,7 +63,7 @@ def test_of_a_process_without_numbers_it_is_told_what_it_lacks_and_where_it_stan
     with folder() as path, kind.make(path, kind.server(binary()), Terms(timeout=1.0)) as world:
         world.more()
         halted, *others = world.crew.workers
-        halted.signal(signal.SIGSTOP)
+        halted.process.send_signal(signal.SIGSTOP)
         assert isinstance(world, Pair)
         world.master.pause()
         # What it had answered before is on its way, and comes no later than that.
@@ -72,7 +72,7 @@ def test_of_a_process_without_numbers_it_is_told_what_it_lacks_and_where_it_stan
         with pytest.raises(IssuerError, match="no numbers within 1 s in ") as caught:
             world.crew.wait_served(time.monotonic_ns(), timeout=1)
         world.master.resume()
-        halted.signal(signal.SIGCONT)
+        halted.process.send_signal(signal.SIGCONT)
         told = re.split(r"(?m)(?:^; |in )(?=w\d+, )", str(caught.value))[1:]
     assert [text.partition(", ")[0] for text in told] == [halted.name, *(worker.name for worker in others)]
     assert told[0].startswith(f"{halted.name}, stopped, lacks strict")

@@ -4,6 +4,7 @@ import random
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import cycle
 
 from issuer.chaos.crew import Worker
@@ -18,7 +19,7 @@ from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
 WIRED: list[Fault] = []
-fault = entering(WIRED)
+fault = partial(entering, WIRED)
 
 KEYED = "keyed"
 COLOURS: tuple[Colour, Colour] = ("threads", "tasks")

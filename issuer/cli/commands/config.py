@@ -39,8 +39,7 @@ def config(session: Session, *, as_json: bool) -> None:
         show_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
         return
     columns = [Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True)]
-    rows = [(name, _shown(name, value), source)
-            for name, (value, source) in settings.items()]  # fmt: skip
+    rows = [(name, _shown(name, value), source) for name, (value, source) in settings.items()]
     show(table(columns, rows, screen_width()))
 
 

@@ -115,7 +115,8 @@ def _report(findings: list[Discrepancy], room: int | None) -> str:
     for finding in findings:
         numbers = finding.numbers
         span = "" if numbers is None else f"  {numbers[0]}..{numbers[1]}"
-        lines.append(_bold(f"{plain(finding.tag)}  {finding.kind}{span}", room))
+        heading = f"{plain(finding.tag)}  {finding.kind}{span}"
+        lines.append(click.style(heading if room is None else shortened(heading, room), bold=True))
         for entry in finding.entries:
             who = f"{plain(entry.host)} pid {entry.pid}, {plain(entry.reason)}"
             told = f"{utc(entry.time)}  {who}, {entry.low + 1}..{entry.high}"
@@ -126,7 +127,3 @@ def _report(findings: list[Discrepancy], room: int | None) -> str:
             wide = INDENTED + len(told) if room is None else room
             lines += textwrap.wrap(told, wide, initial_indent=blanks, subsequent_indent=blanks)
     return "\n".join(lines)
-
-
-def _bold(heading: str, room: int | None) -> str:
-    return click.style(heading if room is None else shortened(heading, room), bold=True)
