@@ -1,6 +1,6 @@
-"""Drivers run the protocol: connections, callers, waiting. `blocking` for threads, `aio` for tasks.
+"""Drivers run the operations of `core`: they call Redis and the store. `blocking` is for threads, `aio` for tasks.
 
-`servers` reads a URL, and has the connections of a process and their limit. `topology` remembers which server holds a
-tag, and which one does not answer. `redis_errors` turns errors of Redis into public ones. `store_pool` calls the store
-in threads. `spans` reports to OpenTelemetry.
+`servers` parses a URL, and manages the connections of a process and their maximum number. `topology` remembers which
+server holds a tag, and which servers do not answer. `redis_errors` converts errors of Redis to public ones.
+`store_pool` calls the store in threads. `spans` reports to OpenTelemetry.
 """

@@ -11,7 +11,7 @@ from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerEr
 from issuer.gateway import RedisCall, rights
 from issuer.interrupts import raise_interrupt
 
-#: Errors of redis-py's handshake and our decoders for invalid replies. UnicodeError: for a host name.
+#: Errors that redis-py's handshake and our decoders raise for invalid replies, or a host name (UnicodeError).
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
 
 #: Permissions that all tags with a counter need.
@@ -23,7 +23,7 @@ _DENIED = ("NOPERM", "has no permissions", "No permissions", "can't run this com
 #: The denied command, if the server names it.
 _NAMED = re.compile(r"to run the '(\S+)' command")
 
-#: Text of a Cluster whose slot is moving, so that the keys of a call may be on two nodes: TRYAGAIN.
+#: Part of the error TRYAGAIN: a Cluster moves a slot, and the keys of a call may be on two nodes.
 _MOVING = "during rehashing of slot"
 
 #: Texts of servers that do not have the requested database.
@@ -37,7 +37,7 @@ _TLS = re.compile(
 #: An error reply may be outdated after this many seconds: a server checks its replicas and its disk once a second.
 SETTLING = 1.0
 
-#: Texts of servers for which the fence does not work, and their meaning.
+#: Error texts of servers on which the fence does not work, and the reason.
 _REFUSALS = (
     ("can't write against a read only", "is a read-only replica: configure the address of the master"),
     ("BADARG", "does not run the script correctly"),
@@ -54,7 +54,7 @@ class Crowded(Exception):
 def connection_error(error: Exception) -> redis.RedisError:
     """Convert an error on a connection to an error of redis-py, which all callers handle.
 
-    Other errors are raised, above all those of signal handlers.
+    Errors that come from elsewhere, such as a signal handler, are raised.
     """
     raise_interrupt(error)
     if isinstance(error, redis.RedisError):
@@ -75,7 +75,7 @@ def tls_fails(text: str) -> bool:
 
 
 def settling(error: Exception) -> float:
-    """Return for how many seconds an error reply is valid; 0 if the error is not a reply."""
+    """Return how many seconds to wait before a retry after an error reply. 0 if the error is not a reply."""
     answered = isinstance(error, (redis.ResponseError, redis.exceptions.BusyLoadingError))
     return SETTLING if answered else 0.0
 
@@ -95,13 +95,13 @@ def meaning(error: Exception, name: str, key: str, tag: str | None, call: RedisC
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         return RedisUnavailable(f"redis {name}: {text or 'no answer in time'}", tag=tag)
     if isinstance(error, redis.exceptions.InvalidResponse):
-        # Not a Redis, or a broken one: the parser or decoder fails on its replies.
+        # The server is no Redis, or a broken one: the parser or decoder fails on its replies.
         return RedisUnavailable(f"redis {name} sent an unreadable reply: {text}", tag=tag)
     return _answered(text, name, key, tag, call)
 
 
 def _misconfigured(error: Exception, text: str) -> str:
-    """Return the wrong setting that makes a connection fail permanently, "" if there is none."""
+    """Return a description of the wrong setting that makes each connection fail, "" if there is none."""
     if isinstance(error, redis.exceptions.AuthenticationError):
         return f" refuses the login: {text}"
     if isinstance(error.__cause__, UnicodeError):
@@ -120,7 +120,7 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: RedisCall[A
         problem = f"is not a hash: move it away with `redis-cli RENAME '{key}' '{key}.old'`"
         return CorruptState(f"Redis key {key} {problem}", tag=tag, advice="corrupt_state.recover")
     if any(word in text for word in _DENIED):
-        # Commands of the connection itself, such as SELECT, are named only in the text.
+        # If the server denies a command for the connection, such as SELECT, only the error text names it.
         own = {*_NAMED.findall(text), *(rights(call) if call is not None else ())}.difference(_RIGHTS)
         needed = " ".join(f"+{each}" for each in (*_RIGHTS, *sorted(own)))
         problem = f"denies a command that this call needs; give this user {needed} on the keys of the prefix"
@@ -131,5 +131,5 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: RedisCall[A
     if _MOVING in text:
         moves = "the Cluster is moving this slot to another node, and cannot create keys in it until that has ended"
         return RedisUnavailable(f"redis {name}: {moves}: {text}", tag=tag)
-    # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and similar: the server runs but cannot serve now.
+    # The server runs but cannot serve now: BUSY, OOM, MISCONF, NOREPLICAS, LOADING and similar errors.
     return RedisUnavailable(f"redis {name} can't serve now: {text}", tag=tag)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Otherwise the first connection imports it. If another thread forks at that moment, the child waits for the import's
-# lock for ever (seen).
+# Without this import, the first connection imports the module. If another thread forks at that moment, the child waits
+# for the import's lock for ever (seen).
 import encodings.idna  # noqa: F401
 import re
 import weakref
@@ -26,7 +26,7 @@ from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.settings import REDIS_CONNECTIONS
 from issuer_persistence.urls import ENCODE, flaw
 
-#: Settings of redis-py that would repeat calls, or count and time them differently.
+#: Settings of redis-py with which it does not repeat calls by itself.
 _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
 
 _FOR_SENTINELS = "sentinel_"
@@ -45,13 +45,13 @@ class Recipe:
 
     @classmethod
     def of(cls, pool: Any) -> Recipe:
-        """Take it from a connection pool. The pool's own method counts connections, at most 100."""
+        """Return the recipe of a connection pool. The pool's own method would make at most 100 connections."""
         return cls(pool.connection_class, pool.connection_kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The servers of a URL. `route` makes a new topology. `data` and `sentinel` connect to the nodes."""
+    """The servers of a URL. `route` makes a new topology. `data`: how to connect to Redis. `sentinel`: to Sentinels."""
 
     name: str
     route: Callable[[], Topology]
@@ -70,28 +70,28 @@ class Target:
 
 @cache
 def _with_base(kind: type, base: type) -> type:
-    """Return redis-py's class with a base class of ours in front, for the methods that a driver needs."""
+    """Return redis-py's class `kind` with our class `base` in front, which adds methods for a driver."""
     return type(kind.__name__, (base, kind), {})
 
 
 def from_url(url: str, name: str, pool: Any) -> Target:
-    """Take a URL apart. redis://, rediss:// and unix:// are as redis-py knows them; besides there are
+    """Parse a URL. redis://, rediss:// and unix:// have the same form as in redis-py. There are also
 
     redis+sentinel://[user:password@]host[:26379][,host...]/master[/db][?sentinel_username=..&sentinel_password=..&..]
     redis+cluster://[user:password@]host[:7000][,host...][?..]
 
-    With rediss+sentinel:// and rediss+cluster:// everything goes through TLS. All other parameters are redis-py's own.
-    `pool`: the ConnectionPool class of the driver's colour. Raises ConfigurationError.
+    With rediss+sentinel:// and rediss+cluster:// all connections use TLS. All other parameters are those of redis-py.
+    `pool`: the blocking or the asyncio class ConnectionPool. Raises ConfigurationError.
     """  # noqa: D400 - the URLs end the sentence
-    # Behind a # parsers see nothing.
+    # Parsers of URLs ignore all that follows a #.
     if wrong := flaw(url) or ("#" in url and ENCODE):
         raise ConfigurationError(f"redis {name}: {wrong}")
     try:
         found = _taken_apart(url, name, pool)
-        # No I/O. It checks the parameters.
+        # This does no I/O. It only checks the parameters.
         found.connection(Address())
     except (ValueError, TypeError, OSError, redis.RedisError) as error:
-        # Neither shown nor chained: the text may contain a part of the URL.
+        # The error is not shown or chained, because its text may contain a part of the URL.
         raise ConfigurationError(f"redis {name}: {_refusal(str(error), url)}") from None
     return found
 
@@ -99,7 +99,7 @@ def from_url(url: str, name: str, pool: Any) -> Target:
 def _refusal(text: str, url: str) -> str:
     """Return the reason why redis-py or the standard library rejects the URL. `text`: their message."""
     for number, (name, _) in enumerate(parse_qsl(url.partition("?")[2], keep_blank_values=True), 1):
-        if f"'{name}'" in text:  # not shown: it may be a part of a password
+        if f"'{name}'" in text:  # the name is not shown: it may be a part of a password
             return f"redis-py does not support parameter {number} of the URL, or its value is invalid"
     return f"the login, a host or a parameter is invalid; {ENCODE}"
 
@@ -154,13 +154,13 @@ def _address(node: str, kind: str, name: str) -> Address:
 
 
 def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:
-    """Connect like the client, which is not changed. Its own connections would retry, and could send a `load` twice."""
+    """Connect like this client, but with own connections: the client's could retry, and send a `load` twice."""
     pool: Any = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     if manager is None:
         return Target("client", OneServer, Recipe.of(pool))
-    # A client of redis-py's Sentinel: each of its connections looks up the master with timeouts and retries that ignore
-    # our deadlines (seen: 9 s instead of 1). So we look it up, and connect in the same way.
+    # The client comes from redis-py's Sentinel. Its connections look up the master with timeouts and retries that
+    # ignore our deadlines (seen: 9 s instead of 1). So we look up the master, and connect with the same settings.
     sentinels = [sentinel.connection_pool for sentinel in manager.sentinels]
     if not pool.is_master or not sentinels:
         raise ConfigurationError(
@@ -183,7 +183,7 @@ LOOK_AGAIN = 0.25
 class Permit:
     """Permission for one connection. It returns to its pool when its last reference is gone.
 
-    So a connection that is lost, for example in an interrupt, does not keep its permit.
+    So if a connection is lost, for example in an interrupt, its permit is not lost.
     """
 
     __slots__ = ("_pool",)
@@ -194,7 +194,7 @@ class Permit:
     def __del__(self) -> None:
         pool = self._pool()
         if pool is not None:
-            # A new object, as Python finalizes an object only once.
+            # Put a new Permit into the pool, because Python finalizes an object only once.
             pool.free.append(Permit(self._pool))
             pool.wake()
 
@@ -213,7 +213,7 @@ W = TypeVar("W", bound=AnyWaker)
 
 
 class Turn(Generic[W]):
-    """A place in the queue. `until`: deadline of its call, on the monotonic clock."""
+    """A place in the queue for a connection. `until`: deadline of the call, on the monotonic clock."""
 
     __slots__ = ("until", "waker")
 
@@ -225,7 +225,7 @@ class Turn(Generic[W]):
 class Pool(Generic[W]):
     """Permits for a number of connections to any servers, and the queue of waiting calls, first come first served.
 
-    There is no lock: each step is one atomic operation of a deque, and a call checks again after it was queued.
+    There is no lock: each step is one atomic operation of a deque, and a queued call checks for a permit again.
     """
 
     def __init__(self, most: int, waker: Callable[[], W]) -> None:
@@ -265,13 +265,13 @@ class Pool(Generic[W]):
         return turn
 
     def leave(self, turn: Turn[W]) -> None:
-        """Leave the queue, and wake the next call, as there may be a connection for it."""
+        """Leave the queue, and wake the next call in it, because there may be a connection for that call."""
         with suppress(ValueError):
             self.waiting.remove(turn)
         self.wake()
 
     def wake(self) -> None:
-        """Wake the first call in the queue: a connection is idle, or a permit is free."""
+        """Wake the first call in the queue, because a connection is idle or a permit is free."""
         try:
             self.waiting[0].waker.wake()
         except IndexError:
@@ -281,8 +281,8 @@ class Pool(Generic[W]):
 #: Shortest timeout of a round trip, so that a call without time left can still get buffered numbers.
 SHORTEST = 0.05
 
-#: How long to poll for a reply before sleeping, in seconds, as waking takes longer than a nearby Redis. A reply takes
-#: 20 us from this machine, 60 us from the next one.
+#: How long to poll for a reply before sleeping, in seconds. Waking takes longer than the reply of a nearby Redis: 20 us
+#: from this machine, 60 us from the next one.
 LOOK_OUT = 0.0001
 
 #: After a poll without success, this many calls do not poll: with a distant server each would waste 2 us.
@@ -296,14 +296,14 @@ class AnyLink(Protocol):
     """A connection of either driver."""
 
     def drop(self) -> None:
-        """Close it at once, without waiting."""
+        """Close the connection at once, without waiting."""
 
 
 L = TypeVar("L", bound=AnyLink)
 
 
 class AnyNode(Generic[L]):
-    """The idle connections to one server. `waiting`: the pool's queue, for quick access by draws."""
+    """The idle connections to one server. `waiting`: the queue of the pool, so that draws can read it quickly."""
 
     __slots__ = ("address", "closed", "idle", "pool", "waiting")
 
@@ -336,11 +336,12 @@ N_co = TypeVar("N_co", bound=AnyNode[Any], covariant=True)
 class Servers(Generic[N_co]):
     """Redis servers, and the connections to them.
 
-    Each call is sent once: redis-py's retries are off, as a lost reply does not mean that nothing was done. After an
-    error or an interrupt the connection is dropped, so that no late reply is taken for another call's.
+    Each call is sent once. redis-py's retries are off, because the server may have executed a call without a reply.
+    After an error or an interrupt the connection is dropped, so that no late reply is taken for the reply of another
+    call.
     """
 
-    #: Classes of a driver. redis-py's pool class parses URLs.
+    #: The classes of a driver. The pool class is redis-py's, and only parses URLs.
     node_class: type[N_co]
     waker_class: type[AnyWaker]
     pool_class: type[redis.ConnectionPool | redis.asyncio.ConnectionPool]
@@ -355,7 +356,7 @@ class Servers(Generic[N_co]):
         self.begin()
 
     def begin(self) -> object:
-        """Drop every connection and return them all: they belong to another loop, or to the parent of a fork."""
+        """Drop all connections and return them: they belong to another loop, or to the parent of a fork."""
         forgotten = getattr(self, "nodes", None)
         self.route = self.target.route()
         self.nodes: dict[Address, N_co] = {}
@@ -364,14 +365,14 @@ class Servers(Generic[N_co]):
 
     @classmethod
     def from_url(cls, url: str, timeout: float, name: str, most: int = REDIS_CONNECTIONS) -> Self:
-        """Create it from a URL, see `target.from_url`. `name`: for messages. Raises ConfigurationError."""
+        """Create the object from a URL, see `from_url` above. `name`: for messages. Raises ConfigurationError."""
         return cls(from_url(url, name, cls.pool_class), timeout, most)
 
     @classmethod
     def from_client(
         cls, client: redis.Redis | redis.asyncio.Redis, timeout: float, most: int = REDIS_CONNECTIONS
     ) -> Self:
-        """Connect like the client, which is not changed. The client's retries could send a `load` twice."""
+        """Connect like this client, but with own connections: the client's could retry, and send a `load` twice."""
         return cls(from_client(client), timeout, most)
 
     def make_node(self, address: Address) -> N_co:
@@ -398,5 +399,5 @@ class Servers(Generic[N_co]):
     def unanswered(self, node: AnyNode[Any], why: object, seconds: float, tag: str | None = None) -> RedisUnavailable:
         """Record that a draw got no reply for `seconds` seconds, and return the error for it."""
         if self.route.silent(node.address, why, seconds):
-            node.drop_idle()  # each would cost another caller a timeout
+            node.drop_idle()  # each idle connection would cost a caller a timeout
         return RedisUnavailable(f"redis {self.name}: {why}", tag=tag, retry_after=self.route.retry_after(""))

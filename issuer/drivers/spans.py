@@ -1,8 +1,8 @@
 """OpenTelemetry spans for each call to the store, and each call to Redis outside of the fast path.
 
-Spans are made if the program has loaded OpenTelemetry's API and set a tracer provider. This module imports nothing of
-it. Without it, a call costs one lookup in a dict. Names and attributes follow the conventions for database clients.
-They contain no numbers, and no texts of errors, which could contain numbers.
+Spans are made if the program has loaded OpenTelemetry's API and set a tracer provider. This module does not import the
+API. If the program has not loaded it, a call costs one lookup in a dict. Names and attributes follow the conventions
+for database clients. They contain no numbers, and no texts of errors, which could contain numbers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def around(
 ) -> AbstractContextManager[None]:
     """Return the span of a step as a context manager, which does nothing without tracing.
 
-    `store`: the store that is called, None for a call to Redis. If the tag is a part, the span has the parent's name,
-    as the part's may be personal.
+    `store`: the store that is called, None for a call to Redis. If the tag is a part, the span has the name of the
+    parent tag, because the name of a part may be personal.
     """
     tracer = _tracer() if _API in sys.modules else None
     if tracer is None:
         return _NOTHING
-    # The conventions use the scheme of a store's URL without its transport: mongodb+srv is mongodb.
+    # In the conventions, a database is named by the scheme of its URL without the transport: mongodb+srv is mongodb.
     system = "redis" if store is None else store.url.partition("://")[0].partition("+")[0]
     operation, script = _operation(step)
     attributes = {"db.system.name": system, "db.operation.name": operation}
@@ -63,7 +63,7 @@ def _tracer() -> Any:
     if api is None or provided is None:
         return None
     provider = provided()
-    if isinstance(provider, api.ProxyTracerProvider):  # none is set; redis-py may have imported the API
+    if isinstance(provider, api.ProxyTracerProvider):  # no provider is set; redis-py may have imported the API
         return None
     known, tracer = _last
     if known is not provider:
@@ -82,13 +82,13 @@ def _span(tracer: Any, name: str, attributes: dict[str, str]) -> Iterator[None]:
             yield
         except BaseException as error:
             span.set_attribute("error.type", error.code if isinstance(error, IssuerError) else type(error).__name__)
-            if not isinstance(error, StoreError):  # not for an error that is a normal reply of the store
+            if not isinstance(error, StoreError):  # a StoreError is a normal reply of the store
                 span.set_status(api.StatusCode.ERROR)
             raise
 
 
 def _operation(step: Ask | Send | Masters | Visit | Elsewhere) -> tuple[str, str]:
-    """Return the name of the operation and of its script, "" for none."""
+    """Return the names of the operation and of its script. The second is "" if there is no script."""
     if isinstance(step, Ask):
         return _question(step.question), ""
     return ("find masters", "") if isinstance(step, Masters) else _command(step.call)
@@ -107,6 +107,6 @@ def _script(text: str) -> str:
 
 
 def _question(question: Callable[..., Any]) -> str:
-    """Return the name of the store's method that is called, as found in the code; "ask" if none is found."""
+    """Return the name of the store's method that the function calls, from its code. "ask" if there is none."""
     names = getattr(getattr(question, "__code__", None), "co_names", ())
     return next((name for name in names if callable(getattr(Store, name, None))), "ask")

@@ -30,18 +30,18 @@ GRACE = 0.25
 class StorePool:
     """Calls a store in threads that start when needed and end with `close`.
 
-    Not in the caller's thread: an exception of a signal handler (Celery's soft time limit, Ctrl-C) can occur between
-    any two bytecodes, even between a lock's acquire and its `try`, and left SQLite's connection or the journal's flock
-    locked for ever (seen after 5 to 277 interrupts). A disk that hangs would also block a caller far beyond its
-    deadline. Not in the event loop's own threads: 30 tags on a MongoDB that hung took all of them for 34 s. Caller and
-    thread communicate through objects written in C, which cannot be interrupted inside.
+    The caller's own thread is not used: an exception of a signal handler (Celery's soft time limit, Ctrl-C) can occur
+    between any two bytecodes, even between a lock's acquire and its `try`. It left SQLite's connection or the journal's
+    flock locked for ever (seen after 5 to 277 interrupts). A disk that hangs would also block a caller far beyond its
+    deadline. The threads of the event loop are not used: 30 tags on a MongoDB that hung occupied all of them for 34 s.
+    Caller and thread communicate through objects written in C, which cannot be interrupted inside.
     """
 
     def __init__(self, store: Store, longest: float) -> None:
         """`longest`: longest duration of one call, in seconds."""
         self.store = store
         self._longest = longest
-        #: By process id, as a forked child has no threads of its parent.
+        #: The threads, by process id: a forked child has no threads of its parent.
         self._crews: dict[int, Crew] = {}
 
     def seconds(self, deadline: Deadline, tag: str | None, within: float) -> float:
@@ -52,11 +52,11 @@ class StorePool:
         return timeout
 
     def late(self, timeout: float, tag: str | None) -> StoreUnavailable:
-        """Return the error for a call without an answer. It continues; numbers that it reserves are a gap."""
+        """Return the error for a call without an answer. The call continues, and numbers that it reserves are a gap."""
         return StoreUnavailable(f"the store {self.store.url} gave no answer within {timeout:.3g} s", tag=tag)
 
     def ask(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
-        """Call the store. Returns its result or raises its error. StoreUnavailable after the deadline."""
+        """Call the store. Returns its result or raises its error. Raises StoreUnavailable after the deadline."""
         timeout = self.seconds(deadline, tag, step.within)
         if in_uwsgi_master():  # a thread would be missing in uWSGI's workers
             return step.question(self.store, timeout)
@@ -71,7 +71,7 @@ class StorePool:
         return answer
 
     def submit(self, question: Question, timeout: float, tell: Tell) -> None:
-        """Call the store in a thread, unless the deadline passes before. `tell` gets the result or the error there."""
+        """Call the store in a thread, unless the deadline passes before. `tell` gets the result or error there."""
         pid = os.getpid()
         crew = self._crews.get(pid) or self._crews.setdefault(pid, Crew("issuer-store", MOST))
         if not crew.put(partial(self.answer, question, Deadline(timeout), tell, contextvars.copy_context())):
@@ -80,7 +80,7 @@ class StorePool:
     def answer(
         self, question: Question, deadline: Deadline, tell: Tell, context: contextvars.Context
     ) -> Callable[[], object] | None:
-        """Call the store. Returns a function that passes on the result. None if no caller waits any more."""
+        """Call the store. Returns a function that delivers the result, or None if no caller waits any more."""
         left = deadline.left()
         if left <= 0:
             return None

@@ -1,6 +1,6 @@
 """Finds the server that has a tag's hash: a single one, a Sentinel's master, or the owner of a Cluster slot.
 
-A topology stores the answers of servers and decides which server to query next. No I/O: aio/wire.py sends.
+A topology stores the answers of servers and decides which server to query next. It does no I/O: aio/wire.py does.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from issuer.core.steps import Server
 from issuer.drivers.redis_errors import tls_fails
 from issuer.errors import ConfigurationError, RedisUnavailable
 
-#: If a server did not answer in less time, it may only be slow. A caller with little time must not block it for all.
+#: A server that did not answer for less than this many seconds may only be slow. A caller with so little time must not
+#: make all other calls fail.
 EVIDENCE = 0.25
 
-#: After this many seconds another trial may start, even if the last one has not ended. Callers whose numbers come from
-#: Redis alone wait for the first trial that succeeds.
+#: After this many seconds another trial may start, even if the last one has not ended. Callers of strict tags wait for
+#: the first trial that succeeds.
 TRIAL = 0.5
 
-#: If the server was not tried for this many seconds, any caller may try it: there may be no scheduler to do so.
+#: After this many seconds without a trial, any call may test the server: there may be no scheduler that does so.
 FORGOTTEN = 5.0
 
 
@@ -36,12 +37,12 @@ class LeftAlone(redis.ConnectionError):
 
 
 class Breaker:
-    """Knowledge of this process whether a server answers.
+    """Circuit breaker of one server: rejects calls while the server does not answer.
 
     Without it, a server behind a cut cable would cost each of 1000 tags its own timeout, and each waiting caller would
-    connect again every quarter of a second. With it, the first failed call opens the breaker for all. Then one call at
-    a time is a trial, after a random pause that grows from 5 to 250 ms, and all others fail at once. Any reply closes
-    the breaker.
+    connect again every quarter of a second. With it, the first call that fails opens the breaker for all. Then one call
+    at a time may test the server, after a random pause that grows from 5 to 250 ms. All other calls fail at once. Any
+    reply closes the breaker.
 
     There is no lock: a race only allows one more trial, and an interrupt leaves nothing locked.
     """
@@ -56,9 +57,9 @@ class Breaker:
         self._why = ""
 
     def admit(self, *, probe: bool) -> bool:
-        """Allow a call, or raise LeftAlone. Returns whether the call is a trial.
+        """Allow a call, or raise LeftAlone. Returns whether the call is a trial: it shows if the server answers again.
 
-        `probe`: whether this call may wait for the timeout of a trial. False if its caller can do without the server.
+        `probe`: whether the caller may wait for the timeout of a trial. False if it can do without this server.
         """
         if not self.failures:
             return False
@@ -74,9 +75,9 @@ class Breaker:
         self.failures = 0
 
     def silent(self, why: object, began: float) -> None:
-        """Record that a call got no reply. `began`: its start on the monotonic clock.
+        """Record that a call got no reply. `began`: start of the call on the monotonic clock.
 
-        Of several concurrent calls only the first one counts.
+        If several calls run at the same time, only the first failure counts.
         """
         if began >= self._failed_at:
             self.failures += 1
@@ -112,9 +113,9 @@ class Address:
 class Exchange:
     """One call to one server.
 
-    `asking`: send ASKING first, as a slot is moving there. `readonly`: let a replica of a Cluster answer. `share`: how
-    many servers share the remaining time. `connects`: allow a new connection; otherwise raise Outdated if one is
-    needed.
+    `asking`: send ASKING first, because the Cluster is moving a slot to this server. `readonly`: let a replica of a
+    Cluster answer. `share`: the remaining time is divided among so many calls. `connects`: allow a new connection. If
+    False, and a new one is needed, raise Outdated.
     """
 
     address: Address
@@ -126,7 +127,7 @@ class Exchange:
 
 
 class Outdated(redis.RedisError):
-    """A new connection is needed, but it was checked long ago that this server has the key."""
+    """A new connection is needed. Before that, search again for the server that has the key."""
 
 
 class Unreached(redis.ConnectionError):
@@ -134,9 +135,9 @@ class Unreached(redis.ConnectionError):
 
 
 class Topology(ABC):
-    """Servers that may have a key, as far as they are known.
+    """The known servers, and which one of them has a key.
 
-    `guides`: servers that know which server has a key. The one that answered last comes first.
+    `guides`: servers that can report which server has a key. The guide that answered last comes first.
     """
 
     #: Whether the key may move to another server.
@@ -147,19 +148,19 @@ class Topology(ABC):
     #: Whether each server has only some keys. Replicas then redirect readers to the master, unless an Exchange is
     #: `readonly`.
     sharded = False
-    #: How many shares of the time a search leaves for later calls.
+    #: A search divides its time among the guides. It leaves this many shares of it for the call that follows.
     spared = 0
 
     def __init__(self, guides: Sequence[Address] = ()) -> None:
         self.guides = deque(guides)
         self.checked: set[Address] = set()
-        #: The servers that have run a script as a master.
+        #: The servers that have run a script, and so were masters.
         self.ruled: set[Address] = set()
         #: The breaker of each server. None: the breaker of the search for a key's server.
         self.breakers: defaultdict[Address | None, Breaker] = defaultdict(Breaker)
 
     def retry_after(self, key: str) -> float:
-        """Seconds until a retry for the key's server makes sense; above 0."""
+        """Seconds until a retry makes sense for the server of the key. Always above 0."""
         waits = [self.breakers[address].retry_after() for address in (self.last_owner(key), None)]
         return max(0.005, *waits)
 
@@ -184,7 +185,7 @@ class Topology(ABC):
         raise NotImplementedError
 
     def unfound(self, key: str, trouble: Exception | None, *, unknown: bool) -> Exception:
-        """Return the error for a failed search. `trouble`: last error. `unknown`: a guide has no such server."""
+        """Return the error for a failed search. `trouble`: last error. `unknown`: a guide knows no server for it."""
         raise NotImplementedError
 
     def masters(self, found: Address) -> list[Address]:
@@ -196,7 +197,7 @@ class Topology(ABC):
         """Return the calls that list other nodes with the key: replicas and former masters of its owner."""
 
     def kin(self, answer: Any) -> list[tuple[str, int]]:
-        """Return the nodes in such an answer."""
+        """Return the nodes in the answer to one of `kin_questions`."""
         nodes: list[tuple[str, int]] = answer
         return nodes
 
@@ -230,7 +231,7 @@ class Sentinels(Topology):
     """The named master, as the Sentinels report it."""
 
     asks_before_connecting = True
-    #: The known master may work while all Sentinels hang.
+    #: If all Sentinels hang, the known master may still work: leave time for a call to it.
     spared = 1
 
     def __init__(self, sentinels: Sequence[Address], master: str) -> None:
@@ -260,7 +261,7 @@ class Sentinels(Topology):
         return _unfound(trouble, "no Sentinel answers")
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:  # noqa: ARG002 - the Sentinels know its kin
-        """Ask every Sentinel for its master and the replicas. An isolated one may know another master."""
+        """Ask every Sentinel for the master and the replicas. An isolated Sentinel may report another master."""
         return [
             Exchange(sentinel, call, share=left + self.spared)
             for left, sentinel in zip(range(len(self.guides), 0, -1), tuple(self.guides), strict=True)
@@ -316,11 +317,11 @@ class Cluster(Topology):
         return sorted(set(self._slots.values()), key=lambda node: node.server)
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:
-        """Ask the owner for its replicas, and for masters whose slots were taken by others."""
+        """Ask the owner for its replicas, and for masters that have lost their slots to others."""
         return [Exchange(owner, gateway.kin(owner.host or "", key))]
 
     def lost(self, address: Address) -> None:
-        """Forget all owners, and ask that node last: after a failover another node has its slots."""
+        """Forget the owners of all slots, and ask this node last: after a failover another node has its slots."""
         self._slots = {}
         if self.guides[0] == address:
             self.guides.rotate(-1)
@@ -339,7 +340,7 @@ def _unfound(trouble: Exception | None, what: str) -> Exception:
         or tls_fails(str(trouble))
         or any(sign in str(trouble).lower() for sign in ("cluster support disabled", "unknown command"))
     ):
-        # Unknown commands: SENTINEL sent to a server that is no Sentinel.
+        # "unknown command": SENTINEL was sent to a server that is no Sentinel.
         return ConfigurationError(f"{what}: {trouble}")
     return RedisUnavailable(f"{what}: {trouble}")
 
@@ -355,7 +356,8 @@ def judge(breaker: Breaker, error: Exception, began: float) -> None:
             if monotonic() - began >= EVIDENCE:
                 breaker.silent(error, began)
         case redis.ConnectionError():
-            # Cut during the call, or still loading: the next connection shows whether the server is down.
+            # The connection was cut during the call, or the server is still loading. The next connection shows whether
+            # the server is down.
             if breaker.failures:
                 breaker.silent(error, began)
         case _:

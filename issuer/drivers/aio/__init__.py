@@ -1,4 +1,4 @@
 """The asyncio driver: tasks wait with a deadline, and never block the loop.
 
-The same modules as in the blocking driver. Stores block: their calls run in threads.
+It has the same modules as the blocking driver. Stores would block the loop, so they are called in threads.
 """

@@ -24,11 +24,11 @@ NO_RETRY = Retry(NoBackoff(), 0)
 
 
 class AsyncShown:
-    """Base class in front of redis-py's connection classes, for values that have no public name there."""
+    """Base class for redis-py's connection classes. It gives access to values that have no public name there."""
 
     __slots__ = ()
 
-    #: The IP address to connect to, instead of one that asyncio looks up.
+    #: The IP address to connect to. It was looked up in a thread, see AsyncLink.connect.
     address: str | None = None
     _reader: Any
     _writer: Any
@@ -37,7 +37,7 @@ class AsyncShown:
         """Close the connection at once, without waiting for the server.
 
         A normal close waits until the server has read everything, or has ended TLS. If the server is frozen, the socket
-        would stay open, and the loop may end before that.
+        would stay open until then, and the loop may end earlier.
         """
         writer, self._writer, self._reader = self._writer, None, None
         transport = getattr(writer, "transport", None)  # fakeredis has none
@@ -53,7 +53,7 @@ class AsyncShown:
 
 
 class AsyncLink:
-    """A redis-py connection that only the issuer uses."""
+    """A connection of redis-py that belongs to the issuer alone."""
 
     __slots__ = ("_health", "connection", "permit")
 
@@ -73,7 +73,7 @@ class AsyncLink:
         if threading.main_thread().is_alive() or not hasattr(connection, "host"):  # a Unix socket has none
             await connection.connect()
             return
-        # asyncio looks names up in its executor, which fails after the main thread has returned.
+        # asyncio would look up the name in its executor, which fails after the main thread has returned.
         found = await in_thread(partial(socket.getaddrinfo, connection.host, connection.port, type=socket.SOCK_STREAM))
         for left, (*_, address) in zip(reversed(range(len(found))), found, strict=True):
             connection.address = str(address[0])
@@ -92,18 +92,18 @@ class AsyncLink:
     async def ask(self, packed: bytes) -> Any:
         """Send a call and return the reply. The caller limits the time.
 
-        After any exception the connection must be dropped, because the reply may still arrive.
+        After any exception the caller must drop the connection, because the reply may still arrive.
         """
         try:
             await self.connection.send_packed_command(packed, check_health=self._health)
         except RuntimeError as error:
             if isinstance(error, RecursionError):
                 raise
-            raise redis.ConnectionError(str(error)) from error  # raised by uvloop for a closed transport
+            raise redis.ConnectionError(str(error)) from error  # uvloop raises this for a closed transport
         return await self.connection.read_response(disable_decoding=True)
 
     async def stale(self) -> bool:
-        """Whether it was closed while idle, or has a reply that was never read."""
+        """Whether the connection was closed while idle, or has a reply that was never read."""
         try:
             # Checks the received bytes. If redis-py changes this method, a test fails.
             return bool(await self.connection.can_read())
@@ -117,20 +117,20 @@ class AsyncLink:
 
 
 async def _in_time(work: Awaitable[T], end: Deadline) -> T:
-    """Return the result. Raises redis.TimeoutError after the deadline."""
+    """Return the result of the work. Raises redis.TimeoutError after the deadline."""
     seconds = max(0.001, end.left())
     alarm = asyncio.timeout(seconds)
     try:
         async with alarm:
             return await work
     except TimeoutError as error:
-        if not alarm.expired():  # the kernel raises the same type for a lost connection
+        if not alarm.expired():  # a lost connection raises the same type
             raise
         raise redis.TimeoutError(f"no answer within {seconds:.3g} s") from error
 
 
 class AsyncWaker:
-    """Lets a task sleep until there is a connection."""
+    """Lets a task sleep until a connection is free."""
 
     __slots__ = ("_event", "_loop", "_thread")
 

@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) -> T:
-    """Run the steps to their end: execute each step, and send its result or error back in.
+    """Run the steps to their end: execute each step, and send its result or error back into the generator.
 
-    A cancellation is thrown in too, so that the steps can clean up.
+    A cancellation is thrown into it too, so that the steps can clean up.
     """
     try:
         wanted = next(steps)
@@ -70,7 +70,7 @@ async def waited(flight: Flight, seconds: float) -> bool:
 
 
 class Work:
-    """A draw in its own task. `left`: its caller was cancelled. `waits`: it waits for something other than Redis."""
+    """A draw in a task of its own. `left`: the caller was cancelled. `waits`: the task waits, but not for Redis."""
 
     __slots__ = ("left", "task", "waits")
 
@@ -92,17 +92,17 @@ class AsyncRunner:
         self._work: dict[asyncio.Task[Any] | None, Work] = {}
 
     def after_fork(self) -> None:
-        """Leave threads and tasks to the parent, in a forked child."""
+        """In a forked child: forget the threads and tasks, which are the parent's."""
         self.pool = StorePool(self.store, self.store_timeout)
         self._work = {}
 
     async def see_through(self, draw: Coroutine[Any, Any, T]) -> T:
-        """Run a draw. If its caller is cancelled, the pending reply of Redis is still processed.
+        """Run a draw. If its caller is cancelled, the pending reply of Redis is still processed, and nothing after it.
 
-        Otherwise the connection would be lost, and the process would assume that the draw has elected it to load the
-        next segment. Everything after the reply is cancelled.
+        Otherwise the connection would be lost, and the process would have to assume that the draw has elected it to
+        load the next segment.
         """
-        task = asyncio.Task(draw)  # not with the loop's task factory: an eager task would run before `work` exists
+        task = asyncio.Task(draw)  # the loop's task factory might run it before `work` exists
         work = self._work[task] = Work(task)
         task.add_done_callback(self._done)
         try:
@@ -125,7 +125,7 @@ class AsyncRunner:
             raise asyncio.CancelledError
 
     async def end(self, seconds: float) -> None:
-        """Wait `seconds` seconds for the draws of cancelled callers, then cancel them."""
+        """Wait at most `seconds` seconds for the draws of cancelled callers, then cancel these draws."""
         left = [work.task for work in self._work.values() if work.left]
         if left:
             _, late = await asyncio.wait(left, timeout=seconds)
@@ -147,8 +147,8 @@ class AsyncRunner:
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run the steps to their end and return their value. Errors of the store become public errors.
 
-        A cancellation is thrown in like any exception, so that the steps can clean up. A call to the store continues in
-        its thread, and numbers that it reserves are a gap.
+        A cancellation is thrown into the steps like any exception, so that they can clean up. A call to the store
+        continues in its thread after that, and numbers that it reserves are a gap.
         """
         return await drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
 
@@ -199,6 +199,7 @@ class AsyncRunner:
                 return await answered
         except TimeoutError:
             if answered.done() and not answered.cancelled():
-                # The store's own timeout. Or the loop was blocked, and answer and alarm came at once: use the answer.
+                # The store itself raised this error at its timeout. Or the loop was blocked, and the answer came
+                # together with the alarm: use the answer.
                 return answered.result()
             raise self.pool.late(timeout, tag) from None

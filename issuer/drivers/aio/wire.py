@@ -26,7 +26,7 @@ N_co = TypeVar("N_co", bound=AnyNode[AsyncLink], covariant=True)
 
 
 class AsyncWire(Servers[N_co]):
-    """Redis servers, with the methods that the steps of the protocol need."""
+    """Redis servers, with a method that executes the steps of `core`."""
 
     async def do(self, step: RedisStep, deadline: Deadline, tag: str | None = None) -> Any:
         """Execute the step in Redis, and return its result.
@@ -56,7 +56,7 @@ class AsyncWire(Servers[N_co]):
 
 
 class AsyncRoundTrips:
-    """The round trips of one step. `sent`: the call that was sent last."""
+    """The calls to Redis for one step. `sent`: the call that was sent last."""
 
     __slots__ = ("_deadline", "_end", "_route", "_servers", "sent")
 
@@ -74,8 +74,8 @@ class AsyncRoundTrips:
     async def routed(self, call: gateway.RedisCall[Any], *, probe: bool) -> Any:
         """Send the call to the server that has the key, and return the decoded reply.
 
-        After MOVED or ASK the call has not run, so sending it to the named server is no repetition. `probe`: see
-        `Breaker.admit`.
+        A server that replies MOVED or ASK has not run the call, so it is sent to the server that the reply names.
+        `probe`: see `Breaker.admit`.
         """
         route, anew = self._route, False
         for _ in range(REDIRECTS):
@@ -96,7 +96,7 @@ class AsyncRoundTrips:
                 raise
             match getattr(reply, "status", None):
                 case "notmaster" if route.moves or address in route.ruled:
-                    # A failover: the master is another server, maybe under the same name, or will be this one again.
+                    # A failover: the master is another server, maybe with the same name, or this one will be it again.
                     route.lost(address)
                     raise RedisUnavailable(
                         f"{address.name} is no longer a master; waiting until it or another server is the master"
@@ -109,7 +109,7 @@ class AsyncRoundTrips:
     async def _found(self, key: str, *, probe: bool, anew: bool) -> tuple[Address, bool]:
         """Return the server that has the key, and whether a new connection to it may be made.
 
-        Raises LeftAlone if it is down, and RedisUnavailable.
+        Raises LeftAlone if the server is down, and RedisUnavailable.
         """
         route = self._route
         known = route.last_owner(key)
@@ -124,14 +124,14 @@ class AsyncRoundTrips:
         except (LeftAlone, RedisUnavailable):
             if known is None or not anew:
                 raise
-            # If the Sentinels do not answer either, no failover is known.
+            # The Sentinels do not answer, so no failover is known: use the same master as before.
             found = known
         if found != known:
             route.breakers[found].admit(probe=probe)
         return found, True
 
     async def _searched(self, key: str, *, probe: bool) -> Address:
-        """Search for the server that has the key, if the search is allowed now."""
+        """Search for the server that has the key, unless the last search failed a moment ago (LeftAlone)."""
         breaker, began = self._route.breakers[None], monotonic()
         breaker.admit(probe=probe)
         try:
@@ -163,7 +163,7 @@ class AsyncRoundTrips:
         raise route.unfound(key, trouble, unknown=unknown) from trouble
 
     async def masters(self) -> list[Server]:
-        """Return the servers that issue numbers now. This searches again."""
+        """Search for the servers that issue numbers, and return them."""
         route = self._route
         found = (None if route.moves else route.last_owner("")) or await self._search("")
         return [address.server for address in route.masters(found)]
@@ -187,7 +187,7 @@ class AsyncRoundTrips:
     async def _others(self, key: str) -> dict[Address, Exception | None]:
         """Return the other nodes that may have the key: the master's replicas, and former masters.
 
-        A node that could not be queried for others has its error as the value. Raises RedisUnavailable,
+        The value is None, or the error of a node that could not be asked for such nodes. Raises RedisUnavailable,
         ConfigurationError.
         """
         route = self._route
@@ -204,7 +204,7 @@ class AsyncRoundTrips:
         return found
 
     async def _attempted(self, exchange: Exchange) -> Any:
-        """Return the reply, or the error of a node that is not essential. It skips a node that is down for a while."""
+        """Return the reply, or the error: the call does not need this node. A node that was just down is skipped."""
         try:
             self._route.breakers[exchange.address].admit(probe=False)
             return await self._asked(exchange, trusts=False)
@@ -216,7 +216,7 @@ class AsyncRoundTrips:
     async def _asked(self, exchange: Exchange, *, trusts: bool) -> Any:
         """Return the reply, and inform the server's breaker.
 
-        `trusts`: check once that the server is a supported one. Raises FenceError.
+        `trusts`: whether numbers come from this server, so that it must be a supported one. Raises FenceError.
         """
         route, address = self._route, exchange.address
         breaker, began = route.breakers[address], monotonic()
@@ -236,7 +236,7 @@ class AsyncRoundTrips:
     async def exchange(self, exchange: Exchange) -> Any:  # noqa: C901 - one case for each way in which it may end
         """Send one call and return its decoded reply. Raises errors of redis-py, and Crowded.
 
-        If it is interrupted by a signal handler, a cancellation or the end of the loop, the connection is closed at
+        If a signal handler, a cancellation or the end of the loop interrupts the call, the connection is closed at
         once: the reply may still arrive.
         """
         call = self.sent = exchange.call
@@ -245,7 +245,7 @@ class AsyncRoundTrips:
         began = monotonic()
         link, reused = await self._connection(exchange, node, deadline)
         now = monotonic()
-        # Waiting for a connection extends the deadline of the round trips.
+        # The time spent on waiting for a connection extends the deadline of the step's calls.
         end.at = min(end.at + now - began, max(deadline.at, now + SHORTEST))
         if exchange.share > 1:
             end = Deadline(end.left() / exchange.share)
@@ -267,7 +267,7 @@ class AsyncRoundTrips:
                     raise _unreached(error) from error.__cause__
                 if not closed or not call.repeatable:
                     raise error  # noqa: B904 - it has its own cause
-                # The server closed it while it was idle, so the other idle ones are closed too.
+                # The server closed this connection while it was idle, so it has closed the other idle ones too.
                 node.drop_idle()
                 link, reused = await self._connection(exchange, node, end)
                 continue
@@ -296,7 +296,7 @@ class AsyncRoundTrips:
         try:
             return await link.reply(call.packed, end)
         except redis.exceptions.NoScriptError:
-            # After NOSCRIPT the call has not run, so sending it again is no repetition.
+            # A server that replies NOSCRIPT has not run the call, so it may be sent again.
             await link.reply(gateway.pack("SCRIPT", "LOAD", call.text), end)
             if exchange.asking:
                 await link.reply(gateway.pack("ASKING"), end)
@@ -307,10 +307,10 @@ class AsyncRoundTrips:
     async def _connection(
         self, exchange: Exchange, node: AnyNode[AsyncLink], deadline: Deadline
     ) -> tuple[AsyncLink, bool]:
-        """Return a connection, and whether it was used before. Waits if all are in use.
+        """Return a connection, and whether it was used before. If all are in use, wait for one.
 
-        Nothing is locked during the wait. It leaves enough time to decide afterwards that a server is down. Raises
-        Outdated, Crowded.
+        Nothing is locked during the wait. The wait leaves enough time for the call itself, to detect a server that is
+        down. Raises Outdated, Crowded.
         """
         pool, turn = node.pool, None
         left = deadline.left()

@@ -23,14 +23,14 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: How long a leader waits for its turn, in seconds. The thread that has the turn may have been interrupted.
+#: How long a leader waits until the draw before is finished, in seconds. Its thread may have been interrupted.
 TURN = 1.0
 
-#: How long a leader waits until all threads of the last batch have their numbers, in seconds. 1000 threads take 15 ms,
-#: but one of them may have given up.
+#: How long a leader waits until all threads of the last batch have their numbers, in seconds. One of them may have
+#: given up. 1000 threads take 15 ms.
 PASSING = 0.005
 
-#: Smaller batches are not waited for: two threads are 10 % faster without the wait.
+#: The next leader does not wait for a smaller batch than this: two threads are 10 % faster without the wait.
 PASSES = 3
 
 #: Parts of a reply of `next` without an election: status, low, high.
@@ -44,10 +44,11 @@ _SENT: list[bytes] | None = []
 
 
 class Batch(Flight):
-    """One draw for several callers. The first caller leads, and the n-th caller gets the n-th number.
+    """One draw for several callers. The first caller draws, and the n-th caller gets the n-th number.
 
-    Each thread wakes the next one, because only one can have the interpreter: 32 threads draw 61 000 numbers a second.
-    With two chains they draw 50 000, with three even fewer: a thread that finds the interpreter taken sleeps again.
+    Each thread wakes the next one, because only one can run in the interpreter: 32 threads draw 61 000 numbers a
+    second. If two threads at a time were woken, it would be 50 000, with three even fewer: a thread that finds the
+    interpreter in use sleeps again.
     """
 
     __slots__ = ("got", "lock", "low", "passed", "passing", "seats")
@@ -78,9 +79,9 @@ class Combiner:
 
     A single caller draws for itself. If a draw is in progress, a caller takes a seat in the open batch. The thread in
     the first seat draws for all seats when the current draw has ended and its threads have their numbers: these threads
-    usually come back and join the batch. With 32 threads the batches have 32 seats instead of 11, which gives two
-    fifths more numbers a second. The order stays strict: a batch is closed before its draw is sent, so every number is
-    drawn after its call began.
+    usually call again and join the batch. So with 32 threads the batches have 32 seats instead of 11, which gives 40 %
+    more numbers a second. The order stays strict: a batch is closed before its draw is sent, so every number is drawn
+    after its call began.
     """
 
     def __init__(self, tag: str, key: str, runtime: Runtime, runner: Runner, timeout: float) -> None:
@@ -97,21 +98,21 @@ class Combiner:
         self._timeout = timeout
         self._pack()
         self._node = NOWHERE
-        #: How long a call without its own deadline waits for its batch before it checks the leader.
+        #: How long a call without a timeout of its own waits for its batch, before it checks the leader. In seconds.
         self._patience = min(timeout, UNCLAIMED)
         self._limit = runner.redis.timeout if runner.redis is not None else 0.0
-        #: Longest round trip in a call without its own deadline.
+        #: Longest round trip in a call without a timeout of its own, in seconds.
         self._seconds = min(self._limit, max(SHORTEST, timeout))
         #: Held by the caller whose draw is in progress.
         self._turn = threading.Lock()
         self._batch = Batch()
-        #: Whether a batch has a leader, or was just served, so that its threads may come back. Then a new caller must
-        #: join a batch. If nobody comes back, the next caller has a batch of one.
+        #: If True, a new caller must join a batch: a batch has a leader, or was just served and its threads may call
+        #: again. If no thread calls again, the next caller has a batch of one.
         self._queued = False
-        #: `passed` of the last batch, until the next leader has waited for it.
+        #: The lock `passed` of the last batch, until the next leader has waited for it.
         self._passing: threading.Lock | None = None
         if runner.redis is not None:
-            # Last, because other threads can draw from now on.
+            # This comes last, because other threads can draw from now on.
             self.supply.origin.publish(self)
 
     def _pack(self) -> None:
@@ -125,8 +126,8 @@ class Combiner:
         """Draw one counter. `issuer.next` calls this if it knows no scheme of the tag.
 
         For a single caller this is one round trip and 2 us of Python: it reads no clock and creates no object. In a
-        batch it is one sleep. The less is done between the sleep and the next wake, the more likely the interpreter is
-        free for the next thread.
+        batch, a caller sleeps once and then wakes the next thread. It does little in between, so that the interpreter
+        is free for the next thread.
         """
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - a keyword takes twice as long
@@ -200,11 +201,11 @@ class Combiner:
         return self._runner.run(steps, deadline, self.tag)
 
     def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Run a strategy's steps, which run in a thread of the store pool."""
+        """Run the steps of a blocking strategy. The caller is in a thread of the store pool."""
         return run_in_thread(self._runner, steps, deadline, self.tag)
 
     def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
-        """Draw with one round trip, or else with the protocol. Returns low and high."""
+        """Draw with one call to Redis, or else with `Supply`. The numbers are low+1 .. high."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
         before, reply = self.state.seen, _SENT
@@ -229,9 +230,9 @@ class Combiner:
     def _long(
         self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
     ) -> tuple[int, int]:
-        """Draw with the protocol.
+        """Draw with `Supply`.
 
-        `first`: result of a round trip. `before`: highest number seen when it was sent.
+        `first`: result of a draw that was already sent. `before`: highest number seen when it was sent.
         """
         self._node = NOWHERE
         drawn = gateway.drawn(first) if isinstance(first, list) else first
@@ -256,11 +257,11 @@ class Combiner:
             return RedisUnavailable(str(error), tag=self.tag)
         return self._redis.unanswered(self._node, error, seconds, self.tag)
 
-    # ------------------------------------------------------------------ together
+    # ------------------------------------------------------------------ callers that share a draw
 
     @property
     def waiting(self) -> int:
-        """How many callers wait. Of those that share a draw: the leader, and those that have waited for 0.25 s."""
+        """How many callers wait. Callers that share a draw count only after 0.25 s, except for their leader."""
         return len(self._waiting)
 
     def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
@@ -272,7 +273,7 @@ class Combiner:
 
     def _sat(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         while deadline.left() > SHORTEST:
-            if batch.ours:  # this call runs inside the leader's call: leading twice would issue numbers twice
+            if batch.ours:  # this call runs inside the leader's: a second draw would repeat numbers
                 break
             self._waiting.add(deadline)  # again for each batch, as the slow path discards it
             try:
@@ -301,7 +302,7 @@ class Combiner:
 
     @property
     def _within(self) -> bool:
-        """Whether this call runs inside another one of its thread, for whose locks it would wait for ever."""
+        """Whether this call runs inside another call of its thread. It would wait for ever for that call's locks."""
         return self._runner.within() or sum(each is self for each in callees(_DRAWS)) > 1
 
     def _lead(self, batch: Batch, deadline: Deadline) -> None:
@@ -316,14 +317,14 @@ class Combiner:
                 passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
-                # Its thread waits for a segment, or was interrupted. Without it, two draws may run at once, which does
-                # no harm.
+                # The thread of the last draw waits for a segment, or was interrupted. Do not wait for it: two draws at
+                # a time do no harm.
                 self._turn = threading.Lock()
             batch.low, high = self._draw(seats, deadline)
             batch.got = high - batch.low
             if batch.got >= PASSES:
                 self._passing = batch.passed
-                # A thread that comes back must join a batch and not draw alone while others still take their numbers.
+                # A thread that calls again must join a batch, and not draw alone while others still take their numbers.
                 self._queued = True
         except IssuerError as error:
             batch.finish(progress=False, error=error)
@@ -334,12 +335,12 @@ class Combiner:
         batch.finish(progress=True)
 
     def _close(self, batch: Batch) -> int:
-        """Close the batch and return how many seats are taken. A later caller finds no number for its seat."""
+        """Close the batch and return how many seats are taken. Later callers will find no number for their seats."""
         if self._batch is batch:
             self._batch = Batch()
             self._queued = False
         return next(batch.seats) - 1
 
 
-#: The code in which each call of a tag runs exactly once.
+#: Each call for a number runs exactly one of these methods. So their frames show how many calls a thread is in.
 _DRAWS = frozenset({Combiner.__next__.__code__, Combiner.next.__code__})

@@ -27,7 +27,7 @@ MORE = object()
 #: Bytes per read. A reply of `next` has about 60 bytes.
 READ = 4096
 
-#: Nearly every reply arrives within this many seconds.
+#: The kernel's timeout for a read, in seconds. Nearly every reply arrives within this time.
 SOON = 0.005
 
 
@@ -45,14 +45,15 @@ class Shown:
 
 
 class Link:
-    """A redis-py connection that only the issuer uses. redis-py connects: login, TLS, RESP2 or 3, unix sockets.
+    """A connection of redis-py that only the issuer uses. redis-py connects: login, TLS, RESP2 or 3, unix sockets.
 
-    A call then takes the fast path: it writes the packed bytes to the socket, and reads the reply with a parser in C.
-    With `SO_RCVTIMEO` the kernel checks the timeout; Python would poll before each read and write, 2 us of 28. With
-    TLS, with gevent's sockets and with redis-py's health checks, redis-py sends and reads.
+    After that, a call takes the fast path: it writes the packed bytes to the socket, and reads the reply with a parser
+    in C. `SO_RCVTIMEO` makes the kernel check the timeout. Python would poll before each read and write, which takes 2
+    us of 28. If there is TLS, a socket of gevent or a health check of redis-py, redis-py itself sends and reads.
 
-    The kernel's timeout is always `SOON`. After a signal, Python reads again and the kernel's timeout restarts, so a
-    timer that fires more often could extend a call for ever. For later replies Python polls, which keeps the deadline.
+    The kernel's timeout is always `SOON`. After a signal, Python reads again and the kernel's timeout restarts, so with
+    a longer timeout frequent signals could extend a call for ever. If a reply comes later, Python polls until the
+    deadline.
     """
 
     __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection", "permit")
@@ -62,17 +63,17 @@ class Link:
         self.permit: Permit | None = permit
         #: Whether the fast path is used. Then `_send`, `_receive`, `_wait`, `_feed` and `_gets` exist.
         self._short = False
-        #: For so many calls it sleeps at once, because replies came too late before.
+        #: So many more calls sleep at once instead of polling, because the last reply came too late.
         self._far = 0
         self._process = os.getpid()
 
     def connect(self, end: Deadline) -> None:
-        """Connect before the deadline. redis-py would give each reply of the handshake the whole timeout."""
+        """Connect before the deadline. redis-py alone would give each reply of the handshake the whole timeout."""
         connection = self.connection
         read = connection.read_response
 
         def in_time(*args: Any, **options: Any) -> Any:
-            options.setdefault("timeout", max(0.001, end.left()))  # a socket does not block with 0
+            options.setdefault("timeout", max(0.001, end.left()))  # 0 would mean: do not wait
             return read(*args, **options)
 
         connection.socket_connect_timeout = connection.socket_timeout = max(0.001, end.left())
@@ -137,9 +138,9 @@ class Link:
     def _look_out(self) -> bool:
         """Poll for the reply without sleep, and return whether it has arrived.
 
-        Waking a thread takes longer than a nearby Redis takes to answer: a number takes 32 us instead of 82 with two
-        processors, for the same processor time here and half of it in the server. Between two polls another thread or
-        process may use this processor, especially Redis: if all share one processor, a number takes 29 us instead of
+        Waking a thread takes longer than a nearby Redis takes to answer. With two processors, a number takes 32 us
+        instead of 82, with the same processor time here and half of it in the server. Between two polls another thread
+        or process may use this processor, especially Redis. If all share one processor, a number takes 29 us instead of
         28.
         """
         ready = self._wait
@@ -174,7 +175,7 @@ class Link:
             self._check_process()
 
     def _check_process(self) -> None:
-        """Raise an error in a forked child. gevent continues copies of all greenlets there, on the same socket."""
+        """Raise an error in a forked child: gevent continues copies of all greenlets there, with the same socket."""
         if os.getpid() != self._process:
             raise redis.ConnectionError("this connection belongs to the parent process")
 
@@ -194,7 +195,7 @@ class Link:
 
 
 class Waker:
-    """Lets a thread sleep until there is a connection: a lock in C that is released to wake it."""
+    """Lets a thread sleep until a connection is free: a lock in C that is released to wake the thread."""
 
     __slots__ = ("_lock",)
 

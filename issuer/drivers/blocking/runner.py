@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def drive(steps: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
-    """Run the steps to their end: execute each step, and send its result or error back in."""
+    """Run the steps to their end: execute each step, and send its result or error back into the generator."""
     try:
         wanted = next(steps)
         while True:
@@ -38,12 +38,12 @@ def drive(steps: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
         return value
 
 
-#: A waiter checks again after this many seconds: the thread that should wake it may have been interrupted.
+#: A waiter wakes up after this many seconds to check: the thread that should wake it may have been interrupted.
 LOOK_AGAIN = 1.0
 
 
 class ThreadLatch:
-    """Wakes threads: a lock in C, held until the flight has ended, then passed from waiter to waiter.
+    """Wakes threads with a lock in C. It is held until the flight has ended, then passed from waiter to waiter.
 
     threading.Event is written in Python: an interrupt inside of it can leave its lock held, and all waiters would wait
     for ever.
@@ -52,7 +52,7 @@ class ThreadLatch:
     __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        #: Each waiter that gets it releases it at once, which wakes the next one.
+        #: Each waiter that acquires the lock releases it at once, which wakes the next waiter.
         self.lock = threading.Lock()
         self.lock.acquire()
 
@@ -90,7 +90,7 @@ class Runner:
         self.pool = StorePool(self.store, self.store_timeout)
 
     def after_fork(self) -> None:
-        """Leave connections and threads to the parent, in a forked child."""
+        """In a forked child: forget the connections and threads, which are the parent's."""
         self.pool = StorePool(self.store, self.store_timeout)
         if self.redis is not None:
             self.redis.begin()

@@ -27,7 +27,7 @@ N_co = TypeVar("N_co", bound=AnyNode[Link], covariant=True)
 
 
 class Wire(Servers[N_co]):
-    """Redis servers, with the methods that the steps of the protocol need."""
+    """Redis servers, with a method that executes the steps of `core`."""
 
     def do(self, step: RedisStep, deadline: Deadline, tag: str | None = None) -> Any:
         """Execute the step in Redis, and return its result.
@@ -57,7 +57,7 @@ class Wire(Servers[N_co]):
 
 
 class RoundTrips:
-    """The round trips of one step. `sent`: the call that was sent last."""
+    """The calls to Redis for one step. `sent`: the call that was sent last."""
 
     __slots__ = ("_deadline", "_end", "_route", "_servers", "sent")
 
@@ -75,8 +75,8 @@ class RoundTrips:
     def routed(self, call: gateway.RedisCall[Any], *, probe: bool) -> Any:
         """Send the call to the server that has the key, and return the decoded reply.
 
-        After MOVED or ASK the call has not run, so sending it to the named server is no repetition. `probe`: see
-        `Breaker.admit`.
+        A server that replies MOVED or ASK has not run the call, so it is sent to the server that the reply names.
+        `probe`: see `Breaker.admit`.
         """
         route, anew = self._route, False
         for _ in range(REDIRECTS):
@@ -97,7 +97,7 @@ class RoundTrips:
                 raise
             match getattr(reply, "status", None):
                 case "notmaster" if route.moves or address in route.ruled:
-                    # A failover: the master is another server, maybe under the same name, or will be this one again.
+                    # A failover: the master is another server, maybe with the same name, or this one will be it again.
                     route.lost(address)
                     raise RedisUnavailable(
                         f"{address.name} is no longer a master; waiting until it or another server is the master"
@@ -110,7 +110,7 @@ class RoundTrips:
     def _found(self, key: str, *, probe: bool, anew: bool) -> tuple[Address, bool]:
         """Return the server that has the key, and whether a new connection to it may be made.
 
-        Raises LeftAlone if it is down, and RedisUnavailable.
+        Raises LeftAlone if the server is down, and RedisUnavailable.
         """
         route = self._route
         known = route.last_owner(key)
@@ -125,14 +125,14 @@ class RoundTrips:
         except (LeftAlone, RedisUnavailable):
             if known is None or not anew:
                 raise
-            # If the Sentinels do not answer either, no failover is known.
+            # The Sentinels do not answer, so no failover is known: use the same master as before.
             found = known
         if found != known:
             route.breakers[found].admit(probe=probe)
         return found, True
 
     def _searched(self, key: str, *, probe: bool) -> Address:
-        """Search for the server that has the key, if the search is allowed now."""
+        """Search for the server that has the key, unless the last search failed a moment ago (LeftAlone)."""
         breaker, began = self._route.breakers[None], monotonic()
         breaker.admit(probe=probe)
         try:
@@ -164,7 +164,7 @@ class RoundTrips:
         raise route.unfound(key, trouble, unknown=unknown) from trouble
 
     def masters(self) -> list[Server]:
-        """Return the servers that issue numbers now. This searches again."""
+        """Search for the servers that issue numbers, and return them."""
         route = self._route
         found = (None if route.moves else route.last_owner("")) or self._search("")
         return [address.server for address in route.masters(found)]
@@ -188,7 +188,7 @@ class RoundTrips:
     def _others(self, key: str) -> dict[Address, Exception | None]:
         """Return the other nodes that may have the key: the master's replicas, and former masters.
 
-        A node that could not be queried for others has its error as the value. Raises RedisUnavailable,
+        The value is None, or the error of a node that could not be asked for such nodes. Raises RedisUnavailable,
         ConfigurationError.
         """
         route = self._route
@@ -205,7 +205,7 @@ class RoundTrips:
         return found
 
     def _attempted(self, exchange: Exchange) -> Any:
-        """Return the reply, or the error of a node that is not essential. It skips a node that is down for a while."""
+        """Return the reply, or the error: the call does not need this node. A node that was just down is skipped."""
         try:
             self._route.breakers[exchange.address].admit(probe=False)
             return self._asked(exchange, trusts=False)
@@ -217,7 +217,7 @@ class RoundTrips:
     def _asked(self, exchange: Exchange, *, trusts: bool) -> Any:
         """Return the reply, and inform the server's breaker.
 
-        `trusts`: check once that the server is a supported one. Raises FenceError.
+        `trusts`: whether numbers come from this server, so that it must be a supported one. Raises FenceError.
         """
         route, address = self._route, exchange.address
         breaker, began = route.breakers[address], monotonic()
@@ -237,7 +237,7 @@ class RoundTrips:
     def exchange(self, exchange: Exchange) -> Any:  # noqa: C901 - one case for each way in which it may end
         """Send one call and return its decoded reply. Raises errors of redis-py, and Crowded.
 
-        If it is interrupted by a signal handler, a cancellation or the end of the loop, the connection is closed at
+        If a signal handler, a cancellation or the end of the loop interrupts the call, the connection is closed at
         once: the reply may still arrive.
         """
         call = self.sent = exchange.call
@@ -246,7 +246,7 @@ class RoundTrips:
         began = monotonic()
         link, reused = self._connection(exchange, node, deadline)
         now = monotonic()
-        # Waiting for a connection extends the deadline of the round trips.
+        # The time spent on waiting for a connection extends the deadline of the step's calls.
         end.at = min(end.at + now - began, max(deadline.at, now + SHORTEST))
         if exchange.share > 1:
             end = Deadline(end.left() / exchange.share)
@@ -268,7 +268,7 @@ class RoundTrips:
                     raise _unreached(error) from error.__cause__
                 if not closed or not call.repeatable:
                     raise error  # noqa: B904 - it has its own cause
-                # The server closed it while it was idle, so the other idle ones are closed too.
+                # The server closed this connection while it was idle, so it has closed the other idle ones too.
                 node.drop_idle()
                 link, reused = self._connection(exchange, node, end)
                 continue
@@ -297,7 +297,7 @@ class RoundTrips:
         try:
             return link.reply(call.packed, end)
         except redis.exceptions.NoScriptError:
-            # After NOSCRIPT the call has not run, so sending it again is no repetition.
+            # A server that replies NOSCRIPT has not run the call, so it may be sent again.
             link.reply(gateway.pack("SCRIPT", "LOAD", call.text), end)
             if exchange.asking:
                 link.reply(gateway.pack("ASKING"), end)
@@ -306,10 +306,10 @@ class RoundTrips:
     # ------------------------------------------------------------------ a connection
 
     def _connection(self, exchange: Exchange, node: AnyNode[Link], deadline: Deadline) -> tuple[Link, bool]:
-        """Return a connection, and whether it was used before. Waits if all are in use.
+        """Return a connection, and whether it was used before. If all are in use, wait for one.
 
-        Nothing is locked during the wait. It leaves enough time to decide afterwards that a server is down. Raises
-        Outdated, Crowded.
+        Nothing is locked during the wait. The wait leaves enough time for the call itself, to detect a server that is
+        down. Raises Outdated, Crowded.
         """
         pool, turn = node.pool, None
         left = deadline.left()
