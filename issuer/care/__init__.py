@@ -1,4 +1,4 @@
-"""Looks at tags, ledger, store and Redis, repairs what went wrong there, and loads segments in the background."""
+"""Care for tags: check the store, its ledger and Redis, repair tags, and load segments in the background."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """Result of an operation on several tags for one of them, or the error that came instead. `of`: how many tags."""
+    """Result or error for one tag, of an operation on several tags. `of` is the number of tags in the operation."""
 
     tag: str
     of: int

@@ -1,4 +1,4 @@
-"""Operations on many tags: verify, recover, doctor, ready; and the upkeep of the tags that an issuer uses."""
+"""Operations on many tags (verify, recover, doctor, ready), and the background work for the tags in use."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ T = TypeVar("T")
 
 log = logging.getLogger("issuer")
 
-#: The discrepancies of one tag.
+#: Result of `verified` for one tag: the discrepancies found, or an error.
 Verdict = Outcome[list[Discrepancy]]
 
-#: A refresh that has not ended after this many seconds is taken for lost: another one may begin.
+#: If a refresh has not ended after this many seconds, it counts as lost, and another one may begin.
 REFRESH_LOST = 60.0
 
 
 class AsyncRun(Protocol):
-    """Runs the steps of a tag to their end, within a deadline. `tag` is None if they concern no tag."""
+    """A function that runs steps: generators that yield the requests to Redis and to the store."""
 
     async def __call__(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Return what they return. The errors are those that users see."""
+        """Run the steps within the deadline, and return their result. Errors are those for users, and name `tag`."""
 
 
 class AsyncCare:
     """Checks and repairs tags, and loads their segments in the background.
 
-    In methods with a `timeout`, each request, or each tag, has this many seconds. None means the issuer's `timeout`.
+    A method's `timeout` is the time limit of each request, or of each tag, in seconds. None means the issuer's
+    `timeout`.
     """
 
     def __init__(
@@ -61,13 +62,13 @@ class AsyncCare:
         run: AsyncRun,
         deadline: Callable[[float | None], Deadline],
     ) -> None:
-        """`deadline` makes a deadline of a `timeout`."""
+        """Create it for one issuer. `run` runs steps. `deadline` turns a `timeout` into a deadline."""
         self._registry = registry
         self._config = config
         self._runtime = runtime
         self._run = run
         self._deadline = deadline
-        #: When old ledger entries were deleted last, in ms since 1970.
+        #: Time of the last deletion of old ledger entries, in ms since 1970.
         self.pruned = 0
         self._refresh_due = 0.0
 
@@ -76,7 +77,7 @@ class AsyncCare:
     async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
         """Verify a tag and its parts, or all tags, one after the other; see Issuer.verify.
 
-        A tag that was deleted in the meantime has neither a result nor an error, unless it is the one that was named.
+        If another tag than `tag` was deleted in the meantime, its outcome has no result and no error.
         """
         if tag is None:
             names = await self._tags(timeout)
@@ -93,7 +94,7 @@ class AsyncCare:
             yield Outcome(name, len(names), None if error else audit.findings, None if deleted else error)
 
     async def verify(self, tag: str | None, timeout: float | None) -> list[Discrepancy]:
-        """Return the discrepancies of all of them; see Issuer.verify."""
+        """Verify a tag and its parts, or all tags. Return all discrepancies; see Issuer.verify."""
         findings: list[Discrepancy] = []
         async with aclosing(self.verified(tag, timeout)) as outcomes:
             async for outcome in outcomes:
@@ -138,7 +139,10 @@ class AsyncCare:
     async def recover(
         self, tag: str | None, at_least: int, from_journal: Named, *, dry_run: bool, timeout: float | None
     ) -> list[Recovery]:
-        """Return the recoveries of all of them. Raise the first error when all have been tried; see Issuer.recover."""
+        """Recover a tag and its parts, or all tags; see Issuer.recover.
+
+        After an error, the other tags are recovered nevertheless. At the end, the first error is raised.
+        """
         done: list[Recovery] = []
         failed: list[IssuerError] = []
         async for outcome in self.recovered(tag, at_least, from_journal, dry_run=dry_run, timeout=timeout):
@@ -151,7 +155,7 @@ class AsyncCare:
     async def doctor(
         self, most: int | None, progress: Callable[[int, int], object] | None, timeout: float | None
     ) -> list[Finding]:
-        """Examine everything; see Issuer.doctor."""
+        """Examine Redis, the store, the settings and the tags; see Issuer.doctor."""
         config = self._config
         facts = Facts(settings=config.settings, store=config.store.url, redis=config.redis)
         for steps in Examination(facts, config.key, most=most, progress=progress).rounds():
@@ -179,7 +183,7 @@ class AsyncCare:
     # ------------------------------------------------------------------ upkeep
 
     async def keep(self, timeout: float | None) -> list[Tag]:
-        """From now on look after every tag of the store; see Issuer.keep."""
+        """Load segments for every tag of the store from now on; see Issuer.keep."""
         if not self._runtime.redis:
             raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
         records = await self._run(inspection.tags(), self._deadline(timeout), None)
@@ -188,7 +192,7 @@ class AsyncCare:
         return records
 
     async def tick(self, timeout: float | None) -> int:
-        """Load what is due, and return the number of segments loaded; see Issuer.tick."""
+        """Load all segments that are due now, and return how many were loaded; see Issuer.tick."""
         loaded = 0
         self._config.events.call_periodic()
         for combiner in self._registry.in_use():
@@ -200,15 +204,16 @@ class AsyncCare:
                 soon = Deadline(min(deadline.left(), self._runtime.window))
                 await combiner.run(combiner.supply.rejoin(), soon)
                 loaded += await combiner.run(combiner.supply.fetch(deadline), deadline)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other tags must not wait for it
-                raise_interrupt(error)  # here alone: a sweep runs in threads of ours
+            except Exception as error:  # noqa: BLE001 - after any error, the other tags must still be served
+                raise_interrupt(error)  # only needed here: `sweep` does not run in threads of the user
                 self._registry.troubled(combiner, error)
         return loaded
 
     async def sweep(self) -> bool:
-        """Look after each tag in use, in the background. Return True if it is time to `refresh`, as a job of its own.
+        """Do the background work of each tag in use. Return True if the caller must start `refresh`, as another job.
 
-        If a sweep refreshed by itself, a store that hangs would delay the tags for which Redis is back.
+        `refresh` is separate, because it waits for the store. If the store hangs, tags that need only Redis are not
+        delayed.
         """
         self._config.events.call_periodic()
         combiners = self._registry.in_use()
@@ -228,7 +233,7 @@ class AsyncCare:
         return True
 
     async def refresh(self) -> None:
-        """Send the store the requests that can wait, up to the first one that it does not answer in time."""
+        """Send the requests to the store that are not urgent. Stop when the store does not answer in time."""
         try:
             for combiner in self._registry.in_use():
                 if self._registry.closed:
@@ -249,7 +254,7 @@ class AsyncCare:
         return now_ms() - self.pruned >= LEDGER_KEPT // 90
 
     async def _prune(self) -> None:
-        """Once a day: delete old ledger entries."""
+        """Delete old ledger entries. This is done once a day."""
         self.pruned = now = now_ms()
         steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
         try:

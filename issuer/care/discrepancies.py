@@ -9,7 +9,7 @@ from typing import Literal
 from issuer.times import utc
 from issuer_persistence.ledger import LedgerEntry
 
-#: The kinds of discrepancies. The command line and HTTP show them as they are here.
+#: Kinds of discrepancies. The command line and HTTP show these texts.
 Kind = Literal[
     "overlap",
     "above store max",
@@ -42,7 +42,7 @@ class Discrepancy:
         problem: Description without the name of the tag.
         numbers: First and last number concerned. None if no numbers are concerned.
         entries: Ledger entries concerned, with process, host and time, the older one first.
-        values: Values that prove it, by name, such as `max` of the store, and `key` of the hash in Redis.
+        values: Values that prove the discrepancy, by name, such as the store's `max`, or the `key` of the Redis hash.
     """
 
     tag: str
@@ -56,8 +56,8 @@ class Discrepancy:
         return f"tag {self.tag!r}: {self.problem}"
 
 
-#: Two hashes are in use if both got segments in turns this many times. Fewer turns prove nothing: the last segment of
-#: a hash may still be on its way when the hash is replaced.
+#: If segments go to two hashes in turns this many times, both hashes are in use. Fewer turns prove nothing: when a hash
+#: is replaced, its last segment may come late.
 AGAIN = 3
 
 
@@ -72,7 +72,7 @@ class Turns:
         self._again: dict[str, int] = {}
 
     def found(self, entry: LedgerEntry) -> tuple[LedgerEntry, LedgerEntry] | None:
-        """Take the next entry. When two hashes are certain, return an entry of each, the lower one first."""
+        """Add the next entry. If two hashes are now proved, return an entry of each, the lower entry first."""
         last = self._last
         if not entry.born or (last is not None and last.born == entry.born):
             return None
@@ -85,5 +85,5 @@ class Turns:
 
 
 def described(entry: LedgerEntry) -> str:
-    """Return the entry as a line of text: the numbers, the host and process that reserved them, and the reason."""
+    """Describe a ledger entry in a line of text: numbers, host, process, reason and time of the reservation."""
     return f"{entry.low + 1}..{entry.high} by {entry.host} pid {entry.pid} ({entry.reason}) at {utc(entry.time)}"

@@ -16,13 +16,13 @@ from issuer.gateway.keys import check_found
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
 from issuer_persistence.records import HIGHEST, Order, StepMode, Tag, now_ms
 
-#: The most ledger entries of a page.
+#: Maximum number of ledger entries per page.
 PAGE_MOST = 1000
 
-#: How many of the newest reservations the rate is computed from.
+#: The rate is computed from this many of the newest reservations.
 RATE_FROM = 5
 
-#: And the waste: a keeper inspects a tag every two seconds.
+#: The waste is computed from this many of the newest reservations. Few are enough to inspect tags every two seconds.
 WASTE_FROM = 100
 
 
@@ -33,7 +33,7 @@ class StoreState:
     Attributes:
         max: Highest number reserved.
         step: Numbers per step.
-        step_mode: "fixed" if the step was set, else "auto".
+        step_mode: "fixed" if the step was set, "auto" if the issuer chooses it.
         ahead: Steps per segment.
         timestamp: Time of the last change, in ms since 1970.
         created: Time of creation, in ms since 1970.
@@ -51,16 +51,16 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """State of a tag in Redis. A field is None if it is not set, as for a tag that was never drawn from.
+    """State of a tag in Redis. A field that is not set is None. For example, all are None before the first draw.
 
     Attributes:
         cur: Last number issued.
         max: Last number of the current segment.
         mark: Number at the 20 % threshold. The draw that reaches this number starts loading the next segment.
-        next_cur: The number before the first one of the next segment.
+        next_cur: The number before the first number of the next segment.
         next_max: Last number of the next segment.
         fence: Replication id of the master that the segment was loaded into. Draws from any other master are rejected.
-        born: Random id of this state. A segment that was reserved for a state with another id is not loaded.
+        born: Random id of the hash. A segment that was reserved for a hash with another id is not loaded.
     """
 
     cur: int | None
@@ -74,7 +74,7 @@ class RedisState:
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Waste: numbers up to the store's `max` that belong to no ledger entry, so that no caller receives them.
+    """Waste: numbers up to the store's `max` that belong to no ledger entry. No caller ever receives them.
 
     `recover` or a raised `start` skipped these numbers, or a process returned them after another process had reserved
     higher ones. Numbers that Redis or a killed process lost are not included, because the ledger still contains them.
@@ -93,7 +93,7 @@ class Waste:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Result of `ready`. It is true if the store and Redis answer and no tag is halted.
+    """Result of `ready`. In a condition, it is true if the store and Redis answer and no tag is halted.
 
     Attributes:
         store: Error of the request to the store. None if the store answers.
@@ -119,7 +119,7 @@ class Inspection:
         redis: State in Redis. None if the issuer has no Redis, or Redis cannot be reached.
         order: "strict" or "trend".
         limit: Last number that may be issued.
-        lease: How many numbers each process draws ahead, 0 (none) or more. None if each process uses its own setting.
+        lease: How many numbers each process draws in advance, 0 or more. None if each process uses its own setting.
         description: Text for operators.
         remaining: How many numbers are left in Redis. None if the issuer has no Redis, or Redis cannot be reached.
         rate: Numbers per second, estimated from the newest reservations. None if unknown.
@@ -154,7 +154,7 @@ class Inspection:
 
 
 def tags() -> Steps[list[Tag]]:
-    """Return all tags of the store, by name."""
+    """Return the records of all tags of the store, sorted by name."""
     return [
         scheme_record.in_true_order(each) for each in (yield from ask(lambda store, left: store.tags(timeout=left)))
     ]
@@ -163,7 +163,10 @@ def tags() -> Steps[list[Tag]]:
 def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspection]:
     """Return the state of a tag in the store and in Redis.
 
-    If `key` is None, there is no Redis. If `deleted` is True, the state of a deleted tag is returned.
+    Args:
+        tag: Name of the tag.
+        key: Key of the tag's hash in Redis. None if there is no Redis.
+        deleted: If True, the tag must be a deleted one. If False, a deleted tag raises UnknownTag.
     """
     record = yield from read_record(tag, deleted=deleted)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))
@@ -214,7 +217,7 @@ def segments(tag: str, count: int, beyond: Position | None, *, upward: bool) -> 
 
 
 def _position(tag: str, beyond: Position) -> Position:
-    """Return where a page ended; InvalidArgument if no page can have ended there."""
+    """Check `beyond`, the end of the previous page. If it cannot be the end of a page, raise InvalidArgument."""
     try:
         high, low, id = beyond
     except (TypeError, ValueError) as error:
@@ -227,7 +230,7 @@ def _position(tag: str, beyond: Position) -> Position:
 
 
 def look_at_store(found: Readiness) -> Steps[Readiness]:
-    """Check the store, and return the readiness found so far with its result."""
+    """Check that the store answers, and look for halted tags. Return `found` with the result added."""
     try:
         halted = [each.tag for each in (yield from public(tags(), None)) if each.halted]
     except IssuerError as error:
@@ -236,7 +239,7 @@ def look_at_store(found: Readiness) -> Steps[Readiness]:
 
 
 def look_at_redis(found: Readiness) -> Steps[Readiness]:
-    """Check that each Redis server answers and is a master. Return the readiness found so far with the result."""
+    """Check that each Redis server answers and is a master. Return `found` with the result added."""
     try:
         for server in (yield from masters()):
             info = yield from visit(server, gateway.replication_info(""))
@@ -250,7 +253,7 @@ def look_at_redis(found: Readiness) -> Steps[Readiness]:
 
 
 def _period(record: Tag, key: str) -> Steps[str | None]:
-    """Return the name of the present period, None if the tag has none."""
+    """Return the name of the current period, or None if the tag has no periods."""
     periods = scheme_record.periods(record)
     if periods is None:
         return None
@@ -258,7 +261,7 @@ def _period(record: Tag, key: str) -> Steps[str | None]:
 
 
 def _waste(ledger: Sequence[LedgerEntry], maximum: int) -> Waste | None:
-    """Add up the holes in the ledger below the store's max."""
+    """Add up the numbers below the store's `max` that are missing in the ledger."""
     if not ledger:
         return None
     wasted, below = 0, maximum

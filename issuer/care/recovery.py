@@ -1,4 +1,4 @@
-"""Halt and recover: stop reservations; skip all numbers that may be issued, first in the store, then in Redis."""
+"""`halt` stops reservations. `recover` skips all numbers that may be issued, first in the store, then in Redis."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from issuer_persistence.errors import TagMissing
 from issuer_persistence.journal import Journals, Known
 from issuer_persistence.records import HIGHEST, Tag, TagChanges
 
-#: Journals as callers name them: by paths, or as what was read from them.
+#: Journals as an argument: the paths of files, or the content that was read from them.
 Named = Sequence[str | os.PathLike[str]] | Journals
 
-#: Redis holds two segments at most, so a lost hash had numbers of the two newest ledger entries.
+#: Redis holds at most two segments of a tag. So a lost hash had the numbers of the two newest ledger entries.
 BUFFERS = 2
 
 
@@ -43,11 +43,12 @@ class Recovery:
         asked: Redis nodes other than the master that answered, as host:port. These are replicas and former masters.
         unasked: Redis nodes that did not answer, with the reason. `new` does not include numbers that only these nodes
             have recorded.
-        sound: True if no fault was found: the tag was not halted, its state in Redis belongs to the current master's
-            term, the store was not behind, and every node answered. A restore within one term cannot be detected.
-        unvouched: True if nothing confirms the store's `max`, because Redis has no state of the tag, and neither a
-            journal nor `at_least` was given. In that case, numbers that were issued after the store's backup can be
-            issued again.
+        sound: True if no fault was found: the tag was not halted, its hash in Redis belongs to the current master's
+            term, the store's `max` was high enough, and every node answered. A restore within one term cannot be
+            detected.
+        unvouched: True if nothing confirms the store's `max`: Redis has no hash of the tag, and neither a journal nor
+            `at_least` was given. If the store was restored from a backup, numbers issued after the backup can be issued
+            again.
         old_in_period: `old` with its period, such as "17 of 2026-11-21". None if the tag has no periods.
         new_in_period: `new` in the same form.
     """
@@ -68,21 +69,21 @@ class Recovery:
 def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Known | None = None) -> Steps[Recovery]:
     """Recover one tag.
 
-    The store's `max` is raised to the highest number that is recorded in the store, its ledger, Redis or the journals,
-    or is `at_least`. Then Redis skips all numbers up to it.
+    The store's `max` is raised to the highest number in the store, its ledger, Redis and the journals, and at least to
+    `at_least`. Then Redis skips all numbers up to the new `max`.
 
-    This is safe twice, on several machines, and while numbers are drawn. `max` only rises. A segment that is being
-    loaded in the meantime is rejected, because the state in Redis gets a new id (`born`). A segment that was reserved
-    before the store was raised has only numbers up to the new `max`, and Redis skips these. A segment that is reserved
-    later starts after the new `max`.
+    `recover` can safely run twice, on several machines, and while numbers are drawn. `max` is only raised. The hash in
+    Redis gets a new id (`born`), so a segment that is being loaded in the meantime is rejected. A segment that was
+    reserved before `max` was raised has only numbers up to the new `max`, and Redis skips these. A segment that is
+    reserved later starts after the new `max`.
 
     Args:
         tag: Name of the tag.
         key: Key of the tag's hash in Redis. None if there is no Redis.
-        at_least: Highest number known from elsewhere.
+        at_least: Highest number that the operator knows to be issued, or 0.
         dry_run: If True, change nothing.
-        said: Record of the tag in the journals, or None. If the store has lost the tag, or has it as deleted while the
-            journals have created it again, the tag is created. If the journals have it as deleted, it is deleted.
+        said: State of the tag in the journals, or None. If the store has lost the tag, or its later creation, the tag
+            is created again. If the journals list the tag as deleted, it is also deleted again.
     """
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if said is None and (record is None or record.deleted):
@@ -105,9 +106,9 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if key is not None and hash is not None:
         store_id = yield from identity()
         if hash.names_store and hash.store is not None and hash.store != store_id:
-            # Checked before the store is raised: the numbers in this hash are another store's.
+            # Check this before the store's `max` is raised: the numbers in this hash belong to another store.
             raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
-        # `top` uses every field that can be read, also of a damaged hash: it may have the highest number.
+        # `top` uses every readable field, even of a damaged hash, because one of them may be the highest number.
         others = yield from _others(key, store_id)
         highest = max(highest, hash.top, others.top)
         if not (hash.top or others.top or at_least or said is not None):
@@ -119,7 +120,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)
         if key is not None:
-            # Read again: a store that was empty has an id only now.
+            # Read the store's id again: if the store was empty, it has an id only now.
             yield from floor(tag, key, highest, "repair", (yield from identity()))
     old, scheme = record.max if record else None, known.scheme if known is not None else {}
     return Recovery(
@@ -138,7 +139,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
 
 
 def _of_this_term(key: str, hash: gateway.Hash) -> Steps[bool]:
-    """Whether the hash is complete, and was written in the current term of its master."""
+    """Return True if the hash is complete, and was written in the current term of its master."""
     if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
         return False
     info = yield from send(gateway.replication_info(key))
@@ -146,7 +147,7 @@ def _of_this_term(key: str, hash: gateway.Hash) -> Steps[bool]:
 
 
 def _check_counter(record: Tag | None, at_least: int) -> None:
-    """Raise InvalidArgument if the number can't be a counter value of the tag, because the tag has periods."""
+    """If the tag has periods, raise InvalidArgument for a number that is too low to be a counter value of the tag."""
     if record is not None and 0 < at_least <= SEQ_MOST and "restart" in record.scheme:
         problem = (
             f"{at_least} is not a counter of tag {record.tag!r}, which has periods: `decode` shows the counter of a "
@@ -156,9 +157,10 @@ def _check_counter(record: Tag | None, at_least: int) -> None:
 
 
 def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
-    """Return whether the store's journal has no record of the tag either, and the journal's highest number of it.
+    """Return True if the store's journal does not list the tag, and the tag's highest number in this journal.
 
-    It is called if Redis has no number of the tag. For a tag without a counter that is normal: (False, 0).
+    It is called if Redis has no numbers of the tag. For tags without a counter this is normal: the result is (False,
+    0).
     """
     if record is None or record.deleted or not countable(record.scheme) or parts.is_machine(record):
         return False, 0
@@ -168,7 +170,7 @@ def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Highest number on other Redis nodes. `asked` and `unasked`: as in Recovery."""
+    """Highest number on other Redis nodes. `asked` and `unasked` are those of `Recovery`."""
 
     top: int = 0
     asked: tuple[str, ...] = ()
@@ -176,7 +178,7 @@ class Others:
 
 
 def _others(key: str, store_id: str) -> Steps[Others]:
-    """Read the hash on every other node: a former master, or a replica that was cut off, may have higher numbers."""
+    """Read the hash on all other nodes. A former master, or a replica that was cut off, may have higher numbers."""
     top, asked, unasked = 0, [], []
     for each in (yield from elsewhere(gateway.read_hash(key))):
         hash = each.reply
@@ -191,7 +193,7 @@ def _others(key: str, store_id: str) -> Steps[Others]:
 
 
 def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
-    """Return the error of a recovery without Redis. Its advice is for tags that are served without Redis."""
+    """Return the error for a recovery while Redis is unavailable. Its advice covers tags that need no Redis."""
     return RedisUnavailable(
         f"{error}. Nothing was recovered, because only Redis may have recorded the highest number",
         tag=tag,
@@ -201,23 +203,23 @@ def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
 
 
 def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> Steps[int]:
-    """Raise `max` in the store's record, and return it. If the store has lost the record, create it again first."""
+    """Raise `max` in the store, and return the new `max`. If the store has lost the tag, create the tag again first."""
     deleted = False
     if said is not None and (record is None or record.deleted):
-        # If the deletion in the store is newer than the journals, a process without a journal deleted the tag.
+        # If the store's deletion is newer than the journals, a process without a journal deleted the tag: keep it so.
         deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
         if record is not None and deleted and record.max >= highest:
             return record.max
         again, above = said.record.settings, min(highest, HIGHEST - 1)
         full = highest >= again.limit
-        # A tag can only be created with a number left. If it had none, the recovery below takes this number.
+        # A tag can only be created if a number is left up to its limit. The recovery below uses up this number.
         limit = above + 1 if full else again.limit
         highest = limit if full else highest
-        # A deleted tag can be created only with its old scheme. It gets a later scheme below.
+        # A deleted tag can only be created with its old scheme. If the journals have a newer scheme, it is set below.
         settings = replace(again, above=above, limit=limit, scheme=again.scheme if record is None else record.scheme)
         yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout))
     if record is not None and said is not None and _has_lost_its_scheme(record, said):
-        # Before max is raised: if the recovery stops in between, the next one does this again.
+        # Set the scheme before `max` is raised. If the recovery is interrupted in between, the next one repeats this.
         yield from ask(
             lambda store, timeout: store.configure(tag, TagChanges(scheme=said.record.scheme), timeout=timeout)
         )
@@ -228,21 +230,21 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
 
 
 def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
-    """Whether numbers were reserved with a later scheme than the store has. With the store's, values would repeat.
+    """Return True if the journals have a newer scheme than the store. With the store's scheme, values could repeat.
 
-    For a tag that is not deleted, the journals' numbers must be higher as well. With the time alone, a fast clock would
-    replace the current scheme by an earlier one.
+    For a tag that is not deleted, the journals must also have higher numbers. The time alone is not enough: if a clock
+    was ahead, the current scheme would be replaced by an older one.
     """
     later = record.timestamp < said.record.timestamp and (record.deleted or record.max < said.top)
     return later and record.scheme != said.record.scheme
 
 
 def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
-    """Return what the journals record about this store's tags, by tag. This function changes nothing.
+    """Return the state of each tag according to the journals, by the tag's name. Nothing is changed.
 
-    Journals of another store count only if this store is empty, or was restored from these journals. From them
-    `recover` creates missing tags, but does not raise existing ones. In any other case an error is raised, as the
-    journals may have been named by mistake.
+    Journals of another store are used only if this store is empty, or was restored from these journals. Then `recover`
+    creates missing tags from them, but does not raise existing ones. In any other case an error is raised, because the
+    journals may have been given by mistake.
 
     Raises:
         ConfigurationError: The journals belong to another store, and this store was not restored from them.
@@ -269,7 +271,13 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
 
 
 def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
-    """Return why a store with these tags, and this `max` of each, was not restored from the journals; "" if it was."""
+    """Return the reason why a store was not restored from these journals. "" if it may have been restored from them.
+
+    Args:
+        live: `max` of each tag in the store.
+        foreign: Tags in the journals of the other store.
+        own: Tags in the journals of this store.
+    """
     for name, max in live.items():
         taken = foreign[name].top if name in foreign else 0
         if taken > max and not (name in own and own[name].top >= taken):
@@ -280,7 +288,7 @@ def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mappin
 
 
 def halt(tag: str) -> Steps[None]:
-    """Stop the reservations of the tag and its parts until `recover`. Numbers reserved before are still issued."""
+    """Stop reservations of the tag and its parts until `recover`. Numbers already reserved are still issued."""
     for name in (yield from with_parts(check_found(tag))):
         try:
             yield from ask(lambda store, timeout: store.halt(name, timeout=timeout))  # noqa: B023 - called at once
@@ -290,9 +298,9 @@ def halt(tag: str) -> Steps[None]:
 
 
 def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[str]]:
-    """Return the names of the tag and of its parts (its shards or series), from the store and the journals.
+    """Return the names of the tag and of its parts (its shards or series) in the store and the journals.
 
-    The tag itself may be in none of them.
+    If the tag itself is in none of them, return only its name.
     """
     witnesses = said or {}
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
@@ -305,17 +313,17 @@ def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[
 
 
 def journals(named: Named) -> Steps[Journals]:
-    """Return the journals, read from their paths. Raises InvalidArgument for one path in place of a list."""
+    """Read the journals from their paths. If the argument is a single path, not a list, raise InvalidArgument."""
     if isinstance(named, Journals):
         return named
     if isinstance(named, (str, bytes, os.PathLike)):
         raise InvalidArgument(f"must be a list of paths, not {brief(named)}", value=named, argument="from_journal")
-    # As a request to the store, because that is how drivers call what blocks.
+    # Reading blocks. So it is sent like a request to the store, which drivers run in a thread.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
 
 def checked_at_least(tag: str | None, at_least: int) -> int:
-    """Return `at_least`, 0..2^63-1. Raises InvalidArgument, also if it is given for all tags (`tag` is None)."""
+    """Check `at_least` and return it. It must be in 0..2^63-1, and 0 if `tag` is None, which means all tags."""
     lowest = whole(at_least, "at_least", 0, HIGHEST)
     if tag is not None:
         check_found(tag)
@@ -327,7 +335,7 @@ def checked_at_least(tag: str | None, at_least: int) -> int:
 
 
 def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
-    """Raise InvalidArgument if the tag has parts: `at_least` can't be right for all. `names`: the tag and its parts."""
+    """Raise InvalidArgument if `names` has parts of the tag, too: one `at_least` cannot be right for all parts."""
     if len(names) > 1:
         problem = f"requires a single part of tag {tag!r}, such as {names[1]!r}, because each part has its own numbers"
         raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

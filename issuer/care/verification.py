@@ -1,12 +1,12 @@
-"""Verify: compare the ledger, the store and Redis. Who: find the ledger entry of a number. Nothing is changed.
+"""`verify` compares the ledger, the store and Redis. `who` finds the ledger entry of a number. Nothing is changed.
 
-A healthy system under load must never be reported. Data that is read at two moments can differ without a fault, so
-everything that looks wrong is read again. The order of the reads proves the fault:
+In a healthy system under load, `verify` must report nothing. Data that is read at two moments can differ without a
+fault, so everything that looks wrong is read again. The order of the reads proves the fault:
 
-* Overlaps: a returned number is reserved again only after its ledger entry was shortened, because the entry is
-  shortened before `max` goes down. So if two entries still overlap when they are read again, they do overlap.
-* Entries above `max`: an entry is never above `max`, and only gets shorter. So if an entry was read before `max`, and
-  is above this `max` when it is read again, it was above `max` at that time.
+* Overlaps: if numbers are returned, their ledger entry is shortened first, and then `max` is lowered. Only after that
+  can they be reserved again. So if two entries still overlap when they are read again, this is a fault.
+* Entries above `max`: in a sound store no entry ends above `max`, and entries only get shorter. The entry is read, then
+  `max`, then the entry again. If the entry still ends above this `max`, this is a fault.
 * Hashes: if `born` and `fence` are the same when the hash is read again, no process has reset it in between.
 """
 
@@ -26,43 +26,44 @@ from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
 from issuer_persistence.records import HIGHEST, now_ms
 
-#: Seconds until a store that is behind its journal is read again.
+#: If the store's `max` is lower than the journal's number, it is read again after this many seconds.
 SECOND_LOOK = 0.2
 
-#: Entries per request: 2000 take about 10 ms in SQLite and 20 ms in Python.
+#: Ledger entries per request. 2000 entries take about 10 ms in SQLite, and 20 ms in Python.
 PAGE = 2000
 
-#: The check of a tag ends after this many findings: an operator has to act anyway.
+#: The check of a tag ends after this many findings, because an operator must act anyway.
 MOST = 100
 
-#: Age in ms up to which no ledger entry can have been deleted: a day less than entries are kept, as clocks differ.
+#: A ledger entry that is younger than this, in ms, was not deleted for its age. It is one day less than the time for
+#: which entries are kept, because clocks can differ.
 CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
 
 #: In a sound hash, the first field of each pair is not higher than the second.
 ORDERED = (("cur", "max"), ("mark", "max"), ("max", "next_cur"), ("next_cur", "next_max"), ("next_mark", "next_max"))
 
-#: How many entries above a number are searched for it. In a sound ledger the number is in the first one that isn't
-#: empty, or in none.
+#: How many entries that end at a number or above are searched for the number. In a sound ledger, the number is in the
+#: first such entry that is not empty, or in none.
 NEAR = 100
 
 
 @dataclass(slots=True)
 class _Buffer:
-    """Numbers in Redis that must be in the ledger. `open`: numbers up to this one have not been found yet."""
+    """Numbers low + 1 .. high in Redis, which must be in the ledger. The numbers up to `open` were not found yet."""
 
     number: int
     low: int
     high: int
     open: int
-    #: True if the numbers are not in the ledger, and their entry was not deleted for its age. None: not known yet.
+    #: True if the numbers are missing in the ledger, and were not deleted for their age. None if not known yet.
     missing: bool | None = None
 
 
 class Audit:
-    """Verification of one tag, in pieces. Each piece takes a bounded time and memory, however long the ledger is."""
+    """Verification of one tag, piece by piece. Each piece takes limited time and memory, even if the ledger is long."""
 
     def __init__(self, tag: str, key: str | None) -> None:
-        """`key` is the key of the tag's hash in Redis. None if there is no Redis."""
+        """Prepare the verification of a tag. `key` is the key of its hash in Redis, or None if there is no Redis."""
         self.findings: list[Discrepancy] = []
         self._tag = tag
         self._key = key
@@ -70,16 +71,16 @@ class Audit:
         self._max = 0
         self._created = 0
         self._beyond: Position | None = None
-        #: The entry with the lowest `low` so far. Entries are read from the highest end downwards. So if the next entry
-        #: overlaps with any earlier one, it overlaps with this one.
+        #: The entry with the lowest `low` so far. Entries are read in falling order of `high`. So if the next entry
+        #: overlaps with any earlier entry, it also overlaps with this one.
         self._lowest: LedgerEntry | None = None
         self._hash: gateway.Hash | None = None
         self._buffers: list[_Buffer] = []
-        #: Only for a strict tag, and until two hashes were found.
+        #: Search for two hashes. None if the tag is not strict, or after the search has succeeded.
         self._turns: Turns | None = None
 
     def go_on(self) -> Steps[bool]:
-        """Verify the next piece: first Redis, then one page of the ledger after another. False after the last piece."""
+        """Verify the next piece: first Redis, then one page of the ledger per call. False after the last piece."""
         if not self._begun:
             self._begun = True
             strict = yield from self._read_max()
@@ -117,7 +118,7 @@ class Audit:
         self.findings.append(Discrepancy(self._tag, kind, problem, numbers, entries, values))
 
     def _read_max(self) -> Steps[bool]:
-        """Read the record; return whether the tag is strict."""
+        """Read `max` and the time of creation from the tag's record. Return True if the tag is strict."""
         record = yield from read_record(self._tag)
         self._max, self._created = record.max, record.created
         return record.order == "strict"
@@ -137,7 +138,7 @@ class Audit:
 
     def _check_journal(self) -> Steps[None]:
         taken = 0
-        for _ in range(2):  # a hand back is in the store just before it is in the journal
+        for _ in range(2):  # returned numbers lower `max` in the store first, and a moment later in the journal
             tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
             taken = tops.get(self._tag, 0)
             if taken <= self._max:
@@ -154,7 +155,7 @@ class Audit:
     # ------------------------------------------------------------------ Redis
 
     def _with_redis(self, steps: Steps[None], key: str) -> Steps[None]:
-        """Run the steps. If Redis is away it is a finding, and the rest is done without."""
+        """Run the steps. If Redis is unavailable, report it as a finding, and continue without Redis."""
         try:
             yield from steps
         except RedisUnavailable as error:
@@ -164,7 +165,7 @@ class Audit:
     def _check_hash(self, key: str) -> Steps[None]:
         try:
             hash = yield from send(gateway.read_hash(key))
-        except CorruptState as error:  # the key is no hash
+        except CorruptState as error:  # the key has a value that is not a hash
             self._report("damaged hash", f"Redis key {key}: {error.args[0]}", key=key)
             return
         problem = damage(hash)
@@ -182,7 +183,7 @@ class Audit:
             return
         self._hash = hash
         info = yield from send(gateway.replication_info(key))
-        # With another fence, no process draws from this hash, and it may come from an old snapshot.
+        # If the fence is another one, the hash may come from an old snapshot. Then nobody can draw from it.
         if hash.fence == info.get("master_replid"):
             both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
             for number, low, high in both:
@@ -198,19 +199,19 @@ class Audit:
                 self._report("Redis above store max", problem, numbers=(self._max + 1, value), **values)
 
     def _unmoved(self, key: str) -> Steps[bool]:
-        """Whether no process has reset the hash since it was read."""
+        """Return True if no process has reset the hash since it was read."""
         again = yield from send(gateway.read_hash(key))
         return self._hash is not None and (again.fence, again.born) == (self._hash.fence, self._hash.born)
 
     def _look_for(self, buffer: _Buffer, segments: Iterable[LedgerEntry]) -> None:
-        """Mark the numbers of the buffer that are in these entries as found. The entries come highest first."""
+        """Mark the numbers of the buffer that are in these ledger entries as found. Higher entries come first."""
         for entry in segments:
             if buffer.open <= buffer.low or buffer.missing is not None:
                 return
             if entry.high >= buffer.open:
                 buffer.open = min(buffer.open, max(entry.low, buffer.low))
             else:
-                # The buffer's numbers are higher, so they were reserved after this entry.
+                # The buffer's open numbers are higher, so they were reserved after this entry.
                 buffer.missing = self._certain(entry.time)
 
     def _check_buffers(self, key: str) -> Steps[None]:
@@ -218,7 +219,7 @@ class Audit:
             if buffer.open > buffer.low and buffer.missing is None:
                 buffer.missing = self._certain(0)
         missing = [buffer for buffer in self._buffers if buffer.missing]
-        # Between the two reads the buffer may have been drained, and its entry shortened.
+        # Since the hash was read, its numbers may have been returned, and their entry shortened. So read it again.
         if missing and (yield from self._unmoved(key)):
             for each in missing:
                 numbers = each.low + 1, each.high
@@ -229,7 +230,7 @@ class Audit:
                 self._report("not in the ledger", problem, numbers=numbers, key=key, buffer=each.number)
 
     def _certain(self, time: int) -> bool:
-        """Whether a reservation after that time, and after the tag's creation, must still be in the ledger."""
+        """Return True if a reservation of this tag, made after the given time, must still be in the ledger."""
         return now_ms() - max(time, self._created) < CERTAIN
 
     # ------------------------------------------------------------------ the ledger
@@ -241,7 +242,7 @@ class Audit:
     def _check_against_max(self, segments: Iterable[LedgerEntry]) -> Steps[None]:
         above = [entry for entry in segments if entry.high > self._max]
         if above:
-            yield from self._read_max()  # another process may have reserved since
+            yield from self._read_max()  # another process may have reserved numbers in the meantime
             above = [entry for entry in above if entry.high > self._max]
         if above:
             now = yield from self._again(above[:MOST])
@@ -282,7 +283,7 @@ class Audit:
 
 
 def damage(hash: gateway.Hash) -> str | None:
-    """Return the contradiction in the hash, by the rules of lua/include/hash.lua. None if there is no contradiction."""
+    """Return what is wrong with the hash, by the rules of lua/include/hash.lua, or None if the hash is sound."""
     if hash.corrupt is not None:
         return f"field {hash.corrupt} is not a whole number in 0..2^63-1"
     first = {"cur": hash.cur, "max": hash.max, "mark": hash.mark}
@@ -312,14 +313,14 @@ class Provenance:
         number: Value of the tag's counter for which `who` was called.
         entries: Ledger entries that contain the number, the oldest first. There is more than one only if segments
             overlap.
-        below: Ledger entry that ends next below the number. It may have contained the number before unused numbers were
-            returned. None if there is none.
+        below: The highest ledger entry that ends below the number, or None. It may have contained the number before
+            unused numbers were returned.
         oldest: Entry with the lowest numbers in the tag's ledger. None if the ledger is empty.
-        max: Highest number reserved according to the store.
+        max: Highest reserved number in the store's record.
         in_redis: True if the number is in Redis and not yet issued. None if the issuer has no Redis, or Redis cannot be
             reached.
-        taken: Highest number reserved according to the store, Redis and the journal. If it is higher than `max`, the
-            store has lost reservations.
+        taken: Highest reserved number in the store, Redis and the journal. If it is higher than `max`, the store has
+            lost reservations.
     """
 
     tag: str
@@ -353,7 +354,7 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
         others += sum(entry.low < entry.high and not entry.holds(number) for entry in page.entries)
         at = page.last
     taken = record.max
-    for _ in range(2):  # while numbers are returned, `max` goes down a moment before the journal
+    for _ in range(2):  # returned numbers lower `max` in the store first, and a moment later in the journal
         if number <= record.max:
             break
         tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
@@ -376,7 +377,7 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
 
 
 def _below(tag: str, at: Position | None) -> Steps[LedgerEntry | None]:
-    """Return the entry next below the position that isn't empty."""
+    """Return the highest ledger entry below the position that is not empty."""
     while at is not None:
         beyond = at
         page = yield from ask(

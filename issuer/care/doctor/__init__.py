@@ -1,5 +1,5 @@
-"""`doctor`: what in this Redis, this store and these settings weakens the promise.
+"""`doctor`: find problems of Redis, the store and the settings that could cause duplicates, disorder or an outage.
 
-`examination` gathers the facts and judges them. `redis`, `store` and `tags` hold the checks, which are pure functions
-from facts to findings.
+`examination` gathers facts and runs the checks. The checks are in `redis`, `store` and `tags`. They are functions that
+take the facts, return findings and send no requests.
 """

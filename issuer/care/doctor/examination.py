@@ -1,4 +1,4 @@
-"""Gather the facts, which is the only part of `doctor` that sends requests, and judge them. Nothing is changed."""
+"""Gather the facts for `doctor`, and run its checks. Only the gathering sends requests. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 T = TypeVar("T")
 
-#: Each check takes the facts. If there is nothing to check, as without a Redis, it yields nothing.
+#: All checks. Each takes the facts and yields findings. A check that does not apply, as without Redis, yields none.
 CHECKS = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)
 
-#: The levels, the worst first.
+#: Levels of findings, the worst first.
 LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
 
-#: How many tags are examined closely by default. Each takes three requests, so all take a few seconds.
+#: How many tags are examined closely by default. Each tag takes three requests, so 1000 tags take a few seconds.
 MOST_TAGS = 1000
 
-#: Settings that are read with CONFIG GET. The others are in INFO, which every user may read.
+#: Settings of Redis that are read with CONFIG GET, which may be denied. All other facts about Redis are in INFO.
 SETTINGS = ("save", "min-replicas-to-write", "active-replica")
 
 
 class Examination:
-    """Gathers `facts` in rounds. Each round has the caller's timeout. An error in it is a fact as well."""
+    """Gathers `facts` in rounds. The caller's timeout applies to each round. An error in a round becomes a fact."""
 
     def __init__(
         self,
@@ -53,7 +53,14 @@ class Examination:
         most: int | None,
         progress: Callable[[int, int], object] | None,
     ) -> None:
-        """`key` returns the key of a tag's hash. `most`: tags to examine closely. `progress`: see Issuer.doctor."""
+        """Prepare an examination.
+
+        Args:
+            facts: Object to fill with facts.
+            key: Function that returns the key of a tag's hash in Redis.
+            most: How many tags are examined closely. None means MOST_TAGS.
+            progress: Function that is called after each tag; see Issuer.doctor.
+        """
         self.facts = facts
         self._key = key
         self._most = MOST_TAGS if most is None else whole(most, "most", 0, HIGHEST)
@@ -61,7 +68,7 @@ class Examination:
         self._masters: list[Server] = []
 
     def rounds(self) -> Iterator[Steps[None]]:
-        """Yield the rounds, to be run one after the other."""
+        """Yield the rounds. The caller must run each round before it takes the next one."""
         yield self._look_at_store()
         if self.facts.redis is not None:
             yield self._find_masters()
@@ -85,7 +92,7 @@ class Examination:
             seen: StoreFacts = yield from public(ask(lambda store, left: store.examine(timeout=left)), None)
             facts.store_clock = None if seen.time is None else _clock(seen.time, before, now_ms())
             facts.store_facts = seen
-            # The journal is read before the tags: numbers that are reserved in between are in the store then.
+            # The journal is read before the tags, so that a new reservation in between cannot look lost in the store.
             facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
             facts.records = yield from public(ask(lambda store, left: store.tags(timeout=left)), None)
         except IssuerError as error:
@@ -122,7 +129,7 @@ class Examination:
         )
 
     def _draw(self) -> Steps[None]:
-        # No tag has the name "", so the hash doesn't exist, and no number is drawn.
+        # A test draw. No tag has the name "", so the hash doesn't exist, and no number is used up.
         key = self._key("")
         drawn = yield from _tried(send(gateway.draw(key, 1, None)))
         if isinstance(drawn, IssuerError):
@@ -131,7 +138,7 @@ class Examination:
             self.facts.draw = DrawFacts(status=drawn.status)
             if drawn.status != "empty":
                 return
-        # An error within a script doesn't name the command, so the commands are tried even if the script failed.
+        # An error in a script does not name the command that was denied. So each command is also tried by itself.
         for trial, due in gateway.trials(key):
             answer = yield from _tried(send(trial))
             if isinstance(answer, IssuerError) and not (due and due in str(answer)):
@@ -141,7 +148,7 @@ class Examination:
     # ------------------------------------------------------------------ tags
 
     def _chosen(self) -> list[Tag]:
-        """Return the tags to examine closely: those that were used last."""
+        """Return the tags to examine closely: the most recently used ones."""
         return sorted(self.facts.records, key=lambda record: record.timestamp, reverse=True)[: self._most]
 
     def _look_at_tag(self, record: Tag) -> Steps[None]:
@@ -172,7 +179,8 @@ class Examination:
             facts.tags.append(replace(seen, error=hash))
             return
         if hash.cur is None or any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger):
-            # No number of the current segment was drawn: earlier segments may be lost or skipped, as by a FLUSHALL.
+            # No number was drawn from the current segment. Earlier segments may have been lost, for example by a
+            # FLUSHALL. Then the rate is wrong, because these segments were not used up.
             seen = replace(seen, rate=None)
         store_max = None
         if max(hash.max or 0, hash.next_max or 0) > record.max:
@@ -180,18 +188,18 @@ class Examination:
         facts.tags.append(replace(seen, hash=hash, store_max=store_max))
 
     def _max_now(self, tag: str) -> Steps[int | None]:
-        """Return the store's `max`, read after Redis: numbers that were loaded in between were reserved before."""
+        """Return the store's `max`. It is read after Redis: then it includes all segments that Redis had."""
         now = yield from _tried(ask(lambda store, left: store.get(tag, timeout=left)), tag)
         return None if now is None or isinstance(now, IssuerError) else now.max
 
     def _reached(self) -> bool:
-        """Whether Redis has answered so far. If it does not answer, each tag would wait for its timeout."""
+        """Return True if Redis has answered so far. Otherwise each tag would wait for the timeout."""
         reached = any(server.info is not None for server in self.facts.servers)
         return reached and self.facts.redis_error is None
 
 
 def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
-    """Return the result of the steps, or their error."""
+    """Return the result of the steps. If they raise an IssuerError, return the error instead."""
     try:
         return (yield from public(steps, tag))
     except IssuerError as error:
@@ -199,7 +207,7 @@ def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
 
 
 def _replica(parts: Mapping[str, str], master: Mapping[str, str]) -> Steps[ReplicaFacts]:
-    """Return the facts of a replica. `parts`: fields that its master reports about it."""
+    """Return the facts about a replica. `parts` has its fields in the INFO of its master, `master` has all of INFO."""
     server = parts.get("ip", ""), _number(parts.get("port"))
     info = yield from _tried(visit(server, gateway.info()))
     return ReplicaFacts(
@@ -221,11 +229,11 @@ def _number(text: str | None) -> int:
 
 
 def _clock(server: int, before: int, after: int) -> ClockDifference:
-    """Compare a server's time with this machine's before and after it was asked; all in ms since 1970."""
+    """Compare a server's time with this machine's time before the request and after the reply. All are in ms."""
     return ClockDifference(server - (before + after) // 2, (after - before + 1) // 2)
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """Return the findings of all checks, the worst first; those of one check by the name of their tag."""
+    """Run all checks, and return their findings, the worst first. Findings of one check are sorted by tag."""
     found = [finding for check in CHECKS for finding in sorted(check(facts), key=lambda finding: finding.tag or "")]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))

@@ -1,4 +1,4 @@
-"""Facts that `doctor` judges, and the findings that it makes of them. A test may make up its own facts."""
+"""Facts that `doctor` gathers, and the findings that its checks derive from them. Tests can construct facts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from issuer_persistence.records import Tag
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
-    """Difference between a server's clock and this machine's: `ahead` +- `doubt` ms. `doubt` is half the round trip."""
+    """Difference between a server's clock and this machine's clock.
+
+    Attributes:
+        ahead: How far the server's clock is ahead, in ms. It is negative if the clock is behind.
+        doubt: Uncertainty of `ahead` in ms: half of the request's round trip.
+    """
 
     ahead: int
     doubt: int = 0
@@ -26,10 +31,13 @@ class ClockDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """A replica, as its master and the replica itself report it.
+    """Facts about a replica, reported by its master and by the replica itself.
 
-    state: "online" if it follows. lag: seconds since its last report to the master. behind: bytes that it has not
-    received. read_only: None if the replica did not answer.
+    Attributes:
+        state: State of the replication. "online" means that the replica follows its master.
+        lag: Seconds since the replica's last report to the master.
+        behind: How many bytes the replica has not received yet.
+        read_only: True if the replica rejects writes. None if the replica did not answer.
     """
 
     name: str
@@ -41,10 +49,14 @@ class ReplicaFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """A Redis server that issues numbers.
+    """Facts about a Redis server that issues numbers.
 
-    info: fields of INFO. None if `error` is set. settings: results of CONFIG GET by name. A name is missing if CONFIG
-    GET was denied, and None if the server has no such setting. clock: None if `clock_error` is set, the error of TIME.
+    Attributes:
+        info: Fields of INFO. None after an error.
+        settings: Values from CONFIG GET, by name. A name is missing if CONFIG GET was denied. A value is None if the
+            server has no such setting.
+        clock: Difference of the server's clock. None if TIME failed.
+        clock_error: Error of TIME, or None.
     """
 
     name: str
@@ -58,9 +70,9 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawFacts:
-    """Result of a draw from a hash that doesn't exist.
+    """Result of a test draw from a hash that doesn't exist. If scripts can run and the fence works, it is "empty".
 
-    status: "empty" if scripts run and the fence works. error: error of the draw, or of a command that scripts use.
+    `error` is the error of the draw, or of a command that the scripts use.
     """
 
     status: str = ""
@@ -69,12 +81,15 @@ class DrawFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagFacts:
-    """A tag that was examined closely.
+    """Facts about a tag that was examined closely.
 
-    rate: numbers per second, None if there are too few reservations. rated_for: period of that rate in seconds, None if
-    it is long enough. hash: None in direct mode, and if `error` is set. store_max: the store's `max`, read again after
-    the hash, if the hash had higher numbers than the record; else None. hashes: newest entries of two Redis hashes that
-    get the tag's segments in turns, None if there is one hash.
+    Attributes:
+        hash: The tag's hash in Redis. None in direct mode, and after an error.
+        rate: Numbers used per second. None if there are too few reservations.
+        rated_for: Time over which the rate was measured, in seconds. None if there is no reservation.
+        store_max: The store's `max`, read again after the hash. None if the hash has no higher number than `record`.
+        hashes: Two ledger entries, which show that segments are loaded into two Redis hashes in turns. None if there is
+            only one hash.
     """
 
     record: Tag
@@ -88,11 +103,15 @@ class TagFacts:
 
 @dataclass(slots=True, kw_only=True)
 class Facts:
-    """All facts.
+    """All facts on which `doctor` bases its findings. A fact is None if it could not be gathered, or does not apply.
 
-    redis: name of Redis in messages, None in direct mode. redis_error: error of the search for its masters.
-    store_error: error of a request to the store. records: all tags. witnessed: highest number of each tag in the
-    journal. tags: tags that were examined closely.
+    Attributes:
+        redis: Name of Redis in messages. None in direct mode.
+        redis_error: Error of the search for Redis masters.
+        store_error: Error of a request to the store.
+        records: Records of all tags.
+        witnessed: Highest number of each tag in the store's journal.
+        tags: Facts about the tags that were examined closely.
     """
 
     settings: Settings
@@ -112,8 +131,7 @@ class Facts:
 
 # ---------------------------------------------------------------------- findings
 
-#: "weak": numbers could repeat, order could break, or the service stops, with or without a warning.
-#: "advice": a fault would cost more than it has to. "ok": looked at and well. "unknown": could not be seen.
+#: Severity of a finding, see `Finding.level`.
 Level = Literal["weak", "advice", "unknown", "ok"]
 
 
@@ -157,7 +175,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Check of one subject. Each method makes a finding of one level; see `Finding` for the arguments."""
+    """One check of one subject. The methods create its findings, one method per level. See `Finding` for arguments."""
 
     name: str
     subject: str
@@ -182,11 +200,11 @@ class Check:
 
 # ---------------------------------------------------------------------- clocks
 
-#: Difference in ms from which on a clock isn't synchronized. With NTP, clocks differ by less than 100 ms.
+#: Clocks that differ by this many ms or more are not synchronized. With NTP, clocks differ by less than 100 ms.
 APART = 2_000
 
-#: Difference in ms from which on rate and runway are wrong, because they are computed from times in the ledger: a
-#: twentieth of the 20 minutes that a segment should last.
+#: If clocks differ by this many ms or more, rate and runway are wrong, because they are computed from times in the
+#: ledger. It is a twentieth of the 20 minutes that a segment should last.
 FAR_APART = 60_000
 
 _WHY = (
@@ -196,7 +214,7 @@ _WHY = (
 
 
 def compared(check: str, subject: str, clock: ClockDifference | None) -> Finding:
-    """Return the finding about the difference of the clocks, less the uncertainty of the round trip."""
+    """Return the finding about a clock difference. The uncertainty is subtracted from the difference first."""
     if clock is None:
         return Check(check, subject).unknown(
             "its clock could not be read",

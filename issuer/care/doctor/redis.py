@@ -1,4 +1,4 @@
-"""The checks of Redis. Each takes the facts and yields what it finds, for every server that issues numbers."""
+"""Checks of Redis. Each check takes the facts, and yields its findings about every server that issues numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from issuer.errors import FenceError
 from issuer.gateway import OLDEST
 from issuer.times import lasting
 
-#: Seconds since a replica's last report from which on it is behind. Replicas report once a second.
+#: If a replica's last report is this many seconds old, the replica is behind. Replicas report once a second.
 LAG = 3
 
-#: Missing bytes from which on a replica is behind: about 5000 draws of 200 bytes each in the replication stream.
+#: If a replica has not received this many bytes, it is behind. A draw takes about 200 bytes, so these are 5000 draws.
 BEHIND = 1_000_000
 
-#: Share of maxmemory from which on Redis counts as nearly full, in percent.
+#: If this share of maxmemory is used, in percent, Redis is nearly full.
 NEARLY_FULL = 90
 
 _REPLID = re.compile(r"[0-9a-f]{40}")
@@ -27,7 +27,7 @@ ServerCheck = Callable[[ServerFacts, Mapping[str, str]], Iterable[Finding]]
 
 
 def _each(check: ServerCheck) -> Callable[[Facts], Iterator[Finding]]:
-    """Make a check of one server into a check of all servers that answered."""
+    """Turn a check of one server into a check of all servers that have answered."""
 
     @wraps(check)
     def checked(facts: Facts) -> Iterator[Finding]:
@@ -38,11 +38,11 @@ def _each(check: ServerCheck) -> Callable[[Facts], Iterator[Finding]]:
     return checked
 
 
-# ---------------------------------------------------------------------- can it be reached, and seen
+# ---------------------------------------------------------------------- connection and permissions
 
 
 def reachable(facts: Facts) -> Iterator[Finding]:
-    """Whether each server answers."""
+    """Check whether each server answers."""
     if facts.redis is None:
         yield Check("redis-reachable", "settings").ok(
             "no Redis is configured (direct mode)",
@@ -64,7 +64,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 
 def info_allowed(facts: Facts) -> Iterator[Finding]:
-    """Whether INFO is allowed, which the fence needs."""
+    """Check whether INFO is allowed, which the fence needs."""
     for server in facts.servers:
         if isinstance(server.error, FenceError):
             yield Check("redis-info", server.name).weak(
@@ -78,7 +78,7 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
 
 
 def draws(facts: Facts) -> Iterator[Finding]:
-    """Whether scripts and their commands are allowed, tried with a hash that doesn't exist."""
+    """Check whether the scripts and their commands are allowed. They were tried on a hash that doesn't exist."""
     if facts.draw is None:
         return
     subject = facts.redis or ""
@@ -93,12 +93,12 @@ def draws(facts: Facts) -> Iterator[Finding]:
     )
 
 
-# ---------------------------------------------------------------------- what it is
+# ---------------------------------------------------------------------- kind and role of the server
 
 
 @_each
 def kind(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether it is a Redis >= 6.2 or a Valkey."""
+    """Check whether the server is Redis 6.2 or newer, or Valkey."""
     what, trouble = _what_it_is(info, server.settings.get("active-replica"))
     if trouble:
         yield Check("redis-kind", server.name).weak(
@@ -116,7 +116,7 @@ def kind(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _what_it_is(info: Mapping[str, str], active_replica: str | None) -> tuple[str, str]:
-    """Return the server's name and version, and why it can't be trusted; "" if it can."""
+    """Return the server's name and version, and the reason why it is not supported. "" if it is supported."""
     version = info.get("redis_version", "of unknown version")
     for field in ("dragonfly_version", "dfly_version"):
         if field in info:
@@ -145,7 +145,7 @@ def _what_it_is(info: Mapping[str, str], active_replica: str | None) -> tuple[st
 
 @_each
 def role(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether it is a master."""
+    """Check whether the server is a master."""
     if info.get("role") == "master":
         yield Check("redis-role", server.name).ok("it is a master", "Only masters issue numbers.")
         return
@@ -158,7 +158,7 @@ def role(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether INFO shows a valid replication id."""
+    """Check whether INFO shows a valid replication id."""
     shown = info.get("master_replid", "")
     if _REPLID.fullmatch(shown) and shown.strip("0"):
         yield Check("redis-replid", server.name).ok("it shows its master_replid", "The fence needs this id.")
@@ -176,7 +176,7 @@ def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether Redis can evict hashes of tags."""
+    """Check whether Redis can evict hashes of tags."""
     policy, limited = info.get("maxmemory_policy"), _number(info, "maxmemory") > 0
     check = "redis-eviction"
     remedy = "Run CONFIG SET maxmemory-policy noeviction, and set the same in redis.conf."
@@ -203,7 +203,7 @@ def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def memory(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether its memory is nearly full."""
+    """Check whether the memory of the server is nearly full."""
     most, used = _number(info, "maxmemory"), _number(info, "used_memory")
     if most == 0 or used * 100 < most * NEARLY_FULL:
         yield Check("redis-memory", server.name).ok("it has free memory", "A full Redis rejects every draw.")
@@ -217,7 +217,7 @@ def memory(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the hashes are there after a restart, and whether Redis can write to disk."""
+    """Check whether hashes survive a restart of Redis, and whether Redis can write to its disk."""
     check = "redis-persistence"
     failed = [name for name in ("aof_last_write_status", "rdb_last_bgsave_status") if info.get(name, "ok") != "ok"]
     save = server.settings.get("save")
@@ -249,9 +249,9 @@ def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findin
 
 @_each
 def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether a master that is cut off from its replicas stops."""
+    """Check whether a master stops issuing numbers when it has lost its replicas."""
     check = "redis-min-replicas"
-    # INFO shows the field if, and only if, min-replicas-to-write and min-replicas-max-lag are set.
+    # INFO has this field only if both min-replicas-to-write and min-replicas-max-lag are set.
     good = _number(info, "min_slaves_good_slaves") if "min_slaves_good_slaves" in info else None
     asked = server.settings.get("min-replicas-to-write") or ""
     wanted = max(1, int(asked) if asked.isdecimal() else 1)
@@ -280,7 +280,7 @@ def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findi
 
 @_each
 def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether its replicas accept writes. If it is a replica: whether it does."""
+    """Check whether the replicas of the server accept writes. If the server is a replica, check the server itself."""
     itself = ReplicaFacts(name=server.name, read_only=info.get("slave_read_only", "1") == "1")
     for replica in server.replicas if info.get("role") == "master" else (itself,):
         if replica.read_only is None:
@@ -303,7 +303,7 @@ def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]
 
 @_each
 def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - a check's shape
-    """Whether its replicas are in sync."""
+    """Check whether the replicas of the server are in sync."""
     for replica in server.replicas:
         if replica.state == "online" and replica.lag < LAG and replica.behind < BEHIND:
             yield Check("redis-lag", replica.name).ok("this replica is in sync", "A failover causes almost no gap.")
@@ -320,7 +320,7 @@ def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # n
 
 @_each
 def clock(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - the same
-    """Whether its clock can be read, and agrees with this machine's."""
+    """Check whether the server's clock can be read, and agrees with this machine's clock."""
     if isinstance(server.clock_error, FenceError):
         yield Check("redis-clock", server.name).weak(
             f"TIME is denied: {server.clock_error}",

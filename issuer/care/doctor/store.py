@@ -1,4 +1,4 @@
-"""The checks of the store and the settings."""
+"""Checks of the store and of the settings."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from issuer.times import lasting as lasting_
 #: Value of SQLite's `synchronous` for FULL. With 1 (NORMAL), a power cut loses commits.
 FULL = 2
 
-#: If the store is behind its journal, so many tags at most are reported one by one.
+#: If the store is behind its journal, at most this many tags are reported.
 MOST_LOST = 10
 
-#: Servers with data that a replica set needs: if one of three is down, two are a majority.
+#: How many servers with data a replica set needs. If one of three is down, the other two are still a majority.
 MEMBERS = 3
 
 
 def reachable(facts: Facts) -> Iterator[Finding]:
-    """Whether it answers."""
+    """Check whether the store answers."""
     if facts.store_error is None:
         yield Check("store-reachable", facts.store).ok("the store answers", "Segments can be reserved.")
         return
@@ -36,7 +36,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 
 def lasting(facts: Facts) -> Iterator[Finding]:
-    """Whether its records are durable."""
+    """Check whether the records of the store are durable."""
     seen = facts.store_facts
     if seen is None:
         return
@@ -61,7 +61,7 @@ def lasting(facts: Facts) -> Iterator[Finding]:
 
 
 def write_concern(facts: Facts) -> Iterator[Finding]:
-    """Whether a confirmed reservation can be rolled back."""
+    """Check by the write concern whether MongoDB can roll back a confirmed reservation."""
     seen = facts.store_facts
     if seen is None or seen.write_concern is None:
         return
@@ -87,7 +87,7 @@ def write_concern(facts: Facts) -> Iterator[Finding]:
 
 
 def replica_set(facts: Facts) -> Iterator[Finding]:
-    """Whether another server takes over if one fails."""
+    """Check whether another MongoDB server takes over if one fails."""
     seen = facts.store_facts
     if seen is None or seen.replica_set is None:
         return
@@ -111,7 +111,7 @@ def replica_set(facts: Facts) -> Iterator[Finding]:
 
 
 def retry_writes(facts: Facts) -> Iterator[Finding]:
-    """Whether the driver repeats a write after a failover."""
+    """Check whether MongoDB's driver repeats a write after a failover."""
     seen = facts.store_facts
     if seen is None or seen.retry_writes is None:
         return
@@ -125,7 +125,8 @@ def retry_writes(facts: Facts) -> Iterator[Finding]:
     )
 
 
-#: By `StoreFacts.service`: the name of the service, why numbers can repeat, and what to do.
+#: Services with several regions, by `StoreFacts.service`. Each has its name, the reason why numbers can repeat, and the
+#: recommended action.
 SERVICES = {
     "cosmos-ru": (
         "Azure Cosmos DB for MongoDB",
@@ -151,7 +152,7 @@ SERVICES = {
 
 
 def regions(facts: Facts) -> Iterator[Finding]:
-    """Whether another region may reserve the same range."""
+    """Check whether the store is a service in which another region could reserve the same range."""
     seen = facts.store_facts
     if seen is not None and seen.service in SERVICES:
         name, why, remedy = SERVICES[seen.service]
@@ -160,7 +161,7 @@ def regions(facts: Facts) -> Iterator[Finding]:
 
 
 def durability(facts: Facts) -> Iterator[Finding]:
-    """Whether SQLite's commits survive a power cut."""
+    """Check whether SQLite's commits survive a power cut."""
     seen = facts.store_facts
     if seen is None or seen.journal is None or seen.synchronous is None:
         return
@@ -176,7 +177,7 @@ def durability(facts: Facts) -> Iterator[Finding]:
 
 
 def lock(facts: Facts) -> Iterator[Finding]:
-    """Whether a program without the lock of an SQLite store, such as an older version, has the file open."""
+    """Check whether a program that does not use the lock file, such as an older version, has the SQLite file open."""
     seen = facts.store_facts
     if seen is None or seen.open_elsewhere is None:
         return
@@ -193,7 +194,7 @@ def lock(facts: Facts) -> Iterator[Finding]:
 
 
 def schema(facts: Facts) -> Iterator[Finding]:
-    """Whether an SQLite file has the schema of this version."""
+    """Check whether an SQLite file has the schema of this version."""
     seen = facts.store_facts
     if seen is None or not seen.schema or seen.newest_schema is None:
         return
@@ -210,13 +211,13 @@ def schema(facts: Facts) -> Iterator[Finding]:
 
 
 def clock(facts: Facts) -> Iterator[Finding]:
-    """Whether its clock agrees with this machine's. SQLite and memory have no clock of their own."""
+    """Check whether the store's clock agrees with this machine's clock. SQLite and memory use this machine's clock."""
     if facts.store_facts is not None and facts.store_facts.own_clock:
         yield compared("store-clock", facts.store, facts.store_clock)
 
 
 def timeouts(facts: Facts) -> Iterator[Finding]:
-    """Whether callers wait longer than it takes to replace a loader that hangs."""
+    """Check whether `timeout` is long enough that a loader that hangs is replaced while its callers still wait."""
     window = lasting_(facts.settings.window)
     what = f"timeout is {lasting_(facts.settings.timeout)}; a loader that hangs is replaced after {window}"
     if facts.settings.timeout > facts.settings.window:
@@ -236,7 +237,7 @@ def _words(concern: object) -> str:
 
 
 def journal(facts: Facts) -> Iterator[Finding]:
-    """Whether the store has lost reservations that are in its journal."""
+    """Check whether the store has lost reservations that its journal has."""
     lost = [each for each in facts.records if facts.witnessed.get(each.tag, 0) > each.max]
     for each in lost[:MOST_LOST]:
         yield Check("store-journal", facts.store).weak(

@@ -1,4 +1,4 @@
-"""The checks of the tags: those that need only the store's records are made for all, the others for those looked at."""
+"""Checks of the tags. Some need only the store's records, and check all tags. Others check tags examined closely."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from issuer.gateway.keys import has_blanks
 from issuer.times import lasting
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
-#: Seconds that a segment should last. No caller notices an outage of the store that is shorter.
+#: How long a segment should last, in seconds. During an outage of the store for this time, no caller has to wait.
 TARGET = 20 * 60
 
-#: A rate is used for a period of at most this many times its own. So after a burst of two seconds no step for a day is
-#: recommended, with which each fault would cost two segments of that size.
+#: A rate is used to predict at most this many times the time over which it was measured. Otherwise, after a burst of
+#: two seconds, a huge step would be recommended, and each fault would cost two segments of this size.
 TRUSTED = 10
 
-#: A segment should be longer than this many leases.
+#: A segment should have more numbers than this many leases.
 LEASES = 5
 
-#: Share of the limit that is left when a tag counts as near its limit, in percent.
+#: If this share of the numbers up to the limit is left, in percent, the tag is near its limit.
 NEAR = 20
 
 
 def looked_at(facts: Facts) -> Iterator[Finding]:
-    """How many tags were examined closely."""
+    """Report how many tags were examined closely."""
     if facts.store_error is not None and not facts.records:
         return
     there = len(facts.records)
@@ -50,7 +50,7 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
 
 
 def halted(facts: Facts) -> Iterator[Finding]:
-    """Whether reservations of a tag are stopped."""
+    """Check whether reservations of a tag are stopped."""
     for record in facts.records:
         if record.halted:
             yield Check("tag-halted", f"tag {record.tag}", record.tag).weak(
@@ -62,7 +62,7 @@ def halted(facts: Facts) -> Iterator[Finding]:
 
 
 def blanks(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag's name begins or ends with blanks, which older versions allowed."""
+    """Check whether a tag's name begins or ends with blanks, which older versions allowed."""
     there = {record.tag for record in facts.records}
     for record in facts.records:
         bare = record.tag.strip()
@@ -79,7 +79,7 @@ def blanks(facts: Facts) -> Iterator[Finding]:
 
 
 def limit(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag is near its limit."""
+    """Check whether a tag is near its limit."""
     belongs = parts.parents(facts.records)
     drawn = {tag.record.tag: hash.cur for tag, hash in _hashes(facts)}
     for record in facts.records:
@@ -116,10 +116,11 @@ def limit(facts: Facts) -> Iterator[Finding]:
 
 
 def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]:
-    """Return how many numbers are left to reserve, how many aren't used, of how many, and in which period: "" for none.
+    """Return the numbers left to reserve, the numbers not yet used, the limit, and the name of the period ("" if none).
 
-    `drawn`: the last counter drawn. With periods, and where the limit is less than two segments, that counts if it is
-    known: the first segment may be all that the limit, or a day's, allows.
+    If the tag has periods, or the limit is lower than two segments, `drawn` counts instead of `max`, if it is known.
+    In these cases the first segment may reserve all numbers up to the limit, long before they are used.
+    `drawn` is the last counter value drawn, or None. `now` is in ms since 1970.
     """
     periods = scheme_record.periods(record)
     if periods is None:
@@ -128,14 +129,14 @@ def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]
         return max(0, record.limit - record.max), max(0, record.limit - used), record.limit, ""
     of, present = min(record.scheme.get("limit", SEQ_MOST), SEQ_MOST), periods.index(now)
     last = record.max if drawn is None else drawn
-    # Of a period that has begun without a number all are left.
+    # If no number was drawn in the current period yet, all its numbers are left.
     used = last & SEQ_MOST if last >> PERIOD_BITS >= present else 0
     left = max(0, of - used)
     return left, left, of, f" in {periods.name(present)}"
 
 
 def runway(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag's segments last long enough at the current rate."""
+    """Check whether a tag's segments last long enough at the current rate."""
     belongs = parts.parents(facts.records)
     for tag in facts.tags:
         lasts = arithmetic.runway(tag.record.step, tag.rate)
@@ -159,7 +160,7 @@ def runway(facts: Facts) -> Iterator[Finding]:
 
 
 def lease(facts: Facts) -> Iterator[Finding]:
-    """Whether leases are so long that they use up a segment before the next one is loaded."""
+    """Check whether leases are so large that they use up a segment before the next one is loaded."""
     belongs = parts.parents(facts.records)
     for record in facts.records if facts.redis is not None else ():
         size = facts.settings.lease if record.lease is None else record.lease
@@ -175,7 +176,7 @@ def lease(facts: Facts) -> Iterator[Finding]:
 
 
 def two_stores(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag's hash belongs to another store."""
+    """Check whether a tag's hash belongs to another store."""
     for tag, hash in _hashes(facts):
         if hash.names_store and facts.store_id is not None and hash.store != facts.store_id:
             yield Check("tag-two-stores", f"tag {tag.record.tag}", tag.record.tag).weak(
@@ -190,7 +191,7 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
 
 
 def behind(facts: Facts) -> Iterator[Finding]:
-    """Whether Redis holds numbers above the store's `max`."""
+    """Check whether Redis holds numbers above the store's `max`."""
     for tag, hash in _hashes(facts):
         top = max(hash.max or 0, hash.next_max or 0)
         if tag.store_max is not None and tag.store_max < top and hash.store in (None, facts.store_id):
@@ -203,7 +204,7 @@ def behind(facts: Facts) -> Iterator[Finding]:
 
 
 def in_turns(facts: Facts) -> Iterator[Finding]:
-    """Whether segments of a strict tag are loaded into two Redis hashes."""
+    """Check whether segments of a strict tag are loaded into two Redis hashes."""
     for tag in facts.tags:
         if tag.hashes is not None and tag.record.order == "strict":
             loads = "; ".join(map(described, tag.hashes))
@@ -216,7 +217,7 @@ def in_turns(facts: Facts) -> Iterator[Finding]:
 
 
 def corrupt(facts: Facts) -> Iterator[Finding]:
-    """Whether a tag's hash has content that no issuer writes."""
+    """Check whether a tag's hash has content that no issuer writes."""
     for tag in facts.tags:
         problem = None if tag.hash is None else _problem(tag.hash, facts.store_id)
         if problem is None and not isinstance(tag.error, CorruptState):
@@ -250,7 +251,7 @@ def _remaining(hash: Hash | None) -> int | None:
 
 
 def _rounded(step: int) -> int:
-    """Return the step rounded up to two digits, because the rate is only an estimate."""
+    """Round a step up to two significant digits, because the rate is only an estimate."""
     unit: int = 10 ** max(0, len(str(step)) - 2)
     return -(-step // unit) * unit
 
