@@ -102,19 +102,12 @@ class Calls:
         """Return the calls in these files."""
         return cls(tag, worker, chain.from_iterable(map(_written, paths)))
 
-    def __len__(self) -> int:
-        return len(self._values) // 4
-
     def __iter__(self) -> Iterator[CallEntry]:
         return _entries(self._values)
 
     def granted(self) -> Iterator[CallEntry]:
         """Yield the calls that returned numbers."""
         return (call for call in self if call.first > 0)
-
-    def column(self, at: int) -> array[int]:
-        """Return one of the four values of each call."""
-        return self._values[at::4]
 
 
 def _entries(values: Iterable[int]) -> Iterator[CallEntry]:

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic_ns as now
 from typing import Self
 
 from issuer.chaos.call_files import Follower
@@ -24,8 +24,6 @@ from issuer.errors import IssuerError
 ENDING = 12.0
 #: Seconds that a process has to print its stacks, and the most characters of them that are shown.
 STACKS_TAKE, STACKS_MOST = 3.0, 20_000
-
-now = time.monotonic_ns
 
 
 class Worker:
@@ -90,11 +88,10 @@ class Worker:
 
     def untrap(self) -> bool:
         """Remove the trap. Return False if it was used: the process removes the file then."""
-        try:
+        with suppress(FileNotFoundError):
             self._trap.unlink()
-        except FileNotFoundError:
-            return False
-        return True
+            return True
+        return False
 
     def check_alive(self) -> None:
         """Raise IssuerError if it has ended."""

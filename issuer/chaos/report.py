@@ -10,30 +10,26 @@ from issuer.chaos.checker import Verdict
 from issuer.times import lasting
 
 
-def _grouped(number: float) -> str:
-    return f"{number:,.0f}"
-
-
 def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
     """Yield the rows of the report, as pairs of name and value."""
-    yield "faults", _grouped(verdict.struck)
+    yield "faults", f"{verdict.struck:,}"
     for name, times in sorted(verdict.faults.items()):
         yield "", f"{name}: {times}"
-    yield "numbers", f"{_grouped(verdict.acknowledged)} acknowledged, of {_grouped(verdict.attempted)} requested"
+    yield "numbers", f"{verdict.acknowledged:,} acknowledged, of {verdict.attempted:,} requested"
     if verdict.errors:
         told = ", ".join(f"{name} {times}" for name, times in verdict.errors.most_common())
         yield "errors", told
-    yield "duplicates", _grouped(verdict.repeats)
-    yield "above max", _grouped(verdict.above)
-    yield "order violations", _grouped(verdict.disorder)
+    yield "duplicates", f"{verdict.repeats:,}"
+    yield "above max", f"{verdict.above:,}"
+    yield "order violations", f"{verdict.disorder:,}"
     if verdict.changed:
-        yield "keys with two numbers", _grouped(verdict.changed)
+        yield "keys with two numbers", f"{verdict.changed:,}"
     each = verdict.gap / verdict.struck if verdict.struck else 0
-    yield "gaps", f"{_grouped(verdict.gap)}, {_grouped(each)} per fault; {_grouped(verdict.allowed_gap)} allowed"
+    yield "gaps", f"{verdict.gap:,}, {each:,.0f} per fault; {verdict.allowed_gap:,} allowed"
     for name, cost in sorted(verdict.costs.items()):
         if cost.gap:
-            worst = f"largest {_grouped(cost.worst)} per tag, allowed {_grouped(cost.allowed)}"
-            yield "", f"{name}: {_grouped(cost.gap)}, {worst}{f', {cost.over} OVER' * bool(cost.over)}"
+            worst = f"largest {cost.worst:,} per tag, allowed {cost.allowed:,}"
+            yield "", f"{name}: {cost.gap:,}, {worst}{f', {cost.over} OVER' * bool(cost.over)}"
     outage = "none" if verdict.without_service <= 0 else f"at most {lasting(verdict.without_service)}"
     yield "outages", f"{outage}{f', {verdict.slowest}' * bool(verdict.slowest)}"
     yield "past a deadline", f"at most {lasting(verdict.latest)}" if verdict.latest > 0 else "never"

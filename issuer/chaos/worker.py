@@ -13,13 +13,13 @@ import random
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
+from time import monotonic_ns as now
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from issuer import gateway
@@ -31,8 +31,6 @@ from issuer.core.steps import Steps
 from issuer.core.supply import extend
 from issuer.errors import IssuerError
 from issuer.wiring import aconnect, connect
-
-now = time.monotonic_ns
 
 #: Seconds that a caller waits after an error.
 AFTER_ERROR = 0.01
@@ -215,8 +213,7 @@ class DrawLoop:
             elif self.job.manner == "once":
                 self._note_key(ids.next(tag, key=str(self._key)), began)
             else:
-                number = ids.next(tag)
-                self.record.note(number, number, began, now())
+                self.note([ids.next(tag)], began, now())
         except IssuerError as error:
             self.record.failed(wanted, error, began, now())
             return False
@@ -281,14 +278,6 @@ def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
                 caller.call(ids, stream)
     finally:
         os._exit(0)
-
-
-def threads(setup: Setup, stop: threading.Event) -> None:
-    """Draw in threads until the stop request."""
-    with connect(**setup.settings()) as ids:
-        if setup.loads:
-            ids.observe(Loads(setup))
-        draw(setup, ids, stop)
 
 
 def draw(setup: Setup, ids: NumberSource, stop: threading.Event) -> None:
@@ -370,10 +359,13 @@ def told_to_stop(take: Callable[[bytes], object] = len) -> threading.Event:
 def work(setup: Setup, stop: threading.Event) -> None:
     """Draw according to the setup until the stop request."""
     lay_traps(setup)
-    if setup.colour == "threads":
-        threads(setup, stop)
-    else:
+    if setup.colour == "tasks":
         asyncio.run(tasks(setup, stop))
+        return
+    with connect(**setup.settings()) as ids:
+        if setup.loads:
+            ids.observe(Loads(setup))
+        draw(setup, ids, stop)
 
 
 if __name__ == "__main__":

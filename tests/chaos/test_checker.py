@@ -174,7 +174,7 @@ def test_what_was_written_is_read_over_the_end_of_a_file(tmp_path: Path) -> None
     for number in range(1, PART + 3):
         record.note(number, number, number, number)
     (calls,) = all_calls(tmp_path)
-    assert (calls.tag, calls.worker, len(calls)) == (3, "w0", PART + 2)
+    assert (calls.tag, calls.worker, len([*calls])) == (3, "w0", PART + 2)
     assert [call.first for call in calls] == [*range(1, PART + 3)]
 
 

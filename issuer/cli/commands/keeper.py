@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 
 import click
@@ -44,9 +43,19 @@ def keeper(session: Session) -> None:
         raise ConfigurationError(
             "a keeper loads segments into Redis, and no Redis is configured: give --redis and --store"
         )
-    _tell_warnings()
+    logger = logging.getLogger("issuer")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    logger.addHandler(_Warnings())
     stop = threading.Event()
-    _on_signals(stop.set)
+
+    def stopped(number: int, _frame: FrameType | None) -> None:
+        # A second signal ends the process at once.
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopped)
     issuer = session.connect(scheduler="background", makes_store=True)
     issuer.observe(_tell_segment)
     watch = Watch(issuer, _tell)
@@ -81,20 +90,3 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         _tell(message_of(record))
-
-
-def _tell_warnings() -> None:
-    logger = logging.getLogger("issuer")
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-    logger.addHandler(_Warnings())
-
-
-def _on_signals(stop: Callable[[], object]) -> None:
-    def stopped(number: int, _frame: FrameType | None) -> None:
-        # A second signal ends the process at once.
-        signal.signal(number, signal.SIG_DFL)
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stopped)

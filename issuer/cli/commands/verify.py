@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 import click
@@ -112,18 +111,16 @@ def _reported(outcomes: Iterator[Verdict]) -> list[Verdict]:
 def _report(findings: list[Discrepancy], room: int | None) -> str:
     """Return each finding under a heading: process and time of its ledger entries, or what is wrong."""
     lines: list[str] = []
+    cells = None if room is None else room - INDENTED
     for finding in findings:
         numbers = finding.numbers
         span = "" if numbers is None else f"  {numbers[0]}..{numbers[1]}"
         heading = f"{plain(finding.tag)}  {finding.kind}{span}"
         lines.append(click.style(heading if room is None else shortened(heading, room), bold=True))
-        for entry in finding.entries:
-            who = f"{plain(entry.host)} pid {entry.pid}, {plain(entry.reason)}"
-            told = f"{utc(entry.time)}  {who}, {entry.low + 1}..{entry.high}"
-            cells = None if room is None else room - INDENTED
-            lines += [" " * INDENTED + line for line in folded(told, cells)]
-        if not finding.entries:
-            told, blanks = plain(str(finding)), " " * INDENTED
-            wide = INDENTED + len(told) if room is None else room
-            lines += textwrap.wrap(told, wide, initial_indent=blanks, subsequent_indent=blanks)
+        told = [
+            f"{utc(each.time)}  {plain(each.host)} pid {each.pid}, {plain(each.reason)}, {each.low + 1}..{each.high}"
+            for each in finding.entries
+        ]
+        for text in told or [plain(str(finding))]:
+            lines += [" " * INDENTED + line for line in folded(text, cells)]
     return "\n".join(lines)
