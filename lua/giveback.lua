@@ -34,15 +34,15 @@ if not current or seen_reign ~= reign then return {'spent', 'reign'} end
 if born ~= seen_born then return {'spent', 'born'} end
 if not top then return {'corrupt'} end
 if cur ~= high then return {'spent', 'cur'} end
--- The lease can be returned if it is the last draw that is still out: since the lease, nothing was returned (backs), or
--- only numbers drawn after it. The last consecutive returns began at backs_before and have reached backs_low.
+-- The lease can be returned if no later draw is still out: since the lease, no numbers were returned (`backs` is the
+-- same), or only numbers above it. The last returns in a row began at backs_before and went down to backs_low.
 local last = seen_backs == backs
 if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end
--- Buffer 1 may be a later segment now, if it begins at high and all numbers drawn from it were returned. cur then
--- stands before the segment, and used+1 .. max are the lease's own numbers or were not drawn yet.
+-- Buffer 1 may be a later segment now, if it begins at high and all numbers drawn from it were returned. Then cur is
+-- the number before that segment, and used+1 .. max belong to the lease or were not drawn yet.
 redis.call('HINCRBY', key, 'backs', 1)
 redis.call('HSET', key, 'cur', used, 'backs_before', seen_backs, 'backs_low', used)
 -- A loader that was elected at the threshold finds nothing to load now. The draw that reaches the threshold again
--- elects another one at once. If the first one still loads, the load of the second one is rejected: a gap.
+-- elects another loader at once. If the first loader still loads, the load of the second one is rejected: a gap.
 if less(used, mark) then redis.call('HDEL', key, 'asked') end
 return {'back'}

@@ -31,7 +31,7 @@ if not window or not whole(ttl) or ttl == '0' or not whole(seen) then
   return redis.error_reply('BADARG the window and the ttl must be milliseconds, and seen a number')
 end
 --@include reign
--- The term does not matter here: the number belongs to this key.
+-- The key may have got its number in an earlier term. It keeps it all the same.
 local kept = redis.call('GET', KEYS[2])
 if kept then
   local number, under = string.match(kept, '^(%d+):(.*)$')
@@ -39,7 +39,7 @@ if kept then
   return {'again', number, under}
 end
 --@include buffer
--- Checked before the number is kept. Otherwise a repeated call would return the rejected number.
+-- Check this before the number is stored for the key. Otherwise a repeated call would return the rejected number.
 local low = less(cur, max) and cur or next_max and redis.call('HGET', key, 'next_cur')
 if whole(low) and less(low, seen) then return {'older', low} end
 --@include draw

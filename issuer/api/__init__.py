@@ -1,1 +1,1 @@
-"""The public face: an issuer for threads, one for asyncio, and the scheduler behind both."""
+"""The public classes: an issuer for threads, and one for asyncio."""

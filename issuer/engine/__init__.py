@@ -1,1 +1,1 @@
-"""The inside of an issuer, which its face, the doors and the metrics share. It may change in any version."""
+"""The inside of an issuer, which its public classes, `issuer serve` and metrics use. It may change in any version."""

@@ -32,12 +32,12 @@ from issuer.threads import in_thread
 
 T = TypeVar("T")
 
-#: How many numbers of a draw are converted to a list at once. This takes 0.1 ms, in which no other task runs.
+#: How many numbers of a draw are converted at once. This takes 0.1 ms, during which no other task runs.
 PIECE = 1000
 
 
 class AsyncEngine(AsyncEngineCalls):
-    """An AsyncIssuer without its public methods; see BaseEngine. It also has what a server needs."""
+    """An AsyncIssuer without its public methods; see BaseEngine. It also has methods for the HTTP and Redis servers."""
 
     face = "AsyncIssuer"
     _executor = Tasks
@@ -56,13 +56,14 @@ class AsyncEngine(AsyncEngineCalls):
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
         super().start()
-        #: The combiner of each tag in use, for `next`. Emptied by `unpublish` before uWSGI forks.
+        #: The combiner of each tag in use, for `next`. Before uWSGI forks, `unpublish` empties the dict.
         self.combiners = self.registry.combiners
 
     def enter(self) -> None:
-        """Detect a fork that Python did not see, and start in the running loop. Every call begins with this.
+        """Detect a fork that Python did not see, and a new event loop. Every call begins with this.
 
-        Objects of a closed loop are dropped. Raises IssuerError if another loop is still open.
+        Objects of a closed loop are dropped. Raises IssuerError if this issuer is in use in another loop that is still
+        open.
         """
         notice()
         loop = get_running_loop()
@@ -74,7 +75,7 @@ class AsyncEngine(AsyncEngineCalls):
             self._begin_anew()
         self._loop = loop
         self._stay = self._staying()
-        with suppress(StopIteration):  # starts it, so that the loop closes it at its end
+        with suppress(StopIteration):  # start the generator, so that the loop closes it
             self._stay.asend(None).send(None)
 
     def combiner(self, tag: str) -> AsyncCombiner:
@@ -104,7 +105,7 @@ class AsyncEngine(AsyncEngineCalls):
         return await self.runner.run(steps, deadline, tag)
 
     async def run_draw(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run steps that draw numbers. If the caller is cancelled, a reply of Redis under way is still dealt with."""
+        """Run steps that draw numbers. If the caller is cancelled, a pending reply of Redis is still processed."""
         return await self.runner.see_through(self.run(steps, deadline, tag))
 
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
@@ -120,7 +121,7 @@ class AsyncEngine(AsyncEngineCalls):
 
         return await self.around(tag, n, PLAIN, deadline, draw)
 
-    # Not shared with the blocking twin: one more generator would cost a draw 2 to 6 us.
+    # Written by hand for asyncio and for threads. To share this code, a draw would need a generator: 2 to 6 us more.
     async def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
         try:
@@ -159,7 +160,7 @@ class AsyncEngine(AsyncEngineCalls):
     # ------------------------------------------------------------------ for servers
 
     async def _others(self, combiner: AsyncCombiner, n: int, deadline: Deadline) -> Sequence[int]:
-        """Draw up to n numbers for the clients of a server: with plugins, or from a strategy that has no counter."""
+        """Draw up to n numbers for clients of the server: with plugins, or from a strategy that has no counter."""
         if self.chain is None:
             return await self.generated(combiner, n, deadline)
         try:
@@ -170,16 +171,16 @@ class AsyncEngine(AsyncEngineCalls):
             raise
 
     async def last(self, tag: str) -> int | None:
-        """Return the highest number that was issued, as far as Redis knows, or None; see Issuing.last."""
+        """Return the highest number that was issued, according to Redis, or None; see Issuing.last."""
         deadline = self.deadline(None)
         return await self.run(self.issuing.last(tag), deadline, tag)
 
     def knows(self, tag: str) -> bool:
-        """Whether this process draws from the tag already, or is about to. False for names that clients invent."""
+        """Whether this process draws from the tag, or has begun to. False for names that clients invent."""
         return tag in self.registry.combiners
 
     async def find(self, tag: str, seconds: float) -> bool:
-        """Return whether the tag exists; False if its first draw creates it. Raises UnknownTag, Unavailable."""
+        """Return whether the tag exists. False: its first draw will create it. Raises UnknownTag, Unavailable."""
         try:
             await self.run(read_record(check_tag(tag)), Deadline(seconds), tag)
         except UnknownTag:
@@ -189,7 +190,7 @@ class AsyncEngine(AsyncEngineCalls):
         return True
 
     async def exists(self, tag: str) -> bool:
-        """Return whether the tag exists. A deletion by another process may be noticed a minute later."""
+        """Return whether the tag exists. If another process deletes it, this can return True for a minute more."""
         deadline = self.deadline(None)
         return await self.run(self.issuing.exists(tag), deadline, tag)
 
@@ -197,7 +198,7 @@ class AsyncEngine(AsyncEngineCalls):
 
     async def sweep(self) -> None:
         """Do the background work of all tags in use. The scheduler calls this every second."""
-        # Cancelled if the issuer is closed or the loop ends. APScheduler would report a failed job.
+        # If the issuer is closed or the loop ends, this task is cancelled. APScheduler would report a failed job.
         with suppress(asyncio.CancelledError):
             if await self.care.sweep():
                 self.scheduler.background(self.care.refresh)
@@ -212,7 +213,7 @@ class AsyncEngine(AsyncEngineCalls):
         if combiners is None:
             return
         async with AsyncExitStack() as ends:
-            # Runs in the reverse order, each even if others fail.
+            # These calls run in reverse order, each even if others fail.
             ends.callback(self.config.events.call_periodic, at_once=True)
             ends.callback(OPEN_ENGINES.discard, self)
             ends.callback(self.runner.pool.close)
@@ -248,7 +249,7 @@ class AsyncEngine(AsyncEngineCalls):
                 await self._leave(self.registry.combiners.values())
 
     def _begin_anew(self) -> object:
-        """Drop all objects of another loop, and return them."""
+        """Replace all objects of another loop or process. Returns the old ones."""
         self.registry.discard()
         forgotten = self.registry, self.scheduler, self._stay
         self._stay, pruned = None, self.care.pruned
@@ -259,9 +260,10 @@ class AsyncEngine(AsyncEngineCalls):
     def after_fork(self) -> None:
         """Start again in a forked child."""
         if isinstance(self._chosen, AsyncIOScheduler):
-            # Its state is "running", but its loop is the parent's: in the child the callers load segments themselves.
+            # The state of this scheduler is "running", but its loop is the parent's. In the child, callers load the
+            # segments.
             self._chosen = None
-        # First what could repeat numbers, because Python ignores errors of an at-fork hook.
+        # First drop objects that could repeat numbers: if a later step raises an error, Python ignores it.
         PARENTS.append(self._begin_anew())
         self.runner.after_fork()
         self._loop = None
@@ -273,6 +275,6 @@ class AsyncEngine(AsyncEngineCalls):
         super().unpublish()
 
     def settle(self) -> None:
-        """After such a fork, in the parent: publish the numbers again."""
+        """After a fork that Python did not see, in the parent: publish the numbers again."""
         self.combiners = self.registry.combiners
         super().settle()

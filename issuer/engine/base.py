@@ -25,15 +25,15 @@ L = TypeVar("L", bound=AnyCombiner)
 
 
 class BaseEngine(ABC, Generic[L]):
-    """An issuer without its public methods. Other modules may use every name here that has no underscore.
+    """An issuer without its public methods. Other modules may use all names here that do not begin with an underscore.
 
-    After a fork, and in a new event loop, the engine creates its scheduler, runtime, registry, issuing and care anew.
-    So read them from the engine for each call, after `enter` or `deadline`, and do not keep them.
+    After a fork, and in a new event loop, the engine replaces its scheduler, runtime, registry, issuing and care. So in
+    each call, first call `enter` or `deadline`, then read these attributes. Do not keep their values.
     """
 
-    #: The class that users see, for messages.
+    #: Name of the public class, for messages.
     face: ClassVar[str]
-    #: Classes and functions of threads or of tasks.
+    #: The classes and functions for threads or for asyncio tasks, set by each subclass.
     _executor: ClassVar[Any]
     _flight: ClassVar[Any]
     _care: ClassVar[Any]
@@ -90,7 +90,7 @@ class BaseEngine(ABC, Generic[L]):
 
     @contextmanager
     def attempt(self, tag: str) -> Iterator[None]:
-        """Report the error of a call for numbers, if there is one."""
+        """Run a call for numbers. If it raises an IssuerError, report the error."""
         try:
             yield
         except IssuerError as error:
@@ -98,7 +98,7 @@ class BaseEngine(ABC, Generic[L]):
             raise
 
     def refused(self, tag: str, error: IssuerError) -> None:
-        """Report that a caller received no number, and why."""
+        """Report that a caller received no number, because of this error."""
         self.issuing.failed(tag, error)
 
     @abstractmethod
@@ -118,14 +118,14 @@ class BaseEngine(ABC, Generic[L]):
         self.registry.unpublish()
 
     def settle(self) -> None:
-        """After such a fork, in the parent: publish the numbers again."""
+        """After a fork that Python did not see, in the parent: publish the numbers again."""
         self.registry.settle()
 
     def __repr__(self) -> str:
         return self.config.described(self.face)
 
 
-#: The engines of this process that are not closed: they begin anew in a forked child, and are closed at exit.
+#: The open engines of this process. They start again in a forked child, and are closed at exit.
 OPEN_ENGINES: weakref.WeakSet[BaseEngine[Any]] = living(
     lambda each: each.after_fork(),
     unseen=lambda each: each.unpublish(),

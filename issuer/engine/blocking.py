@@ -48,14 +48,14 @@ class Engine(EngineCalls):
         chosen: Chosen,
         publish: Callable[[dict[str, Iterator[int]]], object],
     ) -> None:
-        """`publish`: called with the numbers that `next` may take directly, by tag. Called again after a fork."""
+        """`publish`: receives the iterator of each tag from which `next` takes numbers. Called again after a fork."""
         self._publish = publish
         super().__init__(config, redis, chosen)
 
     def start(self) -> None:
         """Create everything that belongs to one process."""
         super().start()
-        # None if there are plugins: they see each call.
+        # With plugins nothing is published, because plugins must see each call.
         self._publish(self.runtime.fast_path.numbers if self.chain is None else {})
 
     def make_combiner(self, tag: str) -> Combiner:
@@ -80,7 +80,7 @@ class Engine(EngineCalls):
         with self.attempt(tag):
             return self.around(tag, n, PLAIN, deadline, draw)
 
-    # Not shared with the asyncio twin: one more generator would cost a draw 2 to 6 us.
+    # Written by hand for threads and for asyncio. To share this code, a draw would need a generator: 2 to 6 us more.
     def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
         try:
@@ -116,7 +116,7 @@ class Engine(EngineCalls):
             return
         deadline = Deadline(CLOSING)
         with ExitStack() as ends:
-            # Runs in the reverse order, each even if others fail.
+            # These calls run in reverse order, each even if others fail.
             ends.callback(self.config.events.call_periodic, at_once=True)
             ends.callback(OPEN_ENGINES.discard, self)
             ends.callback(self.runner.pool.close)
@@ -132,10 +132,11 @@ class Engine(EngineCalls):
 
     def after_fork(self) -> None:
         """Start again in a forked child."""
-        # First what could repeat numbers, because Python ignores errors of an at-fork hook.
+        # First drop numbers that could be issued twice: if a later step raises an error, Python ignores it.
         self.registry.discard()
         if isinstance(self._chosen, BaseScheduler):
-            # Its state is "running", but its thread is the parent's: in the child the callers load segments themselves.
+            # The state of this scheduler is "running", but its thread is the parent's. In the child, callers load
+            # segments.
             self._chosen = None
         self.runner.after_fork()
         self.start()
@@ -143,7 +144,7 @@ class Engine(EngineCalls):
 
 
 def close_all() -> None:
-    """Close all open issuers at exit, so that unused numbers are given back."""
+    """Close all open issuers at exit, so that unused numbers are returned."""
     for engine in list(OPEN_ENGINES):
         if isinstance(engine, Engine):
             engine.close()

@@ -1,6 +1,6 @@
 """The scheduler: an APScheduler that sweeps over the tags in use, and threads or tasks that load segments at once.
 
-A sweep is `Issuer.tick()`, which needs no scheduler. This module only calls it periodically.
+A sweep is the work of `Issuer.tick()`, which also works without a scheduler. This module only starts it periodically.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SWEEP_EVERY = 1.0
 #: Maximum number of concurrent loads. Each tag has at most one.
 WORKERS = 16
 
-#: APScheduler logs each sweep at level INFO and a late one at WARNING. A user needs none of it: late sweeps catch up.
-#: So our scheduler has a logger of its own, and an executor whose name gives it another.
+#: Names of a logger and an executor of our own. APScheduler logs each sweep at level INFO and a late one at WARNING.
+#: Users do not need these lines: a late sweep does all work that is due.
 JOBS = "issuer.engine.scheduler.jobs"
 EXECUTOR = "issuer"
 
@@ -64,7 +64,7 @@ class Executor(ABC):
     def run(self, job: Job, ended: Callable[[], object] = bool) -> bool:
         """Run the job at once. False if that is impossible. APScheduler would take 0.3 ms longer.
 
-        `ended`: called after the job, also if it failed, or was cancelled before it began.
+        `ended`: called after the job, also if the job failed or was cancelled before it began.
         """
 
     @abstractmethod
@@ -89,15 +89,15 @@ class Executor(ABC):
 
 def every(scheduler: BaseScheduler, sweep: Job, executor: str) -> Any:
     """Add a job that runs every second. Return it."""
-    # The trigger is created here. From its name APScheduler would import it now, and a child that another thread forks
-    # at that moment waits for the import's lock for ever (seen).
+    # The trigger is created here. If it were given by name, APScheduler would import it now. If another thread forked
+    # at that moment, the child would wait for the import's lock for ever (seen).
     trigger = IntervalTrigger(seconds=SWEEP_EVERY, timezone=UTC)
     return scheduler.add_job(sweep, trigger, misfire_grace_time=None, coalesce=True, executor=executor)
 
 
 def _options() -> dict[str, Any]:
-    # It runs in the timer's thread or loop, and only passes the sweep on. "default" too: otherwise APScheduler would
-    # import another executor for it during the first call.
+    # The executor runs in the timer's thread or loop, and only starts the sweep. The name "default" is set too:
+    # otherwise APScheduler would import another executor for it during the first call.
     executors = {EXECUTOR: DebugExecutor(), "default": DebugExecutor()}
     return {"timezone": UTC, "logger": logging.getLogger(JOBS), "executors": executors}
 
@@ -105,9 +105,9 @@ def _options() -> dict[str, Any]:
 class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
     """An APScheduler with our own thread. It overrides what APScheduler's guide allows for subclasses.
 
-    It reads the names of `threading` at its start: gevent may have replaced them after APScheduler was imported, and
-    Python's own thread cannot be joined then (a worker of `gunicorn --preload -k gevent` ended with an error, or not at
-    all).
+    It reads the classes from `threading` when it starts. gevent may have replaced them after APScheduler was imported.
+    Python's own thread cannot be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or not at
+    all.
     """
 
     def start(self, *args: Any, **options: Any) -> None:
@@ -133,7 +133,7 @@ class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
         while self.running:
             self.woken.wait(seconds)
             self.woken.clear()
-            # `shutdown` changes the state, then empties the job store, maybe during this call.
+            # `shutdown` may empty the job store during this call.
             with suppress(JobLookupError):
                 seconds = self._process_jobs()
 
@@ -195,7 +195,7 @@ class Tasks(Executor):
         self._tasks.add(task)  # a loop holds its tasks by weak references only
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_tell)
-        # Not at the end of the coroutine: a task that is cancelled before its first step runs nothing of it.
+        # Not called by the coroutine itself: if a task is cancelled before its first step, its coroutine never runs.
         task.add_done_callback(lambda _: ended())
         return True
 
@@ -216,7 +216,7 @@ class Tasks(Executor):
 def _done(job: Job, ended: Callable[[], object]) -> None:
     try:
         job()
-    except BaseException:  # in our own thread nobody else would see it
+    except BaseException:  # this is our own thread, so nobody else would log it
         log.exception("a job failed")
     finally:
         ended()
@@ -228,10 +228,10 @@ def _tell(job: asyncio.Task[Any]) -> None:
 
 
 class Scheduler:
-    """Runs `sweep` every second, and jobs at once. It starts at the first job, and again if it has died."""
+    """Runs `sweep` every second, and jobs at once. It starts with the first job, and again if its thread has died."""
 
     def __init__(self, sweep: Job, crew: Callable[[], Executor], chosen: Chosen) -> None:
-        """`crew`: creates the executor. `chosen`: the caller's scheduler, never started or stopped here; or None."""
+        """`crew`: creates the executor. `chosen`: see Chosen. The caller's scheduler is not started or stopped here."""
         self._sweep = sweep
         self._make_crew = crew
         self._theirs = chosen if isinstance(chosen, BaseScheduler) else None
@@ -243,8 +243,8 @@ class Scheduler:
     def background(self, work: Callable[..., object], *args: object) -> bool:
         """Run `work` with its arguments at once in the background. False if that is impossible.
 
-        True is no guarantee: all threads may be busy, or the process may be exiting. If the job does not start, a
-        caller that waits for it does its work.
+        True does not mean that the job will run: all threads may be busy, or the process may be exiting. If the job
+        does not start, a caller that waits for it does the work.
         """
         if self._stopped:
             return False
@@ -253,7 +253,7 @@ class Scheduler:
             if not self._running():
                 return False
             if self._theirs is not None:
-                # A one-time job without an id. `modify_job` would have no effect during a sweep.
+                # Add a new job for one run. To change the job of the sweeps would have no effect during a sweep.
                 self._theirs.add_job(job, misfire_grace_time=None, coalesce=True)
             elif self._crew is not None:
                 return self._crew.run(job)
@@ -270,13 +270,13 @@ class Scheduler:
             try:
                 self._running()
             except Exception:
-                log.debug("the scheduler was not started", exc_info=True)  # as in `background`
+                log.debug("the scheduler was not started", exc_info=True)  # for the reasons in `background`
 
     @property
     def _lock(self) -> CallLock:
-        """Created at its first use and not at the fork, as gevent may patch the child in between.
+        """The lock. It is created at its first use, not at the fork, because gevent may patch the child in between.
 
-        It is held while threads start. With Python's own lock this blocked all greenlets for ever.
+        The lock is held while threads start. With Python's own lock this blocked all greenlets for ever.
         """
         return self._locks.setdefault("", CallLock())
 
@@ -292,7 +292,7 @@ class Scheduler:
         if self._crew is not None and self._crew.alive:
             return True
         if in_uwsgi_master():
-            return False  # callers load segments themselves there, and each worker starts a scheduler
+            return False  # here callers load segments; each worker will start a scheduler
         with self._lock.thread, self._lock.call():
             if self._stopped:
                 return False
@@ -310,12 +310,12 @@ class Scheduler:
         self._crew = crew
 
     def stop(self) -> None:
-        """Accept no more jobs, and stop the sweeps. A running job continues, and so does the caller's scheduler."""
+        """Accept no more jobs, and stop the sweeps. Running jobs continue. A scheduler of the caller is not stopped."""
         with self._lock.thread, self._lock.call():
             self._stopped = True
             sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
-            with suppress(JobLookupError):  # the caller has stopped or emptied it
+            with suppress(JobLookupError):  # the caller has emptied the scheduler
                 sweeping.remove()
         if self._crew is not None:
             self._crew.close()

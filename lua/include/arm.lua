@@ -1,5 +1,5 @@
--- arm(at, born, store, scheme, until): prepare the hash for the current term, without numbers. It gets a new born, this
--- scheme and the end of this period. The first number that it can issue is at + 1.
+-- arm(at, born, store, scheme, until): prepare the hash for the current term, without numbers. The hash gets a new born
+-- (its id), this scheme, and the end of this period. The first number that it can issue is at + 1.
 local function arm(at, fresh, store_id, new_scheme, new_till)
   redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)
   redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked', 'scheme', 'until',

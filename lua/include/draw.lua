@@ -14,8 +14,8 @@ end
 -- read again as a string.
 local moved = redis.pcall('HINCRBY', key, 'cur', n)
 local overflow = type(moved) == 'table'
--- Other errors, such as a missing permission or no memory, must not count as an overflow: it grants the whole segment.
--- tostring: fakeredis returns a string that Lua's own functions do not accept.
+-- After an overflow the rest of the segment is granted. So other errors, such as a missing permission or no memory,
+-- must not count as one. tostring: fakeredis returns a string that Lua's own functions do not accept.
 if overflow and not string.find(tostring(moved.err), 'overflow', 1, true) then return moved end
 local high = overflow and max or redis.call('HGET', key, 'cur')
 if overflow or less(max, high) then

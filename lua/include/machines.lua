@@ -1,6 +1,6 @@
--- Reads a machine number, and when this hash first saw the current term. reign: the current master_replid. If the
--- server shows none, this returns an error status. Never use master_replid2. Times are ms since 1970: exact in a
--- double.
+-- Reads the fields of a machine number, and `since`: the time when the current term was first seen. reign: the current
+-- master_replid, the id of the term. If the server shows none, this returns an error status. Never use master_replid2,
+-- the id of the term before. Times are ms since 1970, which a Lua number holds exactly.
 local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
 if #reign ~= 40 then return {'notmaster'} end

@@ -1,1 +1,1 @@
-"""The methods that both interfaces have: written once as async code, the blocking twin is generated."""
+"""The methods that both interfaces have. They are written once as async code; the blocking module is generated."""

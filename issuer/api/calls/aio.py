@@ -1,4 +1,4 @@
-"""The calls of an issuer that are the same for threads and for tasks: all but `next` and `stream`."""
+"""The methods of an issuer that are the same for threads and for asyncio: all except `next` and `stream`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from issuer_persistence.records import HIGHEST, Order, Tag
 class AsyncIssuerCalls:
     """The methods of an AsyncIssuer, except `next` and `stream`."""
 
-    #: The inside of the issuer, for parts of this package. It may change in any version.
+    #: The inside of the issuer, for other modules of this package. It may change in any version.
     engine: AsyncEngine
 
     @property

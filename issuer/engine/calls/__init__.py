@@ -1,1 +1,1 @@
-"""Calls of an engine for numbers, beyond plain draws: written once as async code, the blocking twin is generated."""
+"""Calls of an engine for numbers, beyond plain draws. Written once as async code; the blocking module is generated."""

@@ -1,4 +1,4 @@
-"""Calls for numbers that are more than a plain draw: with options, with plugins, contiguous, without a counter."""
+"""Calls for numbers that need more than a plain draw: options, plugins, contiguous ranges, strategies."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from issuer_persistence.records import HIGHEST, Tag
 
 T = TypeVar("T")
 
-#: Settings of a tag that give a number more than its value.
+#: Settings of a tag with which a number also has a text, a period or a shard.
 _COMPOSED = frozenset({"format", "restart", *scheme_record.PARTS})
 
-#: How many draws try to get contiguous numbers. A strict tag's draw falls short at the end of a segment, and other
-#: callers may have drawn from the next one. For a trend tag, the store reserves a range after these draws.
+#: After how many draws `contiguous` gives up. At the end of a segment, a strict tag's draw returns too few numbers, and
+#: other callers may have drawn from the next segment. For a trend tag, the store reserves a range after these draws.
 CONTIGUOUS_DRAWS = 16
 CONTIGUOUS_DRAWS_OF_TREND = 3
 
@@ -74,7 +74,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
     async def around(
         self, tag: str, n: int, how: DrawOptions, deadline: Deadline, draw: AsyncDraw, *, as_drawn: bool = False
     ) -> list[int]:
-        """Draw, with the plugins around the draw. `as_drawn`: refuse plugins that change numbers."""
+        """Draw, with the plugins around the draw. `as_drawn`: raise an error if a plugin changes numbers."""
         if self.chain is None:
             return await draw()
         record = await self._record(tag, deadline)
@@ -103,15 +103,15 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
             return await combiner.run(combiner.supply.reserve(wanted), deadline)
 
     async def _allow(self, record: Tag, n: int, chain: AsyncChain) -> None:
-        """Call `before` of the plugins. They do not see each number of a range: they only allow or reject the call."""
+        """Call the plugins' `before`, which may reject the call. Plugins do not see each number of a range."""
         await chain.before(plugin_call(record, n, PLAIN, chain, as_drawn=True))
 
     async def contiguous(self, tag: str, n: int) -> range:
-        """Return n contiguous numbers, 1..1 000 000, drawn where `next` draws them; of a strict tag, too.
+        """Return n contiguous numbers, 1..1 000 000, drawn as `next` draws them. Also for a strict tag.
 
-        A draw that falls short, as at the end of a segment, is a gap. A draw from memory ends earlier, and the next
-        draw continues there. Raises the errors of `next`; InvalidArgument if the tag's numbers are not counter values;
-        Unavailable if other callers drew numbers in between each time.
+        If a draw from Redis returns too few numbers, as at the end of a segment, they are a gap. If a draw from memory
+        returns too few, the next one continues there. Raises the errors of `next`, and InvalidArgument if the tag's
+        numbers are not counter values. Raises Unavailable if other callers drew numbers in between each time.
         """
         deadline = self.deadline(None)
         with self.attempt(tag):
@@ -129,7 +129,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
             missing = wanted if state.buffer is None else wanted - len(drawn)
             more = await combiner.draw(missing, deadline)
             if state.scheme_id:
-                # Set since the record was read: these counters are no numbers that users may see.
+                # The tag has got a scheme since the record was read, so users must not see these counters.
                 drawn = range(0)
                 continue
             drawn = range(drawn.start, more.stop) if drawn and drawn.stop == more.start else more
@@ -154,7 +154,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
                 await self.generated(combiner, 1, deadline)
 
     async def lease_for_stream(self, tag: str, timeout: float | None) -> None:
-        """Let a stream's numbers be drawn ahead, if the tag allows it."""
+        """Draw numbers in advance for a stream, if the tag allows it."""
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.registry.combiner(tag)
