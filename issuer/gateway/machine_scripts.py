@@ -35,7 +35,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The reply of `machine_release`. "lost": another process has the machine number."""
+    """The reply of `machine_release`. "lost": this process no longer had the number."""
 
     status: Literal["free", "lost", "notmaster", "corrupt"]
 

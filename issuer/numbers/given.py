@@ -378,7 +378,7 @@ def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) ->
 
 
 def _set_limit(scheme: dict[str, Any], limit: int, keys: Mapping[str, bytes]) -> int | None:
-    """Set a new limit in the scheme. Return the highest counter value. None if each period has this limit again."""
+    """Set a new limit in the scheme. Return the highest counter value that it allows. None if the tag has periods."""
     if {"restart", "scramble"} <= scheme.keys():
         raise SchemeError(
             "cannot be changed, because numbers would be issued twice: create another tag", setting="limit", value=limit

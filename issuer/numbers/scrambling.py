@@ -123,7 +123,7 @@ class Scrambling:
     def may_begin(self, most: int) -> int:
         """Return the lowest number at which another key may begin, if the numbers up to `most` are reserved.
 
-        It comes after all numbers that share digits and key with `most`: each of these may have been issued already.
+        All numbers with as many digits as `most` and the same key are below it: each may have been issued already.
         """
         which = bisect_right(self._lows, most) - 1
         return most + 1 if which < 0 else self._domains[which][1] + 1

@@ -120,7 +120,7 @@ class Parsed:
 
 
 class Template:
-    """A parsed format. Raises SchemeError if the format is invalid, or if its texts could not be parsed."""
+    """A parsed format. Raises SchemeError if the format is invalid, or if its texts could not be converted back."""
 
     __slots__ = ("_chunks", "_parts", "_pattern", "_ready", "_stop", "_written", "codes", "fields", "text")
 
@@ -134,7 +134,7 @@ class Template:
         self._pattern = re.compile("".join(f"({_regex(part, self._stop)})" for part in self._parts))
         self._written = [(part.kind, part) for part in self._parts if part.kind in ("seq", "shard")]
         self._chunks = tuple(_chunks(self._parts))
-        # Patterns for the date of the last text. The next text mostly has the same date.
+        # Cached patterns for the date of the last text. The next text mostly has the same date.
         self._ready: tuple[dt.date | None, list[tuple[str, Check | None]]] | None = None
 
     def __repr__(self) -> str:

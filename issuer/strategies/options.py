@@ -21,7 +21,7 @@ def check_names(strategy: str, options: Mapping[str, Scalar], allowed: Collectio
 
 
 def whole(options: Mapping[str, Scalar], name: str, default: int, least: int, most: int) -> int:
-    """Return a whole number least..most. Raises ConfigurationError."""
+    """Return the option `name`, a whole number least..most. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ConfigurationError(f"option {name} must be a whole number {least}..{most}, not {brief(value)}")
@@ -29,7 +29,7 @@ def whole(options: Mapping[str, Scalar], name: str, default: int, least: int, mo
 
 
 def number(options: Mapping[str, Scalar], name: str, default: float, least: float, most: float) -> float:
-    """Return a number least..most. Raises ConfigurationError."""
+    """Return the option `name`, a number least..most. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
         raise ConfigurationError(f"option {name} must be a number {least:g}..{most:g}, not {brief(value)}")
@@ -37,7 +37,7 @@ def number(options: Mapping[str, Scalar], name: str, default: float, least: floa
 
 
 def text(options: Mapping[str, Scalar], name: str, default: str) -> str:
-    """Return a text. Raises ConfigurationError."""
+    """Return the option `name`, a text. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, str):
         raise ConfigurationError(f"option {name} must be a text, not {brief(value)}")

@@ -35,7 +35,7 @@ class FixedMachine(Machines):
         self._clock = clock
 
     def claim(self) -> Steps[Tenure]:
-        """Take the lock. Raises ConfigurationError if another process of this host has it, such as a fork's parent."""
+        """Lock the file. Raises ConfigurationError if another process of this host has the lock, such as the parent."""
         return (yield from blocking(self._claimed))
 
     def _claimed(self) -> Tenure:
@@ -51,13 +51,13 @@ class FixedMachine(Machines):
             raise
 
     def _written(self, floor: int, before: int) -> Tenure:
-        # Numbers up to the old ceiling may exist. So the ceiling never falls, even if the clock was set back.
+        # `before` is the old ceiling: numbers can have this timestamp. So the ceiling is never lowered.
         ceiling = max(before, self._clock.ms() + AHEAD)
         self._file.write({"machineId": self._machine, "last": ceiling})
         return Tenure(self._machine, floor, ceiling, due=self._clock.elapsed() + WRITE_AFTER)
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Raise the ceiling, first in the file. Return None if the lock is lost: another process may use the number."""
+        """Raise the last usable timestamp, first in the file. Return None if the lock was lost to another process."""
         return (yield from blocking(lambda: self._renewed(tenure)))
 
     def _renewed(self, tenure: Tenure) -> Tenure | None:
@@ -175,7 +175,7 @@ class Copied(LeasedMachines):
         return resumed
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease if it is due, and raise the file's ceiling."""
+        """Renew the lease if it is time, and write a higher ceiling (the last usable timestamp) to the file."""
         if not self._copies:
             return (yield from super().renew(tenure))
         if self._clock.elapsed() >= self._leased.due or self._clock.ms() >= self._leased.ceiling:

@@ -91,7 +91,7 @@ class Machines(ABC):
 
     @abstractmethod
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Return the tenure with a higher ceiling. None if the number was lost. If that is unknown, raise an error."""
+        """Extend the use of a machine number. Return None if it was lost. If that is unknown, raise an error."""
 
     @abstractmethod
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
@@ -104,7 +104,7 @@ class Machines(ABC):
 
     @abstractmethod
     def after_fork(self) -> None:
-        """Drop the parent's tenure in a forked child."""
+        """Give up the parent's machine number in a forked child."""
 
 
 class LeasedMachines(Machines):
@@ -163,7 +163,7 @@ class LeasedMachines(Machines):
         )
 
     def _tried(self, numbers: Sequence[int], first: int) -> Steps[tuple[Tenure | None, float]]:
-        """Lease one of these numbers. Returns None if all are held, and the seconds until one may be free."""
+        """Lease one of these machine numbers. If all are in use, return None, and the seconds until one may be free."""
         soonest = self._lease + self._margin
         for number in numbers:
             # A new token for each try: if a reply is lost, the number stays unused until the lease expires.
@@ -230,7 +230,7 @@ class LeasedMachines(Machines):
         return Tenure(number, floor, ceiling, sent + self._lease, sent + self._lease * RENEW_AFTER)
 
     def _refused(self, reply: Claimed | Renewed | Released) -> IssuerError:
-        """Return the error for a reply without a lease."""
+        """Return the error for a reply that rejects a claim, a renewal or a release."""
         if isinstance(reply, Claimed) and reply.status == "settling":
             return NoMachineNumber(
                 f"{self._key}: Redis was replaced or emptied, so the machine numbers in use are unknown; none is "
@@ -272,7 +272,7 @@ def mixed(numbers: Sequence[int]) -> Iterator[int]:
 def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soon: int) -> list[int]:
     """Return at most TRIES numbers that no process holds: first those that this holder had before.
 
-    Numbers that were used with timestamps beyond `soon` come last, as their next holder must wait.
+    Numbers that were used with timestamps above `soon` come last, because a process that leases one must wait.
     """
     ours = [number for number, known in shown.items() if known.holder == holder and not known.held]
     ours = [number for number in mixed(ours) if number in numbers] if ours else []

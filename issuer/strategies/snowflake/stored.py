@@ -37,8 +37,8 @@ NEAR = 200
 class Stored(Machines):
     """Reserves timestamps of a machine number in the store, like the numbers of a tag: no process gets them twice.
 
-    So no clock needs to be trusted. The tag's `max` is the last timestamp that may have been used with the machine
-    number, in ms since 1970, and the next holder starts above it.
+    So no clock needs to be trusted. Each machine number has a tag. The tag's `max` is the last timestamp that may have
+    been used, in ms since 1970. The next holder starts above it.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Stored(Machines):
         return record
 
     def _left(self, last: int) -> str:
-        """Return the description that this holder writes when it returns its time up to `last`."""
+        """Return the tag's description after this holder has returned unused time. `last`: last timestamp used."""
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _raised(self, number: int, to: int) -> Steps[None]:

@@ -78,7 +78,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def check(cls, options: Mapping[str, Scalar]) -> None:
-        """Reject unknown options, widths that do not add up, and a layout that cannot represent the current time."""
+        """Reject unknown options, invalid values, and a layout that cannot represent the current time."""
         check_names("snowflake", options, OPTIONS)
         layout, now = Layout.of(options), Clock().ms()
         if not layout.epoch <= now < layout.ends:
@@ -93,7 +93,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
-        """Add the source of machine numbers. With two sources, two processes could get the same machine number."""
+        """Add the option `machine`. With two sources of machine numbers, two processes could get the same one."""
         shared = "redis" if redis else "store"
         return {"machine": shared if instance.machine is None else "fixed", **options}
 
@@ -104,7 +104,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-        """Return the current or last holder of the machine number in Redis. In the store: the holder at that time."""
+        """Return the process that has, or had last, the machine number. With machine=store: the one at that time."""
         parts = Layout.of(options).decompose(value)
         kind, shared = text(options, "machine", "redis"), shared_namespace(options)
         if kind == "store":

@@ -11,7 +11,7 @@ from issuer.strategies.snowflake.layout import Layout
 from issuer.strategies.snowflake.machines import Clock, Tenure
 from issuer.times import utc
 
-#: Result of `turn` if this process has no machine number, or its time has expired.
+#: Result of `turn` if this process has no machine number, or its lease has expired.
 OVER = -1
 
 _NS = 1_000_000
