@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from issuer import gateway
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.record import read_record
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, masters, public, send, visit
 from issuer.errors import CorruptState, FenceError, InvalidArgument, IssuerError, RedisUnavailable, brief
+from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import check_found
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
 from issuer_persistence.records import HIGHEST, Order, StepMode, Tag, now_ms
@@ -173,7 +173,7 @@ def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspec
     state, remaining, trouble, period = None, None, None, None
     if key is not None:
         try:
-            hash = yield from send(gateway.read_hash(key))
+            hash = yield from send(tag_scripts.read_hash(key))
             period = yield from _period(record, key)
         except RedisUnavailable as error:
             trouble = str(error)
@@ -242,7 +242,7 @@ def look_at_redis(found: Readiness) -> Steps[Readiness]:
     """Check that each Redis server answers and is a master. Return `found` with the result added."""
     try:
         for server in (yield from masters()):
-            info = yield from visit(server, gateway.replication_info(""))
+            info = yield from visit(server, server_commands.replication_info(""))
             if info.get("role") != "master":
                 return replace(
                     found, redis=FenceError("this Redis is not a master: configure the address of the master")
@@ -257,7 +257,7 @@ def _period(record: Tag, key: str) -> Steps[str | None]:
     periods = scheme_record.periods(record)
     if periods is None:
         return None
-    return periods.name(periods.index((yield from send(gateway.server_time(key)))))
+    return periods.name(periods.index((yield from send(server_commands.server_time(key)))))
 
 
 def _waste(ledger: Sequence[LedgerEntry], maximum: int) -> Waste | None:

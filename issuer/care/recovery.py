@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from issuer import gateway
 from issuer.core import parts
 from issuer.core.floor import floor
 from issuer.core.periods import SEQ_MOST
@@ -15,6 +14,7 @@ from issuer.core.requests import whole
 from issuer.core.scheme_record import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
 from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag, brief
+from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import check_found
 from issuer_persistence import journal
 from issuer_persistence.errors import TagMissing
@@ -98,7 +98,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     others, unvouched = Others(), False
     if key is not None:
         try:
-            hash = yield from send(gateway.read_hash(key))
+            hash = yield from send(tag_scripts.read_hash(key))
         except RedisUnavailable as error:
             if not dry_run:
                 raise _unasked(tag, error) from error
@@ -138,11 +138,11 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     )
 
 
-def _of_this_term(key: str, hash: gateway.Hash) -> Steps[bool]:
+def _of_this_term(key: str, hash: tag_scripts.Hash) -> Steps[bool]:
     """Return True if the hash is complete, and was written in the current term of its master."""
     if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
         return False
-    info = yield from send(gateway.replication_info(key))
+    info = yield from send(server_commands.replication_info(key))
     return info.get("role") == "master" and info.get("master_replid") == hash.fence
 
 
@@ -180,7 +180,7 @@ class Others:
 def _others(key: str, store_id: str) -> Steps[Others]:
     """Read the hash on all other nodes. A former master, or a replica that was cut off, may have higher numbers."""
     top, asked, unasked = 0, [], []
-    for each in (yield from elsewhere(gateway.read_hash(key))):
+    for each in (yield from elsewhere(tag_scripts.read_hash(key))):
         hash = each.reply
         if hash is None:
             unasked.append(f"{each.node}: {each.error}")

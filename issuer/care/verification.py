@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from issuer import gateway
 from issuer.care.discrepancies import Discrepancy, Kind, Turns, described
 from issuer.core.record import read_record
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
+from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import check_found
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
@@ -74,7 +74,7 @@ class Audit:
         #: The entry with the lowest `low` so far. Entries are read in falling order of `high`. So if the next entry
         #: overlaps with any earlier entry, it also overlaps with this one.
         self._lowest: LedgerEntry | None = None
-        self._hash: gateway.Hash | None = None
+        self._hash: tag_scripts.Hash | None = None
         self._buffers: list[_Buffer] = []
         #: Search for two hashes. None if the tag is not strict, or after the search has succeeded.
         self._turns: Turns | None = None
@@ -164,7 +164,7 @@ class Audit:
 
     def _check_hash(self, key: str) -> Steps[None]:
         try:
-            hash = yield from send(gateway.read_hash(key))
+            hash = yield from send(tag_scripts.read_hash(key))
         except CorruptState as error:  # the key has a value that is not a hash
             self._report("damaged hash", f"Redis key {key}: {error.args[0]}", key=key)
             return
@@ -182,7 +182,7 @@ class Audit:
                 self._report("damaged hash", problem, key=key)
             return
         self._hash = hash
-        info = yield from send(gateway.replication_info(key))
+        info = yield from send(server_commands.replication_info(key))
         # If the fence is another one, the hash may come from an old snapshot. Then nobody can draw from it.
         if hash.fence == info.get("master_replid"):
             both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
@@ -200,7 +200,7 @@ class Audit:
 
     def _unmoved(self, key: str) -> Steps[bool]:
         """Return True if no process has reset the hash since it was read."""
-        again = yield from send(gateway.read_hash(key))
+        again = yield from send(tag_scripts.read_hash(key))
         return self._hash is not None and (again.fence, again.born) == (self._hash.fence, self._hash.born)
 
     def _look_for(self, buffer: _Buffer, segments: Iterable[LedgerEntry]) -> None:
@@ -282,7 +282,7 @@ class Audit:
         return {entry.id: entry for entry in found}
 
 
-def damage(hash: gateway.Hash) -> str | None:
+def damage(hash: tag_scripts.Hash) -> str | None:
     """Return what is wrong with the hash, by the rules of lua/include/hash.lua, or None if the hash is sound."""
     if hash.corrupt is not None:
         return f"field {hash.corrupt} is not a whole number in 0..2^63-1"
@@ -390,13 +390,13 @@ def _below(tag: str, at: Position | None) -> Steps[LedgerEntry | None]:
     return None
 
 
-def _peeked(key: str) -> Steps[gateway.Hash | None]:
+def _peeked(key: str) -> Steps[tag_scripts.Hash | None]:
     try:
-        return (yield from send(gateway.read_hash(key)))
+        return (yield from send(tag_scripts.read_hash(key)))
     except RedisUnavailable:
         return None
 
 
-def _waits(hash: gateway.Hash, number: int) -> bool:
+def _waits(hash: tag_scripts.Hash, number: int) -> bool:
     buffers = ((hash.cur, hash.max), (hash.next_cur, hash.next_max))
     return any(low is not None and high is not None and low < number <= high for low, high in buffers)

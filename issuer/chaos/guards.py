@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from issuer import gateway
 from issuer.core.steps import Steps
 from issuer.core.supply import extend, state, supply
 from issuer.engine.blocking import Engine
 from issuer.errors import ConfigurationError
 from issuer.gateway import machine_scripts, tag_scripts
-from issuer.gateway.commands import NAMES, Script, script
+from issuer.gateway.commands import NAMES, RedisCall, Script, script
 
 Change = tuple[str, str]
 
@@ -54,12 +53,12 @@ class Guard:
 
 def _load_again() -> None:
     """Let the driver repeat a `load` after its reply was lost, like redis-py with its default settings."""
-    intact = gateway.load
+    intact = tag_scripts.load
 
-    def load(*args: Any, **options: Any) -> gateway.RedisCall[gateway.Loaded]:
+    def load(*args: Any, **options: Any) -> RedisCall[tag_scripts.Loaded]:
         return replace(intact(*args, **options), repeatable=True)
 
-    gateway.load = load
+    tag_scripts.load = load
 
 
 def _forget_rejoin() -> None:

@@ -22,7 +22,6 @@ from pathlib import Path
 from time import monotonic_ns as now
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from issuer import gateway
 from issuer.api.aio import AsyncIssuer
 from issuer.chaos.call_files import CallFile, runs
 from issuer.chaos.guards import take_out
@@ -30,6 +29,8 @@ from issuer.core.events import Event, SegmentLoaded
 from issuer.core.steps import Steps
 from issuer.core.supply import extend
 from issuer.errors import IssuerError
+from issuer.gateway import tag_scripts
+from issuer.gateway.commands import RedisCall
 from issuer.wiring import aconnect, connect
 
 #: Seconds that a caller waits after an error.
@@ -118,7 +119,7 @@ def trap_file(folder: Path, name: str) -> Path:
 def lay_traps(setup: Setup) -> None:
     """Let an extension send its own process a signal. The trap file contains the point and the signal."""
     path = trap_file(Path(setup.folder), setup.name)
-    load, reserve_and_load = gateway.load, extend.reserve_and_load
+    load, reserve_and_load = tag_scripts.load, extend.reserve_and_load
 
     own = os.getpid()
 
@@ -131,7 +132,7 @@ def lay_traps(setup: Setup) -> None:
                 path.unlink()
                 os.kill(os.getpid(), int(number))
 
-    def trapped_load(*args: Any, **options: Any) -> gateway.RedisCall[gateway.Loaded]:
+    def trapped_load(*args: Any, **options: Any) -> RedisCall[tag_scripts.Loaded]:
         spring("reserve")
         return load(*args, **options)
 
@@ -141,7 +142,7 @@ def lay_traps(setup: Setup) -> None:
         spring("load")
         return extension
 
-    gateway.load = trapped_load
+    tag_scripts.load = trapped_load
     vars(extend)["reserve_and_load"] = trapped
 
 

@@ -17,7 +17,7 @@ from issuer.errors import (
     TagExists,
     UnknownTag,
 )
-from issuer.gateway import Drawn, DrawnOnce, Floored, GivenBack, Leased, Loaded, Opened
+from issuer.gateway.tag_scripts import Drawn, DrawnOnce, Floored, GivenBack, Leased, Loaded, Opened
 from issuer_persistence import errors as store_errors
 from issuer_persistence.contract import Store
 

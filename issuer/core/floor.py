@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from issuer import gateway
 from issuer.core.error_mapping import refused
 from issuer.core.record import identity
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import UnknownTag
+from issuer.gateway import tag_scripts
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
 
@@ -22,7 +22,7 @@ def delete(tag: str, key: str | None) -> Steps[Tag]:
         raise UnknownTag(tag)
     if key is not None:
         # If the key has a wrong type, or Redis is down, raise the error before anything is changed.
-        yield from send(gateway.read_hash(key))
+        yield from send(tag_scripts.read_hash(key))
     tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     if key is not None:
         yield from floor(tag, key, tombstone.max, "repair", (yield from identity()))
@@ -52,8 +52,8 @@ def floor(
     """Have Redis skip all numbers up to `at`, for ever. Higher numbers in the hash can still be drawn.
 
     If `manner` is "repair", a corrupt hash is replaced. `scheme` is the new scheme id of the hash, and `until` the end
-    of its period, see gateway.floor.
+    of its period, see tag_scripts.floor.
     """
-    floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
+    floored = yield from send(tag_scripts.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
     if floored.status != "floored":
         raise refused(floored, tag, key, store_id)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from issuer import gateway
 from issuer.core.error_mapping import corrupt
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import ForeignHash, IssuerError, UnknownTag
+from issuer.gateway import tag_scripts
 from issuer.gateway.keys import redis_key
 from issuer_persistence.errors import TagPresent
 from issuer_persistence.records import Tag, TagSettings
@@ -73,7 +73,7 @@ def identity(within: float = inf) -> Steps[str]:
     return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout), within))
 
 
-def check_owner(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
+def check_owner(tag: str, key: str, hash: tag_scripts.Hash, store_id: str) -> bool:
     """Return whether the hash exists. Raises ForeignHash if it belongs to another store.
 
     Raises CorruptState if the hash's field `store` cannot be an id. Only `recover` can repair such a hash.
@@ -96,7 +96,7 @@ def refuse_foreign(tags: Iterable[str], prefix: str) -> Steps[None]:
     for tag in tags:
         key = redis_key(prefix, tag)
         try:
-            hash = yield from send(gateway.read_hash(key), probe=False)
+            hash = yield from send(tag_scripts.read_hash(key), probe=False)
         except IssuerError:
             return
         check_owner(tag, key, hash, store_id)

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from issuer.clock import Deadline, jittered, monotonic, pause
 from issuer.core.error_mapping import store_error
 from issuer.errors import IssuerError, StoreUnavailable, Unavailable, UnknownTag
-from issuer.gateway import RedisCall
+from issuer.gateway.commands import RedisCall
 from issuer.reentry import CallLock
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
-from issuer.gateway import RedisCall, rights
+from issuer.gateway.commands import RedisCall, rights
 from issuer.interrupts import raise_interrupt
 
 #: Errors that redis-py's handshake and our decoders raise for invalid replies, or a host name (UnicodeError).

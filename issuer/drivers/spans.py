@@ -16,7 +16,7 @@ from typing import Any
 
 from issuer.core.steps import Ask, Elsewhere, Masters, Send, Visit
 from issuer.errors import IssuerError
-from issuer.gateway import RedisCall
+from issuer.gateway.commands import RedisCall
 from issuer.gateway.keys import PART
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError

@@ -14,11 +14,12 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
-from issuer import gateway
 from issuer.clock import monotonic, pause
 from issuer.core.steps import Server
 from issuer.drivers.redis_errors import tls_fails
 from issuer.errors import ConfigurationError, RedisUnavailable
+from issuer.gateway import server_commands
+from issuer.gateway.commands import RedisCall
 
 #: A server that did not answer for less than this many seconds may only be slow. A caller with so little time must not
 #: make all other calls fail.
@@ -119,7 +120,7 @@ class Exchange:
     """
 
     address: Address
-    call: gateway.RedisCall[Any]
+    call: RedisCall[Any]
     asking: bool = False
     readonly: bool = False
     share: int = 1
@@ -176,7 +177,7 @@ class Topology(ABC):
     def last_owner(self, key: str) -> Address | None:
         """Return the last known server of the key, None if a search is needed."""
 
-    def question(self, key: str) -> gateway.RedisCall[Any]:
+    def question(self, key: str) -> RedisCall[Any]:
         """Return the call that asks a guide which server has the key."""
         raise NotImplementedError
 
@@ -220,11 +221,11 @@ class OneServer(Topology):
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:
         """Ask it for its replicas."""
-        return [Exchange(owner, gateway.replication_info(key))]
+        return [Exchange(owner, server_commands.replication_info(key))]
 
     def kin(self, answer: Any) -> list[tuple[str, int]]:
         """Return its replicas."""
-        return [(each["ip"], int(each["port"])) for each in gateway.replicas(answer)]
+        return [(each["ip"], int(each["port"])) for each in server_commands.replicas(answer)]
 
 
 class Sentinels(Topology):
@@ -243,9 +244,9 @@ class Sentinels(Topology):
         """Return the master."""
         return self._master
 
-    def question(self, key: str) -> gateway.RedisCall[Any]:
+    def question(self, key: str) -> RedisCall[Any]:
         """Ask for the master."""
-        return gateway.master_of(self._name, key)
+        return server_commands.master_of(self._name, key)
 
     def learn(self, guide: Address, answer: Any, key: str) -> Address | None:  # noqa: ARG002 - one holds every key
         """Remember the master."""
@@ -265,7 +266,7 @@ class Sentinels(Topology):
         return [
             Exchange(sentinel, call, share=left + self.spared)
             for left, sentinel in zip(range(len(self.guides), 0, -1), tuple(self.guides), strict=True)
-            for call in (self.question(key), gateway.replicas_of(self._name, key))
+            for call in (self.question(key), server_commands.replicas_of(self._name, key))
         ]
 
     def kin(self, answer: Any) -> list[tuple[str, int]]:
@@ -292,9 +293,9 @@ class Cluster(Topology):
         """Return the owner of the key's slot."""
         return self._slots.get(key_slot(key.encode()))
 
-    def question(self, key: str) -> gateway.RedisCall[Any]:
+    def question(self, key: str) -> RedisCall[Any]:
         """Ask for the owners of all slots."""
-        return gateway.cluster_slots(key)
+        return server_commands.cluster_slots(key)
 
     def learn(self, guide: Address, answer: Any, key: str) -> Address | None:
         """Store the owners of all slots, and all nodes as guides."""
@@ -318,7 +319,7 @@ class Cluster(Topology):
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:
         """Ask the owner for its replicas, and for masters that have lost their slots to others."""
-        return [Exchange(owner, gateway.kin(owner.host or "", key))]
+        return [Exchange(owner, server_commands.kin(owner.host or "", key))]
 
     def lost(self, address: Address) -> None:
         """Forget the owners of all slots, and ask this node last: after a failover another node has its slots."""

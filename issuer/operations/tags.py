@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from issuer import gateway
 from issuer.core import floor, parts, requests, scheme_record
 from issuer.core.record import identity, read_record, refuse_foreign
 from issuer.core.steps import Steps, ask, send
@@ -22,6 +21,7 @@ from issuer.errors import (
     UnknownTag,
     brief,
 )
+from issuer.gateway import tag_scripts
 from issuer.gateway.keys import check_found, check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.codec import shard_layout, strides
@@ -322,7 +322,7 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
     """
     if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
         return
-    hash = yield from send(gateway.read_hash(key))
+    hash = yield from send(tag_scripts.read_hash(key))
     found = hash.scheme or ""
     if scheme_record.turn(found) > scheme_record.turn(record.scheme_id):
         raise StoreBehind(record.tag, max=record.max, scheme=found)

@@ -13,10 +13,11 @@ import pytest
 from redis import Redis
 
 import issuer
-from issuer import Issuer, RedisUnavailable, StoreUnavailable, gateway
+from issuer import Issuer, RedisUnavailable, StoreUnavailable
 from issuer.care.doctor import examination, redis, store, tags
 from issuer.care.doctor.findings import Facts
 from issuer.core import arithmetic
+from issuer.gateway import tag_scripts
 from issuer.values import Finding
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
@@ -387,13 +388,13 @@ def test_a_redis_that_goes_away_half_way_is_not_asked_once_a_tag(
     ids = make()
     for number in range(10):
         ids.create(f"t{number}")
-    peek, asked = gateway.read_hash, []
+    peek, asked = tag_scripts.read_hash, []
 
     def noted(key: str) -> Any:
         asked.append(key)
         return peek(key)
 
-    monkeypatch.setattr(gateway, "read_hash", noted)
+    monkeypatch.setattr(tag_scripts, "read_hash", noted)
     findings = ids.doctor(progress=lambda *_: setattr(fake_server, "connected", False))
     assert "redis-reachable" in weak(findings)
     assert len(asked) == 2

@@ -13,10 +13,11 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
-from issuer import Issuer, gateway
+from issuer import Issuer
 from issuer.core.supply import local_buffer
 from issuer.drivers.store_pool import StorePool
 from issuer.engine.scheduler import Threads
+from issuer.gateway import tag_scripts
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
@@ -166,7 +167,7 @@ def test_at_ten_borders_nobody_waits_exactly_if_the_next_segment_was_fetched_ahe
     store = MemoryStore()
     for name in ("reserve", "get", "store_id", "configure"):
         monkeypatch.setattr(store, name, noted(name, getattr(store, name)))
-    monkeypatch.setattr(gateway, "open", noted("open", gateway.open))
+    monkeypatch.setattr(tag_scripts, "open", noted("open", tag_scripts.open))
     monkeypatch.setattr(StorePool, "ask", noted("ask", StorePool.ask))  # which waits for a thread of the store's
     with issuer.connect(redis=redis_url, store=store, scheduler=scheduler) as ids:
         ids.create("a", step=100)

@@ -11,10 +11,10 @@ import pytest
 import redis
 
 import issuer
-from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
+from issuer.gateway import tag_scripts
 from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused
@@ -121,7 +121,7 @@ def test_a_server_that_stands_still_at_the_end_leaves_no_connection_open(
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_talk_over_its_parents_connection(start_tls: StartTls) -> None:
     """Under gevent a child goes on with copies of all greenlets, in the middle of a draw, too."""
-    draw = gateway.draw(KEY, 1, 4)
+    draw = tag_scripts.draw(KEY, 1, 4)
     with closing(Connections.from_url(start_tls().url, 30.0, "main")) as connections:
         assert connections.do(Send(draw), Deadline(30)).status == "empty"
         (link,) = connections.node(KEY).idle

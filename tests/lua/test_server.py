@@ -10,13 +10,13 @@ from statistics import median
 import pytest
 import redis
 
-from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.redis_errors import SETTLING
 from issuer.drivers.topology import Address
 from issuer.errors import FenceError, RedisUnavailable
+from issuer.gateway import tag_scripts
 from issuer.gateway.commands import folder
 from tests import programs
 from tests.lua.hashes import BORN, KEY, STORE, TagHash, command, numbers, unchanged
@@ -28,12 +28,12 @@ README = (folder() / "README.md").read_text(encoding="utf-8")
 USER = "drawer"
 AWAY = (redis.ConnectionError, redis.TimeoutError)
 CALLS = {
-    "next": gateway.draw(KEY, 1, 4),
-    "lease": gateway.lease(KEY, 1, 4),
-    "giveback": gateway.give_back(KEY, 40, 50, reign="x", born=BORN, backs=0),
-    "open": gateway.open(KEY, "fresh", STORE, 4, "claim"),
-    "load": gateway.load(KEY, 200, 300, 220, reign="x", born=BORN),
-    "floor": gateway.floor(KEY, 500, "fresh", STORE, "keep"),
+    "next": tag_scripts.draw(KEY, 1, 4),
+    "lease": tag_scripts.lease(KEY, 1, 4),
+    "giveback": tag_scripts.give_back(KEY, 40, 50, reign="x", born=BORN, backs=0),
+    "open": tag_scripts.open(KEY, "fresh", STORE, 4, "claim"),
+    "load": tag_scripts.load(KEY, 200, 300, 220, reign="x", born=BORN),
+    "floor": tag_scripts.floor(KEY, 500, "fresh", STORE, "keep"),
 }
 
 
@@ -85,7 +85,7 @@ class TestRights:
         tag.client.script_flush()
         with connected(any_redis, f"{USER}:secret@") as connections:
             # INFO server, EVALSHA, NOSCRIPT, SCRIPT LOAD, EVALSHA.
-            assert connections.do(Send(gateway.draw(KEY, 1, 4)), Deadline(60)).status == "empty"
+            assert connections.do(Send(tag_scripts.draw(KEY, 1, 4)), Deadline(60)).status == "empty"
         _, reign, born, *_ = mine.open()
         assert mine.load(0, 100, reign=reign, born=born) == ["current"]
         assert mine.next(30)[3:] == ["extend", "100"]
@@ -144,7 +144,7 @@ def test_a_server_that_may_not_write_issues_nothing(
     tag: TagHash, any_redis: RedisServer, settings: dict[str, int], cur: int
 ) -> None:
     tag.put(cur, 100, (100, 200))
-    back = gateway.give_back(KEY, 40, cur, reign=tag.reign(), born=BORN, backs=0)
+    back = tag_scripts.give_back(KEY, 40, cur, reign=tag.reign(), born=BORN, backs=0)
     with unchanged(tag), configured(tag, **settings), connected(any_redis) as connections:
         for call in (CALLS["next"], CALLS["next"], CALLS["lease"], back, CALLS["floor"]):
             with pytest.raises(RedisUnavailable, match="can't serve now") as error:

@@ -10,11 +10,11 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from issuer import gateway
 from issuer.core.steps import Ask, Send, Step, Steps
 from issuer.core.supply.extend import ATTEMPTS, Election, Extension, extend
 from issuer.errors import IssuerError
 from issuer.gateway import tag_scripts
+from issuer.gateway.commands import RedisCall
 from issuer_persistence.errors import MaxBehind, StoreError
 from tests.model import faults, processes, scripts
 from tests.model.scripts import Hash
@@ -125,7 +125,7 @@ class ExtensionWalk(Walk):
                 self.perform(running)  # it resigns: that much of elections is left, a lost hash is armed again
                 self.put(0, scripts.open(self.nodes[0], self.guards, self.named(self.fresh()), STORE, "resign")[1])
 
-    def send(self, call: gateway.RedisCall[Any]) -> Any:
+    def send(self, call: RedisCall[Any]) -> Any:
         client = self.tags[0].client
         connection: Any = client.connection_pool.get_connection()
         try:

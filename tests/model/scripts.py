@@ -6,8 +6,8 @@ borns and stores are ints too, compared for equality alone.
 
 from typing import NamedTuple
 
-from issuer import gateway
 from issuer.core.supply.local_buffer import threshold
+from issuer.gateway import tag_scripts
 from tests.model.guards import Guards
 from tests.model.values import quick
 
@@ -165,7 +165,7 @@ def open(
     guards: Guards,
     born: int,
     store: int,
-    role: gateway.Role,
+    role: tag_scripts.Role,
     *,
     scheme: Scheme = (),
     until: int = NEVER,

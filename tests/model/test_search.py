@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from issuer.core.supply import local_buffer
-from issuer.gateway import Role
+from issuer.gateway.tag_scripts import Role
 from tests.model.search import search
 from tests.model.worlds import LARGE, SMALL
 

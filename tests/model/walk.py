@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from issuer import gateway
 from issuer.core.supply.local_buffer import threshold
+from issuer.gateway import tag_scripts
 from tests.lua.hashes import INTACT, TagHash
 from tests.model import scripts, store
 from tests.model.scripts import LAPSED, NEVER, NOBODY, NONE, UNKNOWN, Hash, Kept, Node, Reply, Scheme
@@ -219,7 +219,7 @@ class Walk(StoreWalk):
         self.give_back(at)
 
     def open(self, at: int) -> None:
-        roles: tuple[gateway.Role, ...] = ("claim", "claim", "mine", "look", "resign")
+        roles: tuple[tag_scripts.Role, ...] = ("claim", "claim", "mine", "look", "resign")
         role, born = self.chance.choice(roles), self.fresh()
         known, until = self.knows(), self.ends()
         real = self.tags[at].open(born, self.store_id, WINDOW, role, self.ids[known], until)

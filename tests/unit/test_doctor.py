@@ -23,7 +23,7 @@ from issuer.care.doctor.findings import (
 )
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
-from issuer.gateway import Hash
+from issuer.gateway.tag_scripts import Hash
 from issuer.settings import Settings
 from issuer_persistence.facts import StoreFacts
 from issuer_persistence.ledger import LedgerEntry

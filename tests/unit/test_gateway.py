@@ -2,20 +2,20 @@
 
 from typing import Any
 
-from issuer import gateway
-from issuer.gateway import Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened, RedisCall
-from issuer.gateway.commands import script
+from issuer.gateway import server_commands, tag_scripts
+from issuer.gateway.commands import RedisCall, pack, script
+from issuer.gateway.tag_scripts import Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened
 from issuer_persistence.records import HIGHEST
 
 KEY = "issuer:{orders}"
 REIGN = "8e1d" * 10
-DRAW: RedisCall[Drawn] = gateway.draw(KEY, 1, 4)
-LEASE: RedisCall[Leased] = gateway.lease(KEY, 1000, 4)
-GIVE_BACK: RedisCall[GivenBack] = gateway.give_back(KEY, 5, 9, reign=REIGN, born="b", backs=3)
-OPEN: RedisCall[Opened] = gateway.open(KEY, "b", "s", 4, "claim")
-LOAD: RedisCall[Loaded] = gateway.load(KEY, 0, 9, 2, reign=REIGN, born="b")
-FLOOR: RedisCall[Floored] = gateway.floor(KEY, 9, "b", "s", "keep")
-PEEK: RedisCall[Hash] = gateway.read_hash(KEY)
+DRAW: RedisCall[Drawn] = tag_scripts.draw(KEY, 1, 4)
+LEASE: RedisCall[Leased] = tag_scripts.lease(KEY, 1000, 4)
+GIVE_BACK: RedisCall[GivenBack] = tag_scripts.give_back(KEY, 5, 9, reign=REIGN, born="b", backs=3)
+OPEN: RedisCall[Opened] = tag_scripts.open(KEY, "b", "s", 4, "claim")
+LOAD: RedisCall[Loaded] = tag_scripts.load(KEY, 0, 9, 2, reign=REIGN, born="b")
+FLOOR: RedisCall[Floored] = tag_scripts.floor(KEY, 9, "b", "s", "keep")
+PEEK: RedisCall[Hash] = tag_scripts.read_hash(KEY)
 
 
 def resp(*words: bytes) -> bytes:
@@ -24,17 +24,23 @@ def resp(*words: bytes) -> bytes:
 
 class TestPacking:
     def test_a_command_is_an_array_of_bulk_strings_of_so_many_bytes(self) -> None:
-        assert gateway.pack("GET", "a", HIGHEST) == b"*3\r\n$3\r\nGET\r\n$1\r\na\r\n$19\r\n9223372036854775807\r\n"
-        assert gateway.pack("é", "") == b"*2\r\n$2\r\n\xc3\xa9\r\n$0\r\n\r\n"
-        assert gateway.pack("GET", "a\r\n$1\r\nb") == b"*2\r\n$3\r\nGET\r\n$8\r\na\r\n$1\r\nb\r\n"
+        assert pack("GET", "a", HIGHEST) == b"*3\r\n$3\r\nGET\r\n$1\r\na\r\n$19\r\n9223372036854775807\r\n"
+        assert pack("é", "") == b"*2\r\n$2\r\n\xc3\xa9\r\n$0\r\n\r\n"
+        assert pack("GET", "a\r\n$1\r\nb") == b"*2\r\n$3\r\nGET\r\n$8\r\na\r\n$1\r\nb\r\n"
 
     def test_a_window_goes_out_in_milliseconds_and_none_as_minus_one(self) -> None:
         evalsha = (b"EVALSHA", script("lease").sha.encode(), b"1", KEY.encode())
-        assert gateway.lease(KEY, HIGHEST, 2.5).packed == resp(*evalsha, b"9223372036854775807", b"2500")
-        assert gateway.lease(KEY, 1, None).packed == resp(*evalsha, b"1", b"-1")
+        assert tag_scripts.lease(KEY, HIGHEST, 2.5).packed == resp(*evalsha, b"9223372036854775807", b"2500")
+        assert tag_scripts.lease(KEY, 1, None).packed == resp(*evalsha, b"1", b"-1")
 
     def test_only_what_costs_a_gap_at_most_may_be_sent_twice(self) -> None:
-        looks = (PEEK, gateway.info(), gateway.server_info(), gateway.setting("save"), gateway.server_time())
+        looks = (
+            PEEK,
+            server_commands.info(),
+            server_commands.server_info(),
+            server_commands.setting("save"),
+            server_commands.server_time(),
+        )
         assert all(call.repeatable for call in (DRAW, LEASE, *looks))
         assert not any(call.repeatable for call in (LOAD, GIVE_BACK, FLOOR, OPEN))
 
@@ -80,7 +86,7 @@ class TestPeeking:
             for garbage in (b"", b"1.5", b"-1", b" 1", b"1e3", b'"1"', b"\xff", "٣".encode(), b"1" * 20):
                 reply = [b"5", b"10", b"2", b"20", b"30", b"22", b"3", b"1", b"0", *[None] * 4]
                 reply[field] = garbage
-                assert PEEK.decode(reply).corrupt == gateway.FIELDS[field], garbage
+                assert PEEK.decode(reply).corrupt == tag_scripts.FIELDS[field], garbage
         # The scripts call these corrupt, too.
         for garbage in (b"9223372036854775808", b"9999999999999999999", b"007"):
             hash = PEEK.decode([b"5", garbage, b"2", *[None] * 10])
@@ -91,15 +97,15 @@ class TestPeeking:
 
 
 def test_a_setting_comes_by_either_protocol_and_is_none_where_the_server_lacks_it() -> None:
-    call = gateway.setting("save")
+    call = server_commands.setting("save")
     assert call.decode([b"save", b"3600 1"]) == call.decode({b"save": b"3600 1"}) == "3600 1"
     assert call.decode([]) is call.decode({}) is None
 
 
 def test_info_is_taken_apart_and_the_clock_is_in_milliseconds() -> None:
     reply = b"# Server\r\nexecutable:/usr/bin/a:b\r\n\r\n# Replication\r\nslave0:ip=::1,port=1\r\n"
-    assert gateway.info().decode(reply) == {"executable": "/usr/bin/a:b", "slave0": "ip=::1,port=1"}
-    assert gateway.server_time().decode([b"1763690000", b"123999"]) == 1763690000123
+    assert server_commands.info().decode(reply) == {"executable": "/usr/bin/a:b", "slave0": "ip=::1,port=1"}
+    assert server_commands.server_time().decode([b"1763690000", b"123999"]) == 1763690000123
 
 
 def test_of_cluster_nodes_the_kin_is_told_by_ip_or_by_name_as_the_one_asked_is() -> None:
@@ -111,5 +117,8 @@ def test_of_cluster_nodes_the_kin_is_told_by_ip_or_by_name_as_the_one_asked_is()
         b"ee 10.0.0.5:7004@17004 slave cc 0 0 2 connected\n"
         b"ff :0@0 master,noaddr,fail - 0 0 1 disconnected\n"
     )
-    assert gateway.kin("10.0.0.1", "key").decode(reply) == [("10.0.0.2", 7001), ("10.0.0.4", 7003)]
-    assert gateway.kin("one.example.org", "key").decode(reply) == [("two.example.org", 7001), ("10.0.0.4", 7003)]
+    assert server_commands.kin("10.0.0.1", "key").decode(reply) == [("10.0.0.2", 7001), ("10.0.0.4", 7003)]
+    assert server_commands.kin("one.example.org", "key").decode(reply) == [
+        ("two.example.org", 7001),
+        ("10.0.0.4", 7003),
+    ]

@@ -4,7 +4,7 @@ import re
 
 from issuer.core.error_mapping import refused, store_error
 from issuer.errors import ConfigurationError, CorruptState, FenceError, ForeignHash, InvalidArgument, StoreUnavailable
-from issuer.gateway import GivenBack, Loaded, Opened
+from issuer.gateway.tag_scripts import GivenBack, Loaded, Opened
 from issuer_persistence import errors
 
 KEY = "issuer:{orders}"

@@ -9,9 +9,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from issuer import gateway
 from issuer.errors import ConfigurationError
-from issuer.gateway import commands, machine_scripts
+from issuer.gateway import commands, machine_scripts, tag_scripts
+from issuer.gateway.commands import RedisCall
 from tests.unit.refusals import refused
 
 LUA = commands.folder()
@@ -114,14 +114,14 @@ def test_each_lua_file_is_a_known_script_and_each_fragment_is_included() -> None
 
 
 #: By the script: a call of it with all its arguments, and what its reply is decoded to.
-CALLS: dict[str, tuple[gateway.RedisCall[Any], type]] = {
-    "next": (gateway.draw("k", 1, 1, "i"), gateway.Drawn),
-    "lease": (gateway.lease("k", 1, 1, "i"), gateway.Leased),
-    "giveback": (gateway.give_back("k", 1, 2, reign="r", born="b", backs=1), gateway.GivenBack),
-    "open": (gateway.open("k", "b", "s", 1, "look", scheme="i", until=1), gateway.Opened),
-    "load": (gateway.load("k", 0, 2, 1, reign="r", born="b"), gateway.Loaded),
-    "floor": (gateway.floor("k", 1, "b", "s", "keep", scheme="i", until=1), gateway.Floored),
-    "once": (gateway.once("k", "kept", 1, scheme="s", ttl=1, seen=0), gateway.DrawnOnce),
+CALLS: dict[str, tuple[RedisCall[Any], type]] = {
+    "next": (tag_scripts.draw("k", 1, 1, "i"), tag_scripts.Drawn),
+    "lease": (tag_scripts.lease("k", 1, 1, "i"), tag_scripts.Leased),
+    "giveback": (tag_scripts.give_back("k", 1, 2, reign="r", born="b", backs=1), tag_scripts.GivenBack),
+    "open": (tag_scripts.open("k", "b", "s", 1, "look", scheme="i", until=1), tag_scripts.Opened),
+    "load": (tag_scripts.load("k", 0, 2, 1, reign="r", born="b"), tag_scripts.Loaded),
+    "floor": (tag_scripts.floor("k", 1, "b", "s", "keep", scheme="i", until=1), tag_scripts.Floored),
+    "once": (tag_scripts.once("k", "kept", 1, scheme="s", ttl=1, seen=0), tag_scripts.DrawnOnce),
     "machine_claim": (
         machine_scripts.machine_claim("k", 1, "h", "t", 1, lease=1, margin=1, first=1, store="s"),
         machine_scripts.Claimed,

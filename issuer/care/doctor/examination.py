@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from issuer import gateway
 from issuer.care.discrepancies import Turns
 from issuer.care.doctor import redis, store, tags
 from issuer.care.doctor.findings import (
@@ -24,6 +23,7 @@ from issuer.core import arithmetic
 from issuer.core.requests import whole
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
 from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
+from issuer.gateway import server_commands, tag_scripts
 from issuer_persistence.facts import StoreFacts
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
@@ -108,21 +108,21 @@ class Examination:
 
     def _look_at_server(self, server: Server) -> Steps[None]:
         facts = ServerFacts(name=_name(server) or self.facts.redis or "")
-        info = yield from _tried(visit(server, gateway.info()))
+        info = yield from _tried(visit(server, server_commands.info()))
         if isinstance(info, IssuerError):
             self.facts.servers.append(replace(facts, error=info))
             return
         settings: dict[str, str | None] = {}
         for name in SETTINGS:
-            value = yield from _tried(visit(server, gateway.setting(name)))
+            value = yield from _tried(visit(server, server_commands.setting(name)))
             if not isinstance(value, IssuerError):
                 settings[name] = value
         before = now_ms()
-        time = yield from _tried(visit(server, gateway.server_time()))
+        time = yield from _tried(visit(server, server_commands.server_time()))
         denied = time if isinstance(time, IssuerError) else None
         clock = None if isinstance(time, IssuerError) else _clock(time, before, now_ms())
         seen = []
-        for replica in gateway.replicas(info):
+        for replica in server_commands.replicas(info):
             seen.append((yield from _replica(replica, info)))  # noqa: PERF401 - a comprehension can't yield
         self.facts.servers.append(
             replace(facts, info=info, settings=settings, clock=clock, clock_error=denied, replicas=tuple(seen))
@@ -131,7 +131,7 @@ class Examination:
     def _draw(self) -> Steps[None]:
         # A test draw. No tag has the name "", so the hash doesn't exist, and no number is used up.
         key = self._key("")
-        drawn = yield from _tried(send(gateway.draw(key, 1, None)))
+        drawn = yield from _tried(send(tag_scripts.draw(key, 1, None)))
         if isinstance(drawn, IssuerError):
             self.facts.draw = DrawFacts(error=drawn)
         else:
@@ -139,7 +139,7 @@ class Examination:
             if drawn.status != "empty":
                 return
         # An error in a script does not name the command that was denied. So each command is also tried by itself.
-        for trial, due in gateway.trials(key):
+        for trial, due in server_commands.trials(key):
             answer = yield from _tried(send(trial))
             if isinstance(answer, IssuerError) and not (due and due in str(answer)):
                 self.facts.draw = DrawFacts(error=answer)
@@ -172,7 +172,7 @@ class Examination:
         if facts.redis is None or not self._reached():
             facts.tags.append(seen)
             return
-        hash = yield from _tried(send(gateway.read_hash(self._key(tag))), tag)
+        hash = yield from _tried(send(tag_scripts.read_hash(self._key(tag))), tag)
         if isinstance(hash, IssuerError):
             if isinstance(hash, RedisUnavailable):
                 facts.redis_error = hash
@@ -209,7 +209,7 @@ def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
 def _replica(parts: Mapping[str, str], master: Mapping[str, str]) -> Steps[ReplicaFacts]:
     """Return the facts about a replica. `parts` has its fields in the INFO of its master, `master` has all of INFO."""
     server = parts.get("ip", ""), _number(parts.get("port"))
-    info = yield from _tried(visit(server, gateway.info()))
+    info = yield from _tried(visit(server, server_commands.info()))
     return ReplicaFacts(
         name=_name(server),
         state=parts.get("state", ""),

@@ -8,7 +8,7 @@ from typing import Literal
 
 from issuer.advice import Words, filled, python
 from issuer.errors import IssuerError
-from issuer.gateway import Hash
+from issuer.gateway.tag_scripts import Hash
 from issuer.settings import Settings
 from issuer.times import lasting
 from issuer_persistence.facts import StoreFacts

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from issuer.care.doctor.findings import Check, Facts, Finding, ReplicaFacts, ServerFacts, compared
 from issuer.errors import FenceError
-from issuer.gateway import OLDEST
+from issuer.gateway.server_commands import OLDEST
 from issuer.times import lasting
 
 #: If a replica's last report is this many seconds old, the replica is behind. Replicas report once a second.

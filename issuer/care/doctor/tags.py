@@ -11,8 +11,8 @@ from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.supply.local_buffer import BUFFERS
 from issuer.errors import ConfigurationError, CorruptState
-from issuer.gateway import Hash
 from issuer.gateway.keys import has_blanks
+from issuer.gateway.tag_scripts import Hash
 from issuer.times import lasting
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from issuer import gateway
 from issuer.clock import monotonic
 from issuer.core import scheme_record
 from issuer.core.error_mapping import refused
@@ -24,6 +23,7 @@ from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
 from issuer.core.supply.local_buffer import threshold
 from issuer.errors import ConfigurationError, IssuerError, StoreBehind
+from issuer.gateway import tag_scripts
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
 from issuer_persistence.ledger import Purpose, Reservation
@@ -131,13 +131,13 @@ def extend(
 
 
 def _opened(
-    record: Tag, key: str, store_id: str, window: float, role: gateway.Role
-) -> Steps[tuple[Tag, gateway.Opened]]:
+    record: Tag, key: str, store_id: str, window: float, role: tag_scripts.Role
+) -> Steps[tuple[Tag, tag_scripts.Opened]]:
     """Send `open`. Returns the reply, and a record with the same scheme as the hash."""
     attempt = 0
     while True:
         until = scheme_record.until(record)
-        call = gateway.open(key, fresh_version(), store_id, window, role, scheme=record.scheme_id, until=until)
+        call = tag_scripts.open(key, fresh_version(), store_id, window, role, scheme=record.scheme_id, until=until)
         opened = yield from send(call)
         if opened.status == "open":
             return record, opened
@@ -220,7 +220,7 @@ def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float
 
 
 def reserve_and_load(
-    record: Tag, key: str, opened: gateway.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
+    record: Tag, key: str, opened: tag_scripts.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
 ) -> Steps[Extension]:
     """Reserve a segment in the store, and load it into the opened hash."""
     tag, n, last = record.tag, size(record, wanted), HIGHEST
@@ -244,7 +244,9 @@ def reserve_and_load(
         # Do not load the range: the period is used up or over, or the scheme was changed, so that other processes would
         # convert these counters differently.
         return Extension("stale", reserved.tag)
-    loaded = yield from send(gateway.load(key, low, high, threshold(low, high), reign=opened.reign, born=opened.born))
+    loaded = yield from send(
+        tag_scripts.load(key, low, high, threshold(low, high), reign=opened.reign, born=opened.born)
+    )
     match loaded.status:
         case "current" | "next":
             return Extension("loaded", reserved.tag, low, high, opened.cur)
@@ -256,7 +258,7 @@ def reserve_and_load(
 
 
 def confirm_behind(
-    record: Tag, key: str, store_id: str, opened: gateway.Opened, stands_at: int, *, seen: int
+    record: Tag, key: str, store_id: str, opened: tag_scripts.Opened, stands_at: int, *, seen: int
 ) -> Steps[None]:
     """If the store has gone back in time, halt the tag and raise StoreBehind. Return if a race only made it look so.
 

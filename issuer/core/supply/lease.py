@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from issuer import gateway
 from issuer.core.error_mapping import refused
 from issuer.core.steps import Steps, send
+from issuer.gateway import tag_scripts
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import fresh_version
 
@@ -31,7 +31,7 @@ def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme:
 
     The numbers still belong to this process, but after `recover` no old number may be issued.
     """
-    opened = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look", scheme=scheme), probe=probe)
+    opened = yield from send(tag_scripts.open(key, fresh_version(), store_id, 0, "look", scheme=scheme), probe=probe)
     if opened.status == "otherscheme":
         return True
     if opened.status != "open":
@@ -53,7 +53,7 @@ def give_back(key: str, held: Sequence[Lease], used: int) -> Steps[int]:
     start = max(used, held[first].low)
     if start >= last.high:
         return 0
-    call = gateway.give_back(key, start, last.high, reign=last.reign, born=last.born, backs=last.backs)
+    call = tag_scripts.give_back(key, start, last.high, reign=last.reign, born=last.born, backs=last.backs)
     given = yield from send(call)
     return last.high - start if given.status == "back" else 0
 

@@ -8,7 +8,6 @@ from enum import Enum
 from math import inf
 from typing import TypeVar
 
-from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.events import NotGivenBack, WentDirect
 from issuer.core.record import ASK_AGAIN, PATIENCE, PATIENCE_ALONE, check_owner, identity, read_record
@@ -30,6 +29,7 @@ from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from issuer.forks import under_way
+from issuer.gateway import tag_scripts
 from issuer.reentry import CallLock
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag
@@ -255,10 +255,10 @@ class Origin:
             yield from self.look(probe=probe)
         self._runtime.attend()
 
-    def look(self, *, probe: bool = True) -> Steps[gateway.Hash]:
+    def look(self, *, probe: bool = True) -> Steps[tag_scripts.Hash]:
         """Read and return the tag's hash. Raises ForeignHash if the hash is known to belong to another store."""
         state, store = self._state, self._runtime.identity
-        hash = yield from send(gateway.read_hash(state.key), probe=probe)
+        hash = yield from send(tag_scripts.read_hash(state.key), probe=probe)
         state.look(hash)
         if store.empty:  # another process may have written to the store and created the hash since
             yield from self.identity()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from issuer import gateway
 from issuer.core import scheme_record
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import CorruptState
+from issuer.gateway import server_commands, tag_scripts
 from issuer_persistence.errors import LimitHit
 from issuer_persistence.records import Tag
 
@@ -19,7 +19,7 @@ def upcoming(record: Tag, key: str | None) -> Steps[int]:
     """
     standing = None
     if key is not None:
-        hash = yield from send(gateway.read_hash(key))
+        hash = yield from send(tag_scripts.read_hash(key))
         if hash.corrupt:
             problem = f"Redis key {key}: field {hash.corrupt} is not a whole number"
             raise CorruptState(problem, tag=record.tag, advice="corrupt_state.recover")
@@ -43,6 +43,6 @@ def after(record: Tag, standing: int, key: str | None) -> Steps[int]:
     """
     periods = scheme_record.periods(record)
     if periods is not None:
-        clock = yield from send(gateway.server_time(key or ""))
+        clock = yield from send(server_commands.server_time(key or ""))
         standing = max(standing, periods.index(clock) << PERIOD_BITS)
     return standing + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.error_mapping import refused
 from issuer.core.events import ElectionWon, LeaseDrawn, SegmentLoaded
@@ -18,6 +17,7 @@ from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import ConfigurationError, CorruptState, IssuerError, Unavailable
+from issuer.gateway import tag_scripts
 from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
@@ -201,7 +201,7 @@ class Refill:
         while True:
             yield from origin.refuse_foreign(probe=False)
             drawn = yield from self.drawing(
-                send(gateway.lease(state.key, n, self.window, state.scheme_id), probe=False)
+                send(tag_scripts.lease(state.key, n, self.window, state.scheme_id), probe=False)
             )
             if drawn.status == "ok":
                 break

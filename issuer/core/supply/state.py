@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from issuer import gateway
 from issuer.clock import monotonic
 from issuer.core.events import LimitNear
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
@@ -11,6 +10,7 @@ from issuer.core.steps import renewed
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer
 from issuer.errors import IssuerError
+from issuer.gateway import tag_scripts
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag
 
@@ -51,7 +51,7 @@ class TagState:
         #: The error that callers get once this process issues no more numbers of the tag.
         self.ended: IssuerError | None = None
         #: The hash as last read, or None. `looked_at`: when it was read, on the monotonic clock.
-        self.hash: gateway.Hash | None = None
+        self.hash: tag_scripts.Hash | None = None
         self.looked_at = 0.0
         #: For metrics. `alone`: draws for a single caller, of one number each. `draws`: all other draws. `numbers`: how
         #: many numbers came from those draws and from dropped buffers.
@@ -105,7 +105,7 @@ class TagState:
         used = min(last, max(seen, taken - BUFFERS * record.segment))
         return used, last
 
-    def look(self, hash: gateway.Hash) -> None:
+    def look(self, hash: tag_scripts.Hash) -> None:
         """Store the hash that was just read."""
         self.hash, self.looked_at = hash, monotonic()
 

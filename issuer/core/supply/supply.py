@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from issuer import gateway
 from issuer.clock import Deadline, monotonic, pause
 from issuer.core.error_mapping import refused
 from issuer.core.events import Failed, LeaseDropped, Rejoined
@@ -31,6 +30,7 @@ from issuer.errors import (
     StoreBehind,
     Unavailable,
 )
+from issuer.gateway import tag_scripts
 from issuer_persistence.ledger import Reservation
 
 #: After how many seconds without a check a caller checks the leases itself. CHECK_LATE is for processes with a
@@ -67,7 +67,7 @@ class Supply:
 
     # ------------------------------------------------------------------ drawing
 
-    def obtain(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None = None) -> Steps[range]:
+    def obtain(self, n: int, deadline: Deadline, first: tag_scripts.Drawn | Unavailable | None = None) -> Steps[range]:
         """Draw up to n numbers, at least one, and wait for them until the deadline.
 
         `first`: result of a draw of n numbers from Redis that was already made.
@@ -80,7 +80,7 @@ class Supply:
                 yield from self._read_soon(deadline)
             while numbers is None:
                 buffer = state.buffer
-                if buffer is None or isinstance(first, gateway.Drawn):
+                if buffer is None or isinstance(first, tag_scripts.Drawn):
                     numbers = yield from self._from_redis(n, deadline, first)
                     first = None
                     if numbers is None and state.buffer is None:
@@ -136,9 +136,11 @@ class Supply:
             self.refill.of_buffer.prefetch(n - (taken[1] - taken[0]))
         return range(taken[0] + 1, taken[1] + 1)
 
-    def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
+    def _from_redis(
+        self, n: int, deadline: Deadline, first: tag_scripts.Drawn | Unavailable | None
+    ) -> Steps[range | None]:
         attempt, drawn_as, state, origin = 0, None, self.state, self.origin
-        while state.buffer is None or isinstance(first, gateway.Drawn):
+        while state.buffer is None or isinstance(first, tag_scripts.Drawn):
             state.refuse_if_ended()
             try:
                 if isinstance(first, Unavailable):
@@ -148,7 +150,7 @@ class Supply:
                     probe = attempt > 0 or (state.record is not None and state.record.order == "strict")
                     yield from origin.refuse_foreign(probe=probe)
                     drawn_as, before = state.scheme_id, state.seen
-                    draw = send(gateway.draw(state.key, n, self.refill.window, drawn_as), probe=probe)
+                    draw = send(tag_scripts.draw(state.key, n, self.refill.window, drawn_as), probe=probe)
                     first = yield from self.refill.drawing(draw)
                     if first.status == "ok" and state.went_back(first.low, before):
                         yield from origin.refuse_backwards(first.low, before)
@@ -181,7 +183,7 @@ class Supply:
                 raise RedisUnavailable(str(error), tag=self.state.tag, retry_after=error.retry_after) from error
         return attempt
 
-    def _accept(self, drawn: gateway.Drawn, n: int) -> range | None:
+    def _accept(self, drawn: tag_scripts.Drawn, n: int) -> range | None:
         """Return the numbers in the reply to a draw of n. None: a segment must be loaded first, or they become a gap.
 
         They become a gap if a local buffer exists by now. They may be higher than the numbers of the buffer, so that
@@ -247,7 +249,7 @@ class Supply:
         yield from self.origin.refuse_foreign(probe=True)
         drawn_as, before = state.scheme_id, state.seen
         seen = before if state.strict else 0
-        call = gateway.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
+        call = tag_scripts.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
         drawn = yield from self.refill.drawing(send(call))
         if turn(drawn.scheme) > turn(state.scheme_id):
             # Another process drew this counter with a later scheme. Our scheme would convert it to a number that is not

@@ -8,7 +8,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Protocol, TypeVar
 
-from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps, renewed
@@ -19,6 +18,7 @@ from issuer.drivers.aio.connections import AsyncNode
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.servers import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable
+from issuer.gateway import tag_scripts
 from issuer.settings import seconds
 from issuer.strategies.serving import StrategyRunner
 
@@ -219,7 +219,7 @@ class AsyncCombiner:
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
-        self._draws = gateway.Draws(self._key, self.supply.refill.window, self._packed_as)
+        self._draws = tag_scripts.Draws(self._key, self.supply.refill.window, self._packed_as)
         self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing
@@ -296,7 +296,7 @@ class AsyncCombiner:
 
     async def _draw(self, n: int, until: float) -> range:
         """Draw with one call to Redis. If it returns no numbers, use `Supply`. `until`: deadline, monotonic clock."""
-        first: gateway.Drawn | RedisUnavailable | None = None
+        first: tag_scripts.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
         if node is not None and redis is not None and self.state.buffer is None:
             packed = self._one if n == 1 else self._draws.of(n)
@@ -322,7 +322,7 @@ class AsyncCombiner:
                 self._pack()
         return numbers
 
-    def _taken(self, reply: list[bytes], before: int) -> range | gateway.Drawn | None:
+    def _taken(self, reply: list[bytes], before: int) -> range | tag_scripts.Drawn | None:
         """Return the numbers of a reply, or the whole reply. `before`: highest number seen when the draw was sent."""
         state = self.state
         if reply[0] == b"ok":
@@ -336,7 +336,7 @@ class AsyncCombiner:
                 state.draws += 1
                 state.numbers += high - low
                 return range(low + 1, high + 1)
-        return gateway.drawn(reply)
+        return tag_scripts.drawn(reply)
 
     # ------------------------------------------------------------------ callers that share a draw
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import redis
 
-from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Elsewhere, Masters, Send, Server, Sighting, Visit
 from issuer.drivers.aio.link import NO_RETRY, AsyncLink, AsyncShown
@@ -17,6 +16,8 @@ from issuer.drivers.redis_errors import Crowded, connection_error, meaning, sett
 from issuer.drivers.servers import LOOK_AGAIN, SHORTEST, AnyNode, RedisStep, Servers
 from issuer.drivers.topology import EVIDENCE, Address, Exchange, LeftAlone, Outdated, Unreached, judge
 from issuer.errors import FenceError, IssuerError, RedisUnavailable
+from issuer.gateway import server_commands
+from issuer.gateway.commands import RedisCall, pack
 
 #: How many redirects of a Cluster a call follows. While slots move, two are usual.
 REDIRECTS = 5
@@ -67,11 +68,11 @@ class AsyncRoundTrips:
         left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
         #: Deadline of all its round trips.
         self._end = Deadline(min(servers.timeout, max(SHORTEST, left)))
-        self.sent: gateway.RedisCall[Any] | None = None
+        self.sent: RedisCall[Any] | None = None
 
     # ------------------------------------------------------------------ which server
 
-    async def routed(self, call: gateway.RedisCall[Any], *, probe: bool) -> Any:
+    async def routed(self, call: RedisCall[Any], *, probe: bool) -> Any:
         """Send the call to the server that has the key, and return the decoded reply.
 
         A server that replies MOVED or ASK has not run the call, so it is sent to the server that the reply names.
@@ -170,7 +171,7 @@ class AsyncRoundTrips:
 
     # ------------------------------------------------------------------ other servers
 
-    async def elsewhere(self, call: gateway.RedisCall[Any]) -> list[Sighting[Any]]:
+    async def elsewhere(self, call: RedisCall[Any]) -> list[Sighting[Any]]:
         """Send the call to all other nodes that may have its key. Returns the reply or the error of each."""
         found = await self._others(call.key)
         seen: list[Sighting[Any]] = []
@@ -222,8 +223,8 @@ class AsyncRoundTrips:
         breaker, began = route.breakers[address], monotonic()
         try:
             if trusts and address not in route.checked:
-                info = await self.exchange(Exchange(address, gateway.server_info(), connects=exchange.connects))
-                gateway.check_server(info)
+                info = await self.exchange(Exchange(address, server_commands.server_info(), connects=exchange.connects))
+                server_commands.check_server(info)
                 route.checked.add(address)
             reply = await self.exchange(exchange)
         except (redis.RedisError, FenceError) as error:
@@ -287,19 +288,19 @@ class AsyncRoundTrips:
     async def _replied(self, exchange: Exchange, link: AsyncLink, end: Deadline) -> Any:
         call = exchange.call
         if exchange.readonly:
-            await link.reply(gateway.pack("READONLY"), end)
+            await link.reply(pack("READONLY"), end)
             reply = await link.reply(call.packed, end)
-            await link.reply(gateway.pack("READWRITE"), end)
+            await link.reply(pack("READWRITE"), end)
             return reply
         if exchange.asking:
-            await link.reply(gateway.pack("ASKING"), end)
+            await link.reply(pack("ASKING"), end)
         try:
             return await link.reply(call.packed, end)
         except redis.exceptions.NoScriptError:
             # A server that replies NOSCRIPT has not run the call, so it may be sent again.
-            await link.reply(gateway.pack("SCRIPT", "LOAD", call.text), end)
+            await link.reply(pack("SCRIPT", "LOAD", call.text), end)
             if exchange.asking:
-                await link.reply(gateway.pack("ASKING"), end)
+                await link.reply(pack("ASKING"), end)
             return await link.reply(call.packed, end)
 
     # ------------------------------------------------------------------ a connection

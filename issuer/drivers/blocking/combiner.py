@@ -8,7 +8,6 @@ from typing import Self, TypeVar
 
 import redis
 
-from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Flight, Steps, renewed
 from issuer.core.supply.fetcher import UNCLAIMED
@@ -18,6 +17,7 @@ from issuer.drivers.blocking.connections import NOWHERE
 from issuer.drivers.blocking.runner import Runner, ThreadLatch, run_in_thread, waited
 from issuer.drivers.servers import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
+from issuer.gateway import tag_scripts
 from issuer.reentry import callees
 from issuer.strategies.serving import StrategyRunner
 
@@ -117,7 +117,7 @@ class Combiner:
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
-        self._draws = gateway.Draws(self._key, self.supply.refill.window, self._packed_as)
+        self._draws = tag_scripts.Draws(self._key, self.supply.refill.window, self._packed_as)
         self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing
@@ -235,8 +235,8 @@ class Combiner:
         `first`: result of a draw that was already sent. `before`: highest number seen when it was sent.
         """
         self._node = NOWHERE
-        drawn = gateway.drawn(first) if isinstance(first, list) else first
-        if isinstance(drawn, gateway.Drawn) and drawn.status == "ok" and self.state.went_back(drawn.low, before):
+        drawn = tag_scripts.drawn(first) if isinstance(first, list) else first
+        if isinstance(drawn, tag_scripts.Drawn) and drawn.status == "ok" and self.state.went_back(drawn.low, before):
             drawn = None  # drawn again by the protocol, which checks the hash
         numbers = self._runner.run(self.supply.obtain(n, deadline, drawn), deadline, self.tag)
         if self._redis is not None:

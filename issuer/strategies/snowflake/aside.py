@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from issuer import gateway
 from issuer.core.parts import is_machine
 from issuer.core.scheme_record import MACHINE, PART_OF, strategy
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import InvalidArgument
+from issuer.gateway import server_commands
 from issuer.gateway.machine_scripts import machine_unbind, machines, machines_key
 from issuer.strategies.options import Scalar, number, text
 from issuer.strategies.snowflake import stored
@@ -81,7 +81,7 @@ def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
         return MachineNumbers(used, of)
     key = machines_key(prefix, record.tag, shared)
     shown = yield from send(machines(key))
-    now = yield from send(gateway.server_time(key))
+    now = yield from send(server_commands.server_time(key))
     lease = number(options, "lease", LEASE, 5, 30 * 86_400)
     used = [
         MachineNumber(each, found.holder, found.held, found.last, _ahead(found.last, now, lease if found.held else 0))
