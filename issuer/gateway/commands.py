@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -107,3 +107,21 @@ def script(name: str) -> Script:
 
     text = _INCLUDE.sub(fragment, (place / f"{name}.lua").read_text(encoding="utf-8"))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def evalsha(
+    name: str,
+    keys: tuple[str, ...],
+    args: Iterable[str | int],
+    decode: Callable[[Any], T_co],
+    *,
+    repeatable: bool = False,
+) -> RedisCall[T_co]:
+    """Return a call of a script. `keys`: KEYS of the script. The first one also selects the node of a Cluster."""
+    source = script(name)
+    return RedisCall(pack("EVALSHA", source.sha, len(keys), *keys, *args), source.text, decode, repeatable, keys[0])
+
+
+def pairs(reply: Any) -> dict[bytes, bytes]:
+    """Return a reply of names and values as a dictionary. RESP2 sends such a reply as a list."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from issuer.gateway.commands import RedisCall, pack, script
+from issuer.gateway.commands import RedisCall, evalsha, pack, pairs
 from issuer.gateway.keys import redis_key
 
 
@@ -49,19 +50,20 @@ def machine_claim(
     shares no namespace, otherwise 0. `store`: id of the store.
     """
     words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
-    return _call("machine_claim", key, words, _claimed)
+    return evalsha("machine_claim", (key,), words, partial(_granted, Claimed))
 
 
 def machine_renew(
     key: str, number: int, token: str, ceiling: int, *, lease: float, margin: float
 ) -> RedisCall[Renewed]:
     """`machine_renew`: extend the lease to `lease` seconds from now. `ceiling`: last timestamp to use from now on."""
-    return _call("machine_renew", key, (number, token, ceiling, _ms(lease), _ms(margin)), _renewed, repeatable=True)
+    words = (number, token, ceiling, _ms(lease), _ms(margin))
+    return evalsha("machine_renew", (key,), words, partial(_granted, Renewed), repeatable=True)
 
 
 def machine_release(key: str, number: int, token: str, used: int) -> RedisCall[Released]:
     """`machine_release`: release the machine number. `used`: the last timestamp used, in ms since 1970."""
-    return _call("machine_release", key, (number, token, used), _released, repeatable=True)
+    return evalsha("machine_release", (key,), (number, token, used), _released, repeatable=True)
 
 
 def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
@@ -101,31 +103,18 @@ def machines_key(prefix: str, tag: str, namespace: str | None) -> str:
     return redis_key(f"{prefix}:machines", tag) if namespace is None else redis_key(f"{prefix}:namespace", namespace)
 
 
-def _call(
-    name: str, key: str, words: tuple[str | int, ...], decode: Any, *, repeatable: bool = False
-) -> RedisCall[Any]:
-    source = script(name)
-    return RedisCall(pack("EVALSHA", source.sha, 1, key, *words), source.text, decode, repeatable, key)
-
-
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _claimed(reply: Any) -> Claimed:
+def _granted(kind: Any, reply: Any) -> Any:
+    """Return the reply as Claimed or Renewed."""
     status, *rest = [word.decode() for word in reply]
     if status == "yours":
-        return Claimed("yours", floor=int(rest[0]))
+        return kind(status, floor=int(rest[0]))
     if status == "otherstore":
-        return Claimed("otherstore", store=rest[0])
-    return Claimed(status, wait=int(rest[0]) / 1000 if rest else 0.0)
-
-
-def _renewed(reply: Any) -> Renewed:
-    status, *rest = [word.decode() for word in reply]
-    if status == "yours":
-        return Renewed("yours", floor=int(rest[0]))
-    return Renewed(status, wait=int(rest[0]) / 1000 if rest else 0.0)
+        return kind(status, store=rest[0])
+    return kind(status, wait=int(rest[0]) / 1000 if rest else 0.0)
 
 
 def _released(reply: Any) -> Released:
@@ -133,10 +122,7 @@ def _released(reply: Any) -> Released:
 
 
 def _machines(reply: Any) -> dict[int, Machine]:
-    # A list in RESP2, a dictionary in RESP3.
-    words = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
-    texts = [word.decode(errors="replace") for word in words]
-    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    fields = {name.decode(errors="replace"): word.decode(errors="replace") for name, word in pairs(reply).items()}
     numbers = {name.partition(":")[0] for name in fields if ":" in name}
     return {
         int(number): Machine(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from issuer.errors import FenceError
-from issuer.gateway.commands import RedisCall, pack
+from issuer.gateway.commands import RedisCall, pack, pairs
 
 #: The oldest supported version of Redis.
 OLDEST = (6, 2)
@@ -47,9 +47,7 @@ def setting(name: str) -> RedisCall[str | None]:
 
 
 def _setting(reply: Any) -> str | None:
-    # A list in RESP2, a dictionary in RESP3.
-    words = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
-    return words[1].decode(errors="replace") if words else None
+    return next((value.decode(errors="replace") for value in pairs(reply).values()), None)
 
 
 def trials(key: str) -> list[tuple[RedisCall[object], str]]:
@@ -114,9 +112,7 @@ def replicas_of(name: str, key: str) -> RedisCall[list[tuple[str, int]]]:
 
 
 def _addresses(reply: Any) -> list[tuple[str, int]]:
-    # Each is a list in RESP2, a dictionary in RESP3.
-    nodes = [node if isinstance(node, dict) else dict(zip(node[::2], node[1::2], strict=True)) for node in reply]
-    return [(node[b"ip"].decode(), int(node[b"port"])) for node in nodes]
+    return [(node[b"ip"].decode(), int(node[b"port"])) for node in map(pairs, reply)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from issuer.gateway.commands import RedisCall, pack, script
+from issuer.gateway.commands import RedisCall, evalsha, pack
 from issuer_persistence.records import HIGHEST, is_id
-
-T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +108,6 @@ class Floored:
     store: str = ""
 
 
-def _call(
-    name: str, key: str, args: tuple[str | int, ...], decode: Callable[[Any], T_co], *, repeatable: bool = False
-) -> RedisCall[T_co]:
-    source = script(name)
-    return RedisCall(pack("EVALSHA", source.sha, 1, key, *args), source.text, decode, repeatable, key)
-
-
 def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
     """Return the arguments about the scheme, which come last. A tag without a scheme has no such arguments."""
     return (scheme, *until) if scheme else ()
@@ -129,7 +119,7 @@ def draw(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[
     `window`: seconds that an elected caller has to load a segment before another one is elected. None: never elect this
     caller. `scheme`: id of the tag's scheme or "".
     """
-    return _call("next", key, (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
+    return evalsha("next", (key,), (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
 
 
 def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int) -> RedisCall[DrawnOnce]:
@@ -137,9 +127,8 @@ def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, 
 
     `seen`: draw only a number above this one. 0 means any number.
     """
-    source = script("once")
-    words = ("EVALSHA", source.sha, 2, key, kept, _election(window), scheme, max(1, round(ttl * 1000)), seen)
-    return RedisCall(pack(*words), source.text, _drawn_once, repeatable=True, key=key)
+    words = (_election(window), scheme, max(1, round(ttl * 1000)), seen)
+    return evalsha("once", (key, kept), words, _drawn_once, repeatable=True)
 
 
 class Draws:
@@ -163,7 +152,7 @@ class Draws:
 
 def lease(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Leased]:
     """`lease`: draw up to n numbers, as `draw` does, to issue them from the caller's memory."""
-    return _call("lease", key, (n, _election(window), *_scheme(scheme)), _leased, repeatable=True)
+    return evalsha("lease", (key,), (n, _election(window), *_scheme(scheme)), _leased, repeatable=True)
 
 
 def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> RedisCall[GivenBack]:
@@ -171,7 +160,7 @@ def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: i
 
     Stop using these numbers before you send this: afterwards any process can draw them.
     """
-    return _call("giveback", key, (used, high, reign, born, backs), _given_back)
+    return evalsha("giveback", (key,), (used, high, reign, born, backs), _given_back)
 
 
 def _election(window: float | None) -> int:
@@ -190,12 +179,12 @@ def open(
     `born`: a new random word. `store`: id of the store. `scheme`: id of the tag's scheme, or "". `until`: end of the
     tag's period in ms of the server's clock, for a hash that is prepared now. 0: not known yet. 2^63-1: no periods.
     """
-    return _call("open", key, (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
+    return evalsha("open", (key,), (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> RedisCall[Loaded]:
     """`load`: put the numbers low+1 .. high into the hash. The draw of `mark` requests the segment after this one."""
-    return _call("load", key, (low, high, mark, reign, born), _loaded)
+    return evalsha("load", (key,), (low, high, mark, reign, born), _loaded)
 
 
 def floor(
@@ -213,7 +202,7 @@ def floor(
     `scheme`: id of the tag's scheme from now on. "" removes the scheme, None does not change it. `until`: as in `open`.
     """
     words = () if scheme is None else (scheme or "-", until)
-    return _call("floor", key, (at, born, store, manner, *words), _floored)
+    return evalsha("floor", (key,), (at, born, store, manner, *words), _floored)
 
 
 def drawn(reply: Any) -> Drawn:
@@ -319,12 +308,9 @@ def read_hash(key: str) -> RedisCall[Hash]:
 
 def _hash(reply: Any) -> Hash:
     words = [None if word is None else word.decode(errors="replace") for word in reply]
-    numbers: list[int | None] = []
-    corrupt = None
-    for name, word in zip(NUMBERS, words, strict=False):
-        fine = word is None or _whole(word)
-        numbers.append(int(word) if word is not None and fine else None)
-        corrupt = corrupt or (None if fine else name)
+    numbers = [int(word) if word and _whole(word) else None for word in words[: len(NUMBERS)]]
+    checked = zip(NUMBERS, words, numbers, strict=False)
+    corrupt = next((name for name, word, number in checked if word is not None and number is None), None)
     cur, max, mark, next_cur, next_max, next_mark, *_ = numbers
     fence, born, store, scheme = words[len(NUMBERS) :]
     return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, scheme, corrupt)
