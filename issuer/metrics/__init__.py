@@ -5,9 +5,10 @@
     metrics = install(ids)
     content_type, body = metrics.exposition()
 
-`connect(metrics=True)` installs them too. Drawing a number does no extra work: issued numbers are computed from counter
-positions. The extra `metrics` is required; without it the import raises ConfigurationError. docs/reference/metrics.md
-lists all metrics; docs/operate/monitoring.md describes how several worker processes share them.
+`connect(metrics=True)` installs the metrics, too. They cost a draw no extra work: the count of issued numbers is
+computed from positions of counters. The extra `metrics` of the package is required; without it the import raises
+ConfigurationError. docs/reference/metrics.md lists all metrics; docs/operate/monitoring.md describes how several worker
+processes share them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The book of a registry: metrics of all issuers that share it. They are updated when they are read."""
+"""The metrics of all issuers that share a registry of prometheus_client, in a `Book`. Reading them updates them."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from issuer.metrics.reading import Lines, Readings, Served
 from issuer.reentry import inside
 from issuer.tally import Tally
 
-#: Default number of tags with a label of their own.
+#: By default, this many tags get a label of their own.
 TAGS: Final = 200
 
-#: Label of all other tags.
+#: Label for all tags that have no label of their own.
 OTHER: Final = "other"
 
-#: With several processes, each process writes its metrics to its file at least every so many seconds.
+#: If several processes share metrics, each process writes its metrics to a file at least every 5 seconds.
 EVERY: Final = 5.0
 
-#: Seconds that a fork waits for a thread that is counting. A busy machine may suspend the thread for some of them.
+#: How long a fork waits for a thread that is counting an event, in seconds. A busy machine may delay this thread.
 FORK_WITHIN: Final = 5.0
-#: Seconds between two checks of a thread that waits for a fork.
+#: Pause between two checks of a thread that waits until a fork is over, in seconds.
 GIVING_WAY: Final = 0.001
 
-#: Errors of prometheus_client for a file that is empty, truncated or damaged.
+#: Errors that prometheus_client raises for a metrics file that is empty, truncated or damaged.
 _BROKEN: Final = (struct.error, RuntimeError, ValueError, TypeError, AttributeError)
 
-#: Variable with the directory of the metrics files. prometheus_client reads it.
+#: Environment variable of prometheus_client with the directory of the metrics files.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 AnyIssuer = Issuer | AsyncIssuer
 
 
 class _Collector:
-    """A collector for prometheus_client, which returns the metrics that a function returns."""
+    """A collector of prometheus_client. It gets its metrics from the function `collect`."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self.collect = collect
@@ -70,9 +70,9 @@ class _Collector:
 
 
 def _of_all(folder: str) -> Iterable[Metric]:
-    """Return the metrics in the files of all processes, without the files that cannot be read.
+    """Return the metrics in the files of all processes. Files that cannot be read are left out.
 
-    A process leaves an empty or truncated file if it is killed while it creates the file, or if the disk is full.
+    If a process is killed while it creates its file, or if the disk is full, the file is empty or truncated.
     """
     files = [str(file) for file in Path(folder).glob("*.db")]
     found = _merged(files)
@@ -82,20 +82,20 @@ def _of_all(folder: str) -> Iterable[Metric]:
 def _sound(file: str) -> bool:
     if _merged([file]) is not None:
         return True
-    if not _runs(file):  # else the process is just creating the file
+    if not _runs(file):  # if the process runs, it is just creating the file
         _sparing.say(log.warning, file, "broken", "metrics: %s cannot be read, so its counts are missing", file)
     return False
 
 
 def _merged(files: list[str]) -> Iterable[Metric] | None:
-    """Return the metrics in the files. None if one of the files cannot be read."""
+    """Return the metrics in the files together. If one of the files cannot be read, return None."""
     with suppress(*_BROKEN):
         return list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]  # prometheus_client's
     return None
 
 
 class Source:
-    """An issuer in a book. The book does not keep the issuer alive."""
+    """An issuer as a source of metrics. It is a weak reference, so the issuer can still be garbage-collected."""
 
     def __init__(self, ids: AnyIssuer) -> None:
         self.ids = weakref.ref(ids)
@@ -103,7 +103,7 @@ class Source:
         self.lines = Lines()
 
     def read(self, book: Book, into: Readings) -> bool:
-        """Update the metrics of the issuer. Return False if it is closed, so that it can be dropped."""
+        """Update the metrics of the issuer. Return False if the issuer is closed, and this source can be dropped."""
         ids = self.ids()
         ended = ids is None or ids.closed
         lines: Any = () if ids is None else ids.engine.registry.combiners.values()
@@ -111,14 +111,14 @@ class Source:
         return not ended
 
     def knows(self, tag: str) -> bool:
-        """Return whether this process knows that the tag exists. Callers can send any name."""
+        """Return True if this process has seen that the tag exists. Callers can send names of tags that do not."""
         ids = self.ids()
         combiner = None if ids is None else ids.engine.registry.combiners.get(tag)
         return combiner is not None and (combiner.supply.state.record is not None or combiner.supply.state.seen > 0)
 
 
 class Book:
-    """The metrics of a registry, and the issuers that share it."""
+    """The metrics of one registry of prometheus_client, and the issuers that share them."""
 
     def __init__(self, registry: CollectorRegistry, most: int) -> None:
         self.most = most
@@ -131,8 +131,8 @@ class Book:
         _living.add(self)
 
     def _fresh_locks(self) -> None:
-        #: `exposing` is held during an exposition, so that no fork happens while prometheus_client holds its own lock.
-        #: `lock` is held while counting and reading.
+        #: `exposing` is locked during an exposition, so that no fork happens while prometheus_client has its own lock.
+        #: `lock` is locked while events are counted, and while metrics are updated.
         self.exposing, self.lock = threading.RLock(), threading.RLock()
 
     def _begin(self) -> None:
@@ -141,7 +141,7 @@ class Book:
         if several_processes():  # the metrics are in files, not in the registry
             self._families = Families(None)
             return
-        # The first collector of the registry has no metrics. It updates the others before they are read.
+        # This collector is registered first, and has no metrics of its own. It updates all others before they are read.
         self._first = _Collector(self._update)
         self._registry.register(self._first)
         try:
@@ -154,7 +154,7 @@ class Book:
     # ------------------------------------------------------------------ labels
 
     def label(self, tag: object, known: bool) -> str:  # noqa: FBT001 - callers name it or pass a clear value
-        """Return the label of a tag: its name, or `other`. Parts have the label of their tag."""
+        """Return the label of a tag: its name, or `other`. A shard or series has the label of its tag."""
         if not isinstance(tag, str):
             return OTHER
         name = tag.partition(PART)[0]
@@ -171,8 +171,8 @@ class Book:
     def observe(self, source: Source, event: Event) -> None:
         """Count an event of an issuer.
 
-        A finalizer can draw in the middle of a call of prometheus_client. Such a draw is not counted: it would wait
-        forever for a lock that its own thread holds.
+        A finalizer can run, and draw a number, in the middle of a call to prometheus_client. Events of such a draw are
+        not counted: this would wait for ever for a lock that the same thread already holds.
         """
         if inside("prometheus_client"):
             return
@@ -181,13 +181,13 @@ class Book:
             count(self._families, self.label(event.tag, source.knows(event.tag)), event)
 
     def raise_to(self, which: Definition, label: str, by: int) -> None:
-        """Raise a counter of a tag."""
+        """Raise a counter by a number. `label` is the label of the tag."""
         self._families.count(which, label, by=by)
 
     # ------------------------------------------------------------------ reading
 
     def read(self) -> None:
-        """Update counters and gauges. No server is queried."""
+        """Update all counters and gauges from the memory of this process. No server is queried."""
         with self.lock:
             self._read_at = monotonic()
             readings = Readings()
@@ -204,13 +204,13 @@ class Book:
         return ()
 
     def call_periodic(self, at_once: bool) -> None:  # noqa: FBT001 - Observers passes it by position
-        """Read the state of the tags: a rate needs two readings, and other processes may show these metrics."""
+        """Update the metrics every few seconds: a rate needs two readings, and other processes may show the metrics."""
         if at_once or monotonic() - self._read_at >= EVERY:
             self.read()
 
     def exposition(self) -> tuple[str, bytes]:
-        """Return content type and text; see Metrics."""
-        registry = self._registry  # its first collector updates the metrics
+        """Return the content type and the text; see Metrics."""
+        registry = self._registry  # its first collector, `_first`, updates the metrics
         if several_processes():
             self.read()
             registry = CollectorRegistry()
@@ -224,7 +224,7 @@ class Book:
     # ------------------------------------------------------------------ forks
 
     def after_fork(self) -> None:
-        """In a forked child, count from 0. The parent shows its own counts."""
+        """Start the counts of a forked child at 0. The counts until the fork belong to the parent."""
         self._fresh_locks()
         for each in self.sources:
             each.lines = Lines()
@@ -252,11 +252,11 @@ class Metrics:
         return self._book.exposition()
 
     def serve(self, tally: Tally) -> None:
-        """Also show the counts of a server."""
+        """Add the counts of a server, such as its HTTP requests, to the metrics."""
         self._book.served.append(Served(tally))
 
     def read(self) -> None:
-        """Update the metrics, for programs that export them in another way than `exposition`."""
+        """Update the metrics. Programs that do not use `exposition` to export them must call this first."""
         self._book.read()
 
 
@@ -315,7 +315,7 @@ def forget(process: int) -> None:
 def _forget_the_dead(folder: str) -> None:
     for file in Path(folder).glob("gauge_live*.db"):
         if not _runs(file.name):
-            with suppress(FileNotFoundError):  # another thread or process has removed it
+            with suppress(FileNotFoundError):  # another thread or process has removed the file
                 mark_process_dead(int(_process_of(file.name)), folder)  # type: ignore[no-untyped-call]  # prometheus_client's
 
 
@@ -324,13 +324,13 @@ def _process_of(file: str) -> str:
 
 
 def _runs(file: str) -> bool:
-    """Return whether the process that created the file runs. True if this is unknown."""
+    """Return True if the process that created the file is running, or if this is unknown."""
     try:
         os.kill(int(_process_of(file)), 0)
     except ProcessLookupError:
         return False
     except (ValueError, PermissionError, OverflowError):
-        pass  # not a process id, or a process of another user
+        pass  # the name has no process id, or the process belongs to another user
     return True
 
 
@@ -344,16 +344,16 @@ def _version() -> str:
 log = logging.getLogger("issuer.metrics")
 _sparing = Sparing()
 _lock = threading.Lock()
-#: Books by registry. Issuers can share a registry, and a program can have several. A book lives as long as its
-#: registry, or with several processes as long as its issuers.
+#: The book of each registry. Several issuers can share a registry, and a program can have several registries. A book
+#: lives as long as its registry. If several processes share metrics, it lives as long as its issuers.
 _books: weakref.WeakKeyDictionary[CollectorRegistry, weakref.ref[Book]] = weakref.WeakKeyDictionary()
 
 
 def _give_way() -> None:
-    """Wait while another thread is about to fork. Call this before taking a lock.
+    """Wait while another thread is about to fork. This must be called before a lock is taken.
 
-    Locks are not fair: beside three threads that counted without a pause, a fork waited for 0.8 s (measured). This
-    function uses no lock, because a child could inherit it locked.
+    Locks are not fair: while three threads counted events without a pause, a fork waited for 0.8 s (measured). This
+    function itself uses no lock, because a child could inherit a locked lock.
     """
     own, end = threading.get_ident(), monotonic() + FORK_WITHIN
     while _forking.get(os.getpid(), own) != own and monotonic() < end:
@@ -361,7 +361,7 @@ def _give_way() -> None:
 
 
 def _before() -> None:
-    """Take all locks before a fork, so that no other thread holds one. The child could never release it."""
+    """Take all locks before a fork. If another thread held one during the fork, the child could never release it."""
     _forking[os.getpid()] = threading.get_ident()
     locks = [lock for book in list(_living) for lock in (book.exposing, book.lock)]
     _releases.extend(lock.release for lock in locks if lock.acquire(timeout=FORK_WITHIN))
@@ -374,12 +374,12 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global _lock  # noqa: PLW0603 - a thread of the parent may hold the old lock
+    global _lock  # noqa: PLW0603 - another thread of the parent may hold the old lock
     _lock = threading.Lock()
     _releases.clear()
 
 
-#: Thread that is about to fork, by process id. The key keeps a child from using the entry of its parent.
+#: Id of the thread that is about to fork, by process id. Because of the process id, a child ignores its parent's entry.
 _forking: dict[int, int] = {}
 _releases: list[Callable[[], None]] = []
 _living: weakref.WeakSet[Book] = living(lambda each: each.after_fork())

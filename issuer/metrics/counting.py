@@ -1,4 +1,4 @@
-"""Counting of events: the metrics that each event raises."""
+"""Count events: which counters each event of an issuer raises."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _refused(families: Families, tag: str, event: events.Rejected) -> None:
     families.count(of.REFUSALS, tag, event.error.code if isinstance(event.error, IssuerError) else "failed")
 
 
-#: The counter function of each event.
+#: For each event, the function that counts it.
 COUNTS: dict[type[Event], Count] = {
     events.ElectionWon: _one(of.ELECTIONS),
     events.Reserved: _reserved,
@@ -65,12 +65,12 @@ COUNTS: dict[type[Event], Count] = {
 }
 
 
-#: Values of FenceTripped.cause.
+#: Possible values of `FenceTripped.cause`.
 _CAUSES = ("empty", "fenced")
 
 
 def begin(families: Families, tag: str) -> None:
-    """Show 0 for counters that alerts use. Prometheus sees no increase if the first value of a counter is 1."""
+    """Show the counters that alerts use with 0 first. If a counter's first value is 1, Prometheus sees no increase."""
     for which in (of.LATE, of.WAITS, of.LOST):
         families.count(which, tag, by=0)
     for cause in _CAUSES:
@@ -78,7 +78,7 @@ def begin(families: Families, tag: str) -> None:
 
 
 def count(families: Families, tag: str, event: Event) -> None:
-    """Count an event. Unknown events are ignored. `tag`: the label of the tag."""
+    """Count an event. Events that are not in COUNTS are ignored. `tag` is the label of the tag."""
     known = COUNTS.get(type(event))
     if known is not None:
         known(families, tag, event)

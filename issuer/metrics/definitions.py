@@ -1,14 +1,15 @@
-"""Definitions of all metrics: name, kind, labels, and how values of several processes are merged."""
+"""Definitions of all metrics: name, kind, description, labels, and how values of several processes are merged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: How gauges of several processes are merged: sum, maximum, or most recent value. Exited processes are not included.
+#: Ways to merge a gauge of several processes: sum, maximum or most recent value. Exited processes do not count.
 Joined = Literal["livesum", "livemax", "livemostrecent"]
 
-#: Buckets in seconds. A store near by answers in 1 to 5 ms. A call ends after `store_timeout`, by default 3 s.
+#: Buckets of the histogram, in seconds. A nearby store answers in 1 to 5 ms. A call ends after `store_timeout`, by
+#: default 3 s.
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 TAG: Final = ("tag",)
@@ -16,7 +17,7 @@ TAG: Final = ("tag",)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A metric. `name`: without the suffix `_total` of counters. `joined`: only for gauges."""
+    """Definition of a metric. The `name` of a counter has no suffix `_total`. Only gauges have `joined`."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -26,7 +27,7 @@ class Definition:
 
     @property
     def shown(self) -> str:
-        """The name in rules, dashboards and documents."""
+        """The name that Prometheus shows, for rules, dashboards and documents."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a registry: one object of prometheus_client for each definition."""
+"""The metrics as objects of prometheus_client, one for each definition."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Family = Counter | Gauge | Histogram
 
 
 def several_processes() -> bool:
-    """Return whether processes share their metrics through files. prometheus_client decides this at its import."""
+    """Return True if processes share metrics through files. prometheus_client decides this when it is imported."""
     return bool(getattr(values.ValueClass, "_multiprocess", False))
 
 
 class Families:
-    """One metric for each definition."""
+    """The metrics of a registry: one object of prometheus_client for each definition."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        """`registry`: the registry of the metrics. None, with several processes: they are not registered."""
+        """Create the metrics in a registry. If several processes share metrics, `registry` is None."""
         self._registry = registry
         self._made: dict[str, Family] = {}
-        #: Labels that each gauge has a value for.
+        #: For each gauge, the labels that have a value.
         self._shown: dict[str, set[tuple[str, ...]]] = {}
         try:
             for each in DEFINITIONS:
@@ -47,11 +47,11 @@ class Families:
         """Remove the metrics from the registry."""
         if self._registry is not None:
             for made in self._made.values():
-                with suppress(KeyError):  # other code has removed it
+                with suppress(KeyError):  # other code has already removed the metric
                     self._registry.unregister(made)
 
     def count(self, which: Definition, *labels: str, by: float = 1) -> None:
-        """Raise a counter. `by`: 0 or more. With 0 the counter appears with its value."""
+        """Raise a counter by `by`, 0 or more. If `by` is 0 and the counter is new, it is shown with the value 0."""
         cast("Counter", self._made[which.name]).labels(*labels).inc(by)
 
     def time(self, which: Definition, *labels: str, seconds: float) -> None:
@@ -59,7 +59,7 @@ class Families:
         cast("Histogram", self._made[which.name]).labels(*labels).observe(max(0.0, seconds))
 
     def show(self, which: Definition, found: Mapping[tuple[str, ...], float]) -> None:
-        """Set a gauge to the values `found`, by labels. All other labels of the gauge are removed."""
+        """Set a gauge to the values in `found`, by labels. Remove its values for all other labels."""
         gauge = cast("Gauge", self._made[which.name])
         for labels, value in found.items():
             (gauge.labels(*labels) if labels else gauge).set(value)
@@ -67,7 +67,7 @@ class Families:
         for labels in shown.difference(found):
             if not labels:
                 gauge.set(0)
-            elif several_processes():  # a label cannot be removed from a file
+            elif several_processes():  # a label cannot be removed from a metrics file
                 gauge.labels(*labels).set(nan if which.joined == "livemostrecent" else 0)
             else:
                 gauge.remove(*labels)

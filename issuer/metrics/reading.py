@@ -1,4 +1,4 @@
-"""Counts and gauges of a process, read from its memory without I/O: of its tags, and of its server."""
+"""Read the counts and gauges of a process, those of its tags and of its server. They are in memory: there is no I/O."""
 
 from __future__ import annotations
 
@@ -26,28 +26,30 @@ from issuer.tally import WITHIN, Tally
 #: The rate is measured over this many seconds.
 WINDOW = 60.0
 
-#: Shortest time in seconds between two measurements for a rate.
+#: Shortest time between two measurements for a rate, in seconds.
 APART = 1.0
 
-#: Age in seconds after which the last state of a Redis hash is not used. A sweep reads hashes in use every second.
+#: If the last known state of a Redis hash is older than this, in seconds, it is not used. The background work reads the
+#: hashes of tags in use every second.
 STALE = 60.0
 
-#: Values of the label `le`.
+#: Values of the label `le`: the upper bounds of the duration of HTTP requests.
 _WITHIN: Final = (*map(str, WITHIN), "+Inf")
 
-#: Tags that share a label are summed up. For these gauges, the lowest or the highest value is used.
+#: If several tags share a label, their gauges are summed up. Exceptions: for these gauges the lowest value is used, and
+#: for those in _HIGHEST the highest value.
 _LOWEST = {of.REMAINING.name, of.RUNWAY.name}
 _HIGHEST = {of.LIMIT.name}
 
 
 @dataclass(slots=True)
 class Readings:
-    """Current values of gauges by their labels."""
+    """Current values of gauges: by definition, then by labels."""
 
     values: dict[Definition, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
     def add(self, which: Definition, value: float, *labels: str) -> None:
-        """Add the value of a tag."""
+        """Merge a value into the gauge. Tags with the same label are summed up, or the lowest or highest is used."""
         found = self.values.setdefault(which, {})
         if labels not in found:
             found[labels] = value
@@ -60,33 +62,33 @@ class Readings:
 
 
 class Gauged:
-    """A tag with its combiner, its counts so far, and its rate."""
+    """The metrics of one tag: the counts that were already reported, and measurements for its rate."""
 
     def __init__(self, combiner: AnyCombiner) -> None:
         self.combiner = combiner
         self._issued = 0
         self._draws = 0
-        #: Measurements for the rate, the oldest first: monotonic time, and the highest number.
+        #: Measurements for the rate, the oldest first: time of `monotonic`, and highest issued counter value then.
         self._positions: deque[tuple[float, int]] = deque()
         self._direct = False
 
     @property
     def known(self) -> bool:
-        """Whether this process knows that the tag exists. Only names of existing tags become labels."""
+        """True if this process has seen that the tag exists. Only names of existing tags become labels."""
         state = self.combiner.supply.state
         return state.record is not None or state.seen > 0
 
     def counted(self) -> tuple[int, int]:
-        """Return the number of issued numbers and of draws since the last call."""
+        """Return how many numbers were issued since the last call of this method, and in how many draws."""
         state = self.combiner.supply.state
         draws, issued = state.alone + state.draws, state.issued
-        # The count can be lower for a moment while a buffer is dropped.
+        # While the buffer of a process is being discarded, the count can be too low for a moment.
         more = max(0, issued - self._issued), draws - self._draws
         self._issued, self._draws = max(issued, self._issued), draws
         return more
 
     def read(self, into: Readings, label: str, *, redis: bool) -> None:
-        """Read the gauges. `redis`: whether the issuer uses Redis."""
+        """Add the tag's gauges to `into`. `redis` is True if the issuer uses Redis."""
         combiner = self.combiner
         supply, state = combiner.supply, combiner.supply.state
         into.add(of.WAITING, combiner.waiting, label)
@@ -115,7 +117,7 @@ class Gauged:
             into.add(of.RUNWAY, inf if not rate else arithmetic.runway(remaining, rate) or 0.0, label)
 
     def _remaining(self) -> int | None:
-        """Return the number of numbers left in Redis by the last state that was read. None if it is too old."""
+        """Return how many numbers are left in Redis, by the state that was read last. None if this state is too old."""
         state = self.combiner.supply.state
         hash = state.hash
         if hash is None or hash.corrupt or monotonic() - state.looked_at > STALE:
@@ -123,7 +125,7 @@ class Gauged:
         return max(0, (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0))
 
     def _rate(self, *, direct: bool) -> float | None:
-        """Return the issued numbers per second: of all processes, or in direct mode of this process."""
+        """Return the numbers issued per second by all processes. In direct mode, count only this process."""
         state = self.combiner.supply.state
         now, positions = monotonic(), self._positions
         looked = 0 if state.hash is None else state.hash.cur or 0
@@ -142,29 +144,29 @@ class Gauged:
 
     @property
     def in_use(self) -> bool:
-        """Whether the tag is in use or kept. An idle tag does not notice when Redis or the store answers again."""
+        """True if the tag is in use, or a keeper keeps it. An idle tag cannot notice that an outage has ended."""
         supply = self.combiner.supply
         return supply.kept or supply.used_at > monotonic() - IDLE_AFTER
 
 
 def _another(before: int, at: int, *, direct: bool) -> bool:
-    """Return whether the position went back, or moved to another period."""
+    """Return True if the counter went back from `before` to `at`, or if `at` is in another period."""
     return at < before or (not direct and at >> PERIOD_BITS != before >> PERIOD_BITS)
 
 
 def redis_silent(supply: Supply) -> bool:
-    """Return whether Redis does not answer for the tag, by its last draws and sweeps."""
+    """Return True if Redis has not answered the tag's last draws or its last background work."""
     shortage = supply.shortage
     return bool(shortage.redis_trouble) and supply.state.looked_at <= shortage.redis_silent_since
 
 
 def store_silent(supply: Supply) -> bool:
-    """Return whether the store does not answer for the tag."""
+    """Return True if the store has not answered the tag's last reservation."""
     return isinstance(supply.refill.segments.flights.trouble, StoreUnavailable)
 
 
 class Lines:
-    """The tags of an issuer. A tag that the issuer has dropped is counted once more."""
+    """The metrics of all tags of an issuer. If the issuer has dropped a tag, its last counts are added once more."""
 
     def __init__(self) -> None:
         self._gauged: dict[AnyCombiner, Gauged] = {}
@@ -182,10 +184,10 @@ class Lines:
 
         Args:
             lines: Combiners of the issuer.
-            into: Receives the gauges. None for a closed issuer.
-            label: Returns the label of a tag. Its second argument is True if the tag is known.
-            count: Raises a counter.
-            redis: Whether the issuer uses Redis.
+            into: Object that receives the gauges. None if the issuer is closed.
+            label: Function that returns the label of a tag. Its second argument is True if the tag exists.
+            count: Function that raises a counter.
+            redis: True if the issuer uses Redis.
         """
         now = list(lines)
         self._gauged = {
@@ -213,14 +215,14 @@ class Lines:
 
 
 class Served:
-    """The counts of a server, and the part that the metrics have already."""
+    """The counts of a server, and their values at the last update of the metrics."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
         self._counted: dict[tuple[Definition, tuple[str, ...]], float] = {}
 
     def read(self, families: Families, into: Readings) -> None:
-        """Raise the counters by the difference to the last call, and read the gauges."""
+        """Raise the counters by the increase since the last call, and add the gauges to `into`."""
         totals: dict[tuple[Definition, tuple[str, ...]], float] = {}
         for which, labels, value in self._values():
             totals[which, labels] = totals.get((which, labels), 0) + value

@@ -1,1 +1,1 @@
-"""The public calls as steps, for both drivers."""
+"""The public calls as steps: generators that yield the requests to Redis and to the store. Both drivers run them."""

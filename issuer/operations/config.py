@@ -1,4 +1,4 @@
-"""Configuration of an issuer, for both drivers."""
+"""Configuration of an issuer, for the blocking and the asyncio interface."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from issuer.strategies.contract import Context, Instance
 from issuer_persistence.contract import Store
 from issuer_persistence.records import Tag
 
-#: How long a `close` or an exit may take to return unused numbers, in seconds.
+#: Time limit for returning unused numbers in `close` or at the exit of the process, in seconds.
 CLOSING = 3.0
 
-#: How many numbers a stream of a trend tag draws ahead, if neither the tag nor `connect` sets it.
+#: How many numbers a stream of a trend tag draws in advance, if neither the tag nor `connect` has a setting for it.
 STREAM_LEASE = 1000
 
 #: Maximum number of cached schemes.
@@ -36,9 +36,14 @@ SCHEMES_MOST = 10_000
 class IssuerConfig:
     """Configuration of an issuer: the settings, and the other arguments of `connect`.
 
-    `redis`: name in messages; None: no Redis. `own_store`: a store to close with the issuer. `plugins`: as given.
-    `rejections`: handler that is called if no number can be issued. `instance`: identity of this process. `alarm`:
-    called with errors that an operator must handle. `events`: the observers; the first one is the log.
+    Attributes:
+        redis: Name of Redis in messages. None if there is no Redis.
+        own_store: True if the issuer must close the store when it is closed.
+        plugins: Plugins as the caller gave them.
+        rejections: Calls the caller's handler if no number can be issued.
+        instance: Identity of this process, for strategies.
+        alarm: Function that is called with errors that an operator must handle.
+        events: Observers of events. The first one writes the log.
     """
 
     settings: Settings
@@ -54,11 +59,11 @@ class IssuerConfig:
     _identity: Identity = field(default_factory=Identity)
 
     def scheme(self, tag: Tag) -> Scheme | None:
-        """Return the scheme that converts the tag's counter. None if users see the counter."""
+        """Return the scheme that turns the tag's counter into numbers. None if the numbers are counter values."""
         return self.texts(tag) if tag.scheme_id else None
 
     def texts(self, tag: Tag) -> Scheme:
-        """Return a scheme that also makes texts, for any tag. Raises ConfigurationError."""
+        """Return a scheme for any tag, also a tag without a scheme, to make texts. May raise ConfigurationError."""
         known = tag.tag, tag.version
         scheme = self._schemes.get(known)
         if scheme is None:
@@ -68,14 +73,14 @@ class IssuerConfig:
         return scheme
 
     def reader(self, tag: Tag) -> Scheme:
-        """Return the scheme that decodes values, with the keys that this process has. Raises ConfigurationError."""
+        """Return the scheme to decode values. If a secret key is missing, it only decodes values of the other keys."""
         try:
             return self.texts(tag)
         except SchemeError:
             return Scheme(tag, self.settings.keys, reading=True)
 
     def context(self, tag: Tag, runtime: Runtime, run: Callable[[Steps[Any], Deadline], Any]) -> Context:
-        """Return the context of the tag's strategy. `run`: see Context."""
+        """Return the context for the strategy of a tag. `run` is explained in `Context`."""
         return Context(
             tag=tag.tag,
             options=tag.scheme.get("options", {}),
@@ -91,15 +96,15 @@ class IssuerConfig:
         )
 
     def key(self, tag: str) -> str:
-        """Return the key of the tag's hash."""
+        """Return the key of the tag's hash in Redis."""
         return redis_key(self.settings.prefix, tag)
 
     def hash_key(self, tag: str) -> str | None:
-        """Return the key of the tag's hash. None if there is no Redis."""
+        """Return the key of the tag's hash in Redis, or None if there is no Redis."""
         return None if self.redis is None else redis_key(self.settings.prefix, tag)
 
     def described(self, kind: str) -> str:
-        """Return the `repr` of an issuer of that kind."""
+        """Return the `repr` of an issuer. `kind` is the name of its class."""
         return f"<{kind} redis={self.redis!r} store={self.store.url!r} prefix={self.settings.prefix!r}>"
 
     def runtime(
@@ -110,9 +115,13 @@ class IssuerConfig:
         *,
         scheduler: object,
     ) -> Runtime:
-        """Return what all tags share, see Runtime. `background` receives the duration in seconds, and the job.
+        """Return the objects that all tags of the issuer share, see `Runtime`.
 
-        `scheduler`: the scheduler, or None.
+        Args:
+            flight: See `Runtime`.
+            background: Runs a job in the background. Its arguments are the job's time limit in seconds, and the job.
+            attend: See `Runtime`.
+            scheduler: Thread that loads segments in the background, or None.
         """
         return Runtime(
             settings=self.settings,

@@ -1,7 +1,8 @@
-"""Issues numbers that need more than a plain draw, as steps for both drivers.
+"""Issue numbers that need more than a plain draw, as steps, which both drivers run.
 
-Each shard and each restart key has its own tag, such as `orders#17`. A caller's key has one number. A strategy has no
-counter. A format turns the number into a text.
+Each shard and each restart key has a tag of its own, such as `orders#17`, which is called a part. If a caller passes a
+`key`, each call with this key returns the same number. A strategy computes numbers without a counter. A format turns
+the number into a text.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ from issuer_persistence.records import Tag, now_ms
 
 log = logging.getLogger("issuer")
 
-#: How long a count of a tag's series is cached, in seconds.
+#: How long the number of a tag's series is cached, in seconds. To count them takes a request to the store.
 SERIES_COUNTED_FOR = 1.0
 
 
 @contextmanager
 def _named(tag: str) -> Iterator[None]:
-    """Add the tag to errors of functions that do not know it."""
+    """Set the tag of errors that the block raises without a tag."""
     try:
         yield
     except IssuerError as error:
@@ -66,7 +67,7 @@ def _named(tag: str) -> Iterator[None]:
 
 
 def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
-    """Return the call for plugins. ConfigurationError if a plugin changes numbers, but they must stay `as_drawn`."""
+    """Describe a call to the plugins. If a plugin changes numbers, but they must stay as drawn, raise an error."""
     tag, strategy = record.tag, scheme_record.strategy(record.scheme)
     if as_drawn and chain.changes(strategy):
         problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
@@ -79,10 +80,12 @@ L = TypeVar("L", bound=AnyCombiner)
 
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
-    """A caller's options for its number, see Issuer.next.
+    """Options of one call for a number, see Issuer.next.
 
-    `owner`: name of the token that the key belongs to, "" for none. `again`: called if the key had its number before.
-    `series_most`: maximum number of series of the tag; None: no limit.
+    Attributes:
+        owner: Name of the token that the `key` belongs to, or "".
+        again: Function that is called if the `key` already has a number.
+        series_most: Maximum number of series of the tag. None means no limit.
     """
 
     key: str | None = None
@@ -99,7 +102,7 @@ PLAIN = DrawOptions()
 
 @dataclass(frozen=True, slots=True)
 class _Part(Generic[L]):
-    """The source of a number: the combiner of the tag or of its part, and the tag's record."""
+    """The source of a number: the combiner of a tag, or of its shard or series, and the record of the tag itself."""
 
     combiner: L
     record: Tag
@@ -108,7 +111,7 @@ class _Part(Generic[L]):
 
 
 class Issuing(Generic[L]):
-    """Issues numbers of all tags of an issuer, for both drivers."""
+    """Issues the numbers of all tags of an issuer. Both drivers, blocking and asyncio, use this class."""
 
     def __init__(
         self,
@@ -121,13 +124,13 @@ class Issuing(Generic[L]):
         self._runtime = runtime
         self._combiner = registry.combiner
         self._lock = CallLock()
-        #: For each tag, when its series were counted, and their number, including new ones since.
+        #: For each tag, the time at which its series were counted, and their number, with those created since.
         self._series: dict[str, tuple[float, int]] = {}
 
     def failed(self, tag: str, error: IssuerError) -> None:
-        """Report that no number can be issued: drop the combiner of an unknown tag, and call the rejected handler.
+        """Handle a failed call: forget an unknown tag, and call the caller's handler for rejected calls.
 
-        The handler is not called if this issuer was closed.
+        If this issuer is closed, the handler is not called.
         """
         self._registry.forget_if_unknown(tag)
         if not self._registry.closed:
@@ -136,16 +139,16 @@ class Issuing(Generic[L]):
     # ------------------------------------------------------------------ steps
 
     def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
-        """Issue one number. `text`: the caller needs its text, so the number must fit the format."""
+        """Issue one number. If `text` is True, the caller needs its text, so the number must fit the format."""
         while True:
-            part = yield from self._part(tag, how)  # again for each attempt: a deleted tag's combiner issues nothing
+            part = yield from self._part(tag, how)  # in each attempt: the combiner of a deleted tag issues nothing
             try:
                 counter = yield from self._counter(part, how, deadline)
                 scheme = self._config.texts(part.combiner.supply.state.record or part.record)
                 try:
                     return self._issued(part, scheme, counter, text=text)
                 except FormatOverflow:
-                    # Read the format again, as each retry would consume another number.
+                    # The format may have been changed: read it again. A retry would use up another number.
                     record = yield from self._combiner(tag).supply.origin.read()
                     return self._issued(replace(part, record=record), scheme, counter, text=text)
             except UnknownTag:
@@ -159,7 +162,7 @@ class Issuing(Generic[L]):
                     return Issued(tag, value, whole.text_of(value, today=today) if text else "")
 
     def peek(self, tag: str, how: DrawOptions) -> Steps[Issued]:
-        """Return the next number, if no other caller draws first; see Issuer.peek."""
+        """Return the number that the next draw will issue, unless another caller draws first; see Issuer.peek."""
         part = yield from self._part(tag, how, make=False)
         supply = part.combiner.supply
         try:
@@ -179,10 +182,14 @@ class Issuing(Generic[L]):
         return self._issued(part, self._config.texts(supply.state.record or part.record), counter, text=True)
 
     def last(self, tag: str) -> Steps[int | None]:
-        """Return the highest number issued, as far as Redis knows. None if there is none.
+        """Return the highest number issued according to Redis, or None if there is none.
 
-        Numbers in the memory of a process count as issued. Without Redis: the highest number that this process has
-        issued, or else the highest reserved number. Raises UnknownTag; InvalidArgument for a tag without a counter.
+        Numbers that a process has drawn in advance count as issued. Without Redis, the result is the highest number
+        that this process has issued, or else the highest reserved number.
+
+        Raises:
+            UnknownTag: The tag does not exist.
+            InvalidArgument: The tag has no counter.
         """
         record = yield from self.record(check_found(tag), make=False)
         if not scheme_record.countable(record.scheme):
@@ -204,7 +211,7 @@ class Issuing(Generic[L]):
         return state.value(counter) if counter else None
 
     def exists(self, tag: str) -> Steps[bool]:
-        """Whether the tag exists. A deletion by another process may be noticed a minute later."""
+        """Return True if the tag exists. A deletion by another process can be noticed up to a minute later."""
         combiner = self._registry.combiners.get(check_found(tag))
         if combiner is not None and combiner.supply.state.record and combiner.supply.state.ended is None:
             return True
@@ -220,7 +227,7 @@ class Issuing(Generic[L]):
             raise NotDecodable(f"{brief(shown)} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
         try:
             record = yield from self.record(tag, make=False)
-        except SchemeError:  # a key is missing: nothing can be drawn, but values of the other keys can be decoded
+        except SchemeError:  # a secret key is missing: values of the other keys can still be decoded
             record = yield from read_record(tag)
         with _named(tag):
             scheme = self._config.reader(record)
@@ -243,10 +250,10 @@ class Issuing(Generic[L]):
         return told
 
     def founded(self, record: Tag, deadline: Deadline) -> Steps[None]:
-        """Inform the tag's strategy that the tag is new and never existed before."""
+        """Tell the strategy of a new tag that the tag never existed before, so that it can prepare the tag."""
         try:
             yield from self._serving(self._combiner(record.tag), record).found(deadline)
-        except ConfigurationError as error:  # other processes may have the settings for it
+        except ConfigurationError as error:  # no reason to fail: other processes may have the right settings
             log.warning("tag %r was created, but this process cannot issue its numbers: %s", record.tag, error)
         except IssuerError as error:
             log.debug("tag %r: the strategy could not prepare the new tag: %s", record.tag, error)
@@ -262,22 +269,22 @@ class Issuing(Generic[L]):
                     log.warning("tag %r was deleted, but its strategy could not be closed: %s", name, error)
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
-        """Return the machine numbers of the tag that were ever used, see Issuer.machines."""
+        """Return all machine numbers that were ever used for the tag, see Issuer.machines."""
         return (yield from aside.look((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
-        """Set aside machine numbers that were used with future timestamps, see Issuer.set_aside."""
+        """Exclude machine numbers that were used with future timestamps from further use, see Issuer.set_aside."""
         return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
-        """Return n numbers of a strategy that has no counter."""
+        """Return n numbers of a strategy, which computes numbers without the tag's counter."""
         record = combiner.supply.state.record or (yield from combiner.supply.origin.read())
         return (yield from self._serving(combiner, record).take(n, deadline))
 
     # ------------------------------------------------------------------ inside
 
     def record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
-        """Return the tag's record. `make`: whether a tag that does not exist is created, as at its first use."""
+        """Return the tag's record. If `make` is True, a tag that never existed may be created, as at its first use."""
         supply = self._combiner(tag).supply
         try:
             return supply.state.record or (yield from supply.origin.read(make=make))
@@ -286,7 +293,7 @@ class Issuing(Generic[L]):
             raise
 
     def _part(self, tag: str, how: DrawOptions, *, make: bool = True) -> Steps[_Part[L]]:
-        """Return the combiner for the number. Raises InvalidArgument if a key is missing or not allowed."""
+        """Return the source for a number: the tag, a shard or a series. Check that the right keys are given."""
         record = yield from self.record(tag, make=make)
         shards = record.scheme.get("shards")
         for setting, name in scheme_record.PARTS.items():
@@ -311,7 +318,7 @@ class Issuing(Generic[L]):
                 value=how.key,
             )
         if part.restart_key is not None or part.shard is not None:
-            # A part is not created at its first use like other tags, as it must belong to the parent tag.
+            # Other tags can be created at their first use, but a part must be created with its parent's settings.
             record = supply.state.record or (yield from supply.origin.read(make=False))
             if not parts.is_part(record, part.record.tag):
                 raise parts.not_a_part(record, part.record.tag)
@@ -324,7 +331,7 @@ class Issuing(Generic[L]):
         return (yield from supply.obtain(1, deadline))[0]
 
     def _make(self, part: _Part[L], series_most: int | None) -> Steps[None]:
-        """Create the part of a new restart key. If it was deleted before, it starts above its old numbers."""
+        """Create the tag for a new restart key. If this tag was deleted before, it continues after its old numbers."""
         record = yield from read_record(part.record.tag)
         if series_most is not None and part.restart_key is not None:
             yield from self._check_series(record, series_most)
@@ -340,7 +347,10 @@ class Issuing(Generic[L]):
             return
 
     def _check_series(self, record: Tag, most: int) -> Steps[None]:
-        """Raise InvalidArgument if the tag has the maximum number of series. Counting lists all tags: once a second."""
+        """If the tag already has the maximum number of series, raise InvalidArgument.
+
+        To count the series, all tags are listed. So this is done at most once a second.
+        """
         counted = self._series.get(record.tag)
         if counted is None or monotonic() - counted[0] >= SERIES_COUNTED_FOR:
             counted = monotonic(), len((yield from parts.of(record)))
@@ -357,7 +367,7 @@ class Issuing(Generic[L]):
                     context = self._config.context(record, self._runtime, combiner.run_in_thread)
                     combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)
         if combiner.supply.state.ended is not None:
-            # Checked last: `close` and `delete` may run at the same time, and end only combiners that exist.
+            # Check this last: a `close` or `delete` at the same time may have missed the new strategy runner.
             combiner.serving.end()
             raise renewed(combiner.supply.state.ended)
         return combiner.serving

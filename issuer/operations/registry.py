@@ -1,4 +1,4 @@
-"""The tags that an issuer has used, and their published numbers."""
+"""The tags that an issuer has used: one combiner for each. A combiner groups concurrent draws of a tag."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from issuer_persistence.records import Tag
 
 
 class AnyCombiner(Protocol):
-    """Interface of both drivers' combiners. Calls return the result, or an awaitable for it."""
+    """Interface of the combiners of both drivers. Their methods return a result, or for asyncio an awaitable."""
 
     tag: str
     supply: Supply
@@ -28,48 +28,48 @@ class AnyCombiner(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many callers wait now."""
+        """Number of callers that wait for a number now."""
 
     def draw(self, n: int, deadline: Deadline) -> Any:
-        """Draw up to n numbers, at least one, as a range, waiting until the deadline."""
+        """Draw at least one number, and at most n, as a range. If necessary, wait until the deadline."""
 
     def run(self, steps: Steps[Any], deadline: Deadline) -> Any:
-        """Run the protocol's steps to their end."""
+        """Run steps, which yield requests to Redis and the store, and return their result."""
 
     def run_in_thread(self, steps: Steps[Any], deadline: Deadline) -> Any:
-        """Run steps for a caller in a thread, which is blocked in both drivers."""
+        """Run steps, and block the calling thread until they are done, with the asyncio driver, too."""
 
 
 L = TypeVar("L", bound=AnyCombiner)
 
 log = logging.getLogger("issuer")
 
-#: A tag that was not used for this many seconds is not swept.
+#: A tag that was not used for this many seconds gets no more background work.
 IDLE_AFTER = 900.0
 
-#: How long a fork waits for a thread that takes a number, in seconds. It may be the thread that forks, in a signal
-#: handler.
+#: How long a fork waits for a thread that is taking a number, in seconds. The limit is needed because a signal handler
+#: can fork in this very thread.
 SHUT_WITHIN = 0.1
 
 
 class TagRegistry(Generic[L]):
-    """One combiner per tag, created at its first use."""
+    """The combiners of an issuer, one per tag. Each is created at the first use of its tag."""
 
     def __init__(self, make: Callable[[str], L], fast_path: FastPath) -> None:
-        """`fast_path`: where the numbers of the tags are published."""
+        """`make` creates the combiner of a tag. `fast_path` holds the numbers that `next` can take without a lock."""
         self._make = make
         self._fast_path = fast_path
         self._lock = CallLock()
         self._sparing = Sparing()
-        #: The error that prevents this process from sweeping a tag, as last logged. It needs a change of settings.
+        #: For each tag, the last logged error of its background work that only a change of the settings can solve.
         self._unable: dict[str, str] = {}
-        #: Dropped combiners with a strategy that must still release its resources.
+        #: Removed combiners of strategies that must still release resources, such as machine numbers.
         self._leaving: list[L] = []
         self.combiners: dict[str, L] = {}
         self.closed = False
 
     def combiner(self, tag: str) -> L:
-        """Return the tag's combiner. Raises InvalidArgument, or IssuerError if this issuer is closed."""
+        """Return the tag's combiner. Raise InvalidArgument for an invalid name, IssuerError if the issuer is closed."""
         try:
             return self.combiners[tag]
         except (KeyError, TypeError):
@@ -83,26 +83,26 @@ class TagRegistry(Generic[L]):
             return combiner
 
     def forget_if_unknown(self, tag: object) -> None:
-        """Drop the combiner of a tag that does not exist or was never seen, as clients may invent names.
+        """Remove the combiner of a tag if it is not known that the tag exists. Clients can invent any number of names.
 
-        It is kept while other callers use it. After an outage they would get numbers at the same time as callers with a
-        new combiner, and not in order (seen: 682, then 651). A strategy issues nothing more, and the next sweep
-        releases it.
+        While other callers use the combiner, it is kept. Otherwise, after an outage, they and the callers of a new
+        combiner would get numbers at the same time, out of order (seen: 682, then 651). If the tag has a strategy, it
+        issues no more numbers, and the next background work releases its resources.
         """
         combiner = self.combiners.get(tag) if isinstance(tag, str) else None
         if combiner is not None and combiner.supply.disposable:
             self._remove(combiner)
 
     def drop(self, tag: str) -> L | None:
-        """Drop the combiner of a deleted tag and return it. It issues no more numbers."""
+        """Remove the combiner of a deleted tag, and return it. It issues no more numbers."""
         combiner = self.combiners.get(tag)
         if combiner is not None:
             self._end(combiner, UnknownTag(tag))
         return combiner
 
     def _end(self, combiner: L, why: IssuerError) -> None:
-        """Drop a combiner. It issues no more numbers, and its waiting callers get the error."""
-        combiner.supply.origin.retire(why)  # first, as it can publish draws until then
+        """Remove a combiner. It issues no more numbers. Its waiting callers get the error `why`."""
+        combiner.supply.origin.retire(why)  # must be first: until then the combiner can publish numbers
         self._remove(combiner)
 
     def _remove(self, combiner: L) -> None:
@@ -115,15 +115,15 @@ class TagRegistry(Generic[L]):
                     self._leaving.append(combiner)
 
     def publish(self, combiner: L, numbers: Iterator[int]) -> None:
-        """Publish these numbers for `next`, unless the combiner was dropped meanwhile."""
+        """Publish numbers: let `next` take them without a lock. If the combiner was removed meanwhile, do nothing."""
         with self._lock.thread, self._lock.call():
             if self.combiners.get(combiner.tag) is combiner and not under_way():
                 self._fast_path.publish(combiner.tag, numbers)
 
     def unpublish(self) -> None:
-        """Unpublish all numbers until a caller draws again.
+        """Stop publishing numbers: `next` can no longer take them without a lock, until a caller draws again.
 
-        Called before a fork that Python does not see, so that the child finds no published numbers.
+        It is called before a fork in C code, in which Python's hooks do not run. So the child finds no such numbers.
         """
         self._fast_path.unpublish_all()
         for combiner in list(self.combiners.values()):
@@ -131,19 +131,19 @@ class TagRegistry(Generic[L]):
                 combiner.supply.state.buffer.unpublish(SHUT_WITHIN)
 
     def discard(self) -> None:
-        """Discard all published numbers in a forked child, also those about to be published."""
+        """Discard all numbers in memory in a forked child. The parent issues them."""
         self._fast_path.discard()
         for combiner in list(self.combiners.values()):
             if combiner.supply.state.buffer is not None:
                 combiner.supply.state.buffer.discard()
 
     def settle(self) -> None:
-        """Publish the numbers of all tags again."""
+        """Publish the numbers of all tags again, after `unpublish`."""
         for combiner in list(self.combiners.values()):
             combiner.supply.origin.publish()
 
     def keep(self, records: Sequence[Tag]) -> None:
-        """Sweep these tags from now on, even if unused, and no others that were kept before."""
+        """Do background work for these tags from now on, even if nobody uses them. Replace the tags kept before."""
         names = {record.tag for record in records}
         self._unable = {tag: why for tag, why in self._unable.items() if tag in names}
         for combiner in list(self.combiners.values()):
@@ -153,13 +153,13 @@ class TagRegistry(Generic[L]):
             try:
                 combiner.supply.origin.use(record)
                 combiner.supply.kept = True
-            except ConfigurationError as error:  # e.g. a key is missing, which does not concern the other tags
+            except ConfigurationError as error:  # for example, the secret key of this tag is missing
                 self.troubled(combiner, error)
             else:
                 self._unable.pop(record.tag, None)
 
     def in_use(self) -> list[L]:
-        """Return the combiners that must be swept."""
+        """Return the combiners that need background work: those of tags in use or kept, and of running strategies."""
         for combiner in list(self.combiners.values()):
             combiner.supply.notice_use()
         since = Deadline(-IDLE_AFTER).at
@@ -176,9 +176,10 @@ class TagRegistry(Generic[L]):
             return used + self._leaving
 
     def _forget_parts(self, since: float) -> None:
-        """Drop the combiners of parts that were not used since then and hold no numbers.
+        """Remove the combiners of parts that were not used after the time `since` and have no numbers in memory.
 
-        There may be a part for each customer, at 5 KB each. A caller that still has such a combiner can draw with it.
+        This saves memory: a tag may have one part per customer, and each takes 5 KB. A caller that is still using such
+        a combiner can draw with it.
         """
         for combiner in list(self.combiners.values()):
             supply = combiner.supply
@@ -192,16 +193,16 @@ class TagRegistry(Generic[L]):
                 self._remove(combiner)
 
     def troubled(self, combiner: L, error: Exception) -> None:
-        """Log that a sweep could not handle a tag.
+        """Log an error of the background work for a tag.
 
-        An error of the settings is logged once, any other error once a minute, as sweeps run every second.
+        The background work runs every second. So an error of the settings is logged once, other errors once a minute.
         """
         if self.closed:
             return
         if isinstance(error, UnknownTag):
             self.forget_if_unknown(combiner.tag)
         if isinstance(error, ForeignHash):
-            self._end(combiner, error)  # the next caller gets a new combiner, which checks the hash first
+            self._end(combiner, error)  # the next caller gets a new combiner, which first checks the hash in Redis
         if isinstance(error, Unavailable):
             log.debug("tag %r: background work failed: %s", combiner.tag, error)
             return
@@ -215,7 +216,7 @@ class TagRegistry(Generic[L]):
         )
 
     def close(self) -> list[L] | None:
-        """Create no more combiners. Returns the existing ones, None if it was closed before."""
+        """Close the registry: it creates no more combiners. Return the existing ones, or None at the second call."""
         with self._lock.thread, self._lock.call():
             if self.closed:
                 return None

@@ -1,4 +1,4 @@
-"""The settings of a tag as callers pass them: definitions, and conversion to the values for stores."""
+"""The settings of a tag as arguments of calls: their definitions, and their conversion to values for the store."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ from issuer_persistence.scheme_json import PLAIN
 
 @dataclass(frozen=True, slots=True)
 class TagOption:
-    """The definition of a setting of a tag or of its scheme, for the command line, HTTP and their pages.
+    """Definition of a setting of a tag or its scheme. The command line, HTTP and their pages in the docs use it.
 
-    `kind`: "whole" (an integer), "number" (a number of the tag), "text", "flag" or "word"; any other one is special to
-    this setting. `help`: in Markdown, without the period at its end. `changed`: the help for a tag that exists, if it
-    differs. `section`: heading in the help. `lowest`, `highest`: the range. `words`: the allowed words.
+    Attributes:
+        kind: "whole" (an integer), "number" (a number of the tag), "text", "flag" or "word". Any other kind is a
+            special one of this setting.
+        help: Description in Markdown, without a period at the end.
+        changed: Description for changes of an existing tag. "" if it is the same as `help`.
+        section: Heading in the help of the command line.
+        lowest: Lowest allowed number, or None.
+        highest: Highest allowed number, or None.
+        words: Allowed words.
     """
 
     kind: str
@@ -41,7 +47,7 @@ class TagOption:
 
 
 def _stored(kind: str, name: str, help: str, changed: str = "") -> TagOption:
-    """Return the definition of a setting that the stores check."""
+    """Return the definition of a setting that is stored unchanged. Its range and words are those of the store."""
     lowest, highest = SETTINGS[name].range or (None, None)
     return TagOption(kind, help, changed, lowest=lowest, highest=highest, words=SETTINGS[name].words)
 
@@ -50,7 +56,7 @@ _TEXTS, _HIDING, _SHARING, _OTHERS = (
     "Texts and periods", "Scrambled numbers", "Sites and shards", "Strategies"
 )  # fmt: skip
 
-#: The definitions by name, in the order of the documentation. FIXED are those that cannot be changed later.
+#: Definitions of all settings, by name, in the order of the documentation.
 TAG_OPTIONS: Mapping[str, TagOption] = {
     "start": TagOption("number",
         "First number. Later it can only be raised, and the numbers below it are skipped. Default: 1",
@@ -101,15 +107,15 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "options": TagOption("options", "Options of the strategy by name, such as epoch=2026-01-01", section=_OTHERS),
 }  # fmt: skip
 
-#: Settings that need no conversion: whole numbers and texts.
+#: Settings that are stored without conversion: whole numbers and texts.
 _AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
 
 
 @dataclass(frozen=True, slots=True)
 class TagOptions:
-    """The arguments of `Issuer.create` or `Issuer.configure`. None means not given.
+    """The arguments of `Issuer.create` or `Issuer.configure`. None means that an argument was not given.
 
-    `given`: arguments of the scheme, see SchemeOptions.
+    `given` has the given arguments of the scheme, by name, see `SchemeOptions`.
     """
 
     start: int | None = None
@@ -123,9 +129,17 @@ class TagOptions:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
-        """Return the settings for `Store.create`. Raises InvalidArgument; ConfigurationError if strict without Redis.
+        """Return the settings for `Store.create`.
 
-        `limit`: last counter. `scheme`: made from `given`. `redis`: whether there is a Redis.
+        Args:
+            tag: Name of the tag.
+            limit: Last counter value.
+            redis: True if the issuer has a Redis.
+            scheme: Scheme that was made from `given`.
+
+        Raises:
+            InvalidArgument: A setting is invalid.
+            ConfigurationError: The order is strict, but there is no Redis.
         """
         check_tag(tag)
         last = whole(limit, "limit", 1, HIGHEST)
@@ -156,10 +170,14 @@ class TagOptions:
         scheme: Mapping[str, object] | None = None,
         seen: str | None = None,
     ) -> TagChanges:
-        """Return the changes for `Store.configure`. Raises InvalidArgument, also if nothing would change.
+        """Return the changes for `Store.configure`. If a setting is invalid, or none is given, raise InvalidArgument.
 
-        `limit`: last counter. `raise_to`: continue above this counter. `scheme`: made from `given` and the record of
-        version `seen`.
+        Args:
+            tag: Name of the tag.
+            limit: New last counter value, or None.
+            raise_to: Counter value after which the tag continues, or None.
+            scheme: New scheme, made from `given` and the record of the version `seen`. None for no change.
+            seen: Version that the record must still have, or None.
         """
         others = self._others(tag, None)
         if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):
@@ -185,7 +203,7 @@ class TagOptions:
         return whole(self.step, "step", 1, HIGHEST), "fixed"
 
     def _others(self, tag: str, order: Order | None) -> dict[str, Any]:
-        """Return the given settings that are stored as they are, by name. InvalidArgument if a value is invalid."""
+        """Return the given settings that need no conversion, by name. If a value is invalid, raise InvalidArgument."""
         found: dict[str, Any] = {}
         for name in _AS_GIVEN:
             if (value := getattr(self, name)) is not None:

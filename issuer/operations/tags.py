@@ -1,4 +1,4 @@
-"""Creates and changes tags with schemes, as steps for both drivers."""
+"""Create, change and delete tags, as steps, which both drivers run."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, Version
 from issuer_persistence.records import HIGHEST, Order, Tag
 from issuer_persistence.scheme_json import PLAIN, frozen
 
-#: Settings that need a counter, with their defaults.
+#: Settings that are only for tags with a counter, with their defaults.
 _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1}
 
-#: How often a change of a scheme is retried if a reservation comes in between.
+#: Maximum number of attempts to change a scheme. An attempt fails if a reservation changes the record in between.
 ATTEMPTS = 100
 
-#: Largest segment of a tag with periods. A segment of 2^40 would reach into the next period and begin it.
+#: Largest segment of a tag with periods. A segment of 2^40 numbers would reach into the next period, and so begin it.
 SEGMENT_MOST = 1 << 32
 
-#: Settings that divide a scheme into pieces.
+#: Settings that can be changed later. The scheme then has several versions of them, one per range of counter values.
 _PIECES = {"stride", "offset", "scramble"}
 
 
 def create(
     tag: str, asked: TagOptions, config: IssuerConfig, founded: Callable[[Tag], Steps[None]], *, exist_ok: bool
 ) -> Steps[Tag]:
-    """Create a tag and the tags of its shards, see Issuer.create. `founded`: informs a strategy of its new tag."""
+    """Create a tag and the tags of its shards, see Issuer.create. `founded` informs the strategy of the new tag."""
     check_tag(tag)
     own = asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
     found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own or exist_ok else None
@@ -74,7 +74,7 @@ def create(
 
 
 def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
-    """Return the options with all values that the strategy adds. `there`: the tag, if it exists."""
+    """Add the strategy's own values to the options, such as the default epoch. `there` is the existing tag, or None."""
     said = asked.given.get("options", {})
     if not isinstance(said, Mapping):
         return asked
@@ -84,18 +84,18 @@ def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | Non
         error.tag = error.tag or tag
         raise
     if there is not None:
-        # Use the tag's values if none are given: this process might choose others.
+        # If an option is not given, use the existing tag's value. This process might choose another one.
         has = there.scheme.get("options", {})
         options |= {name: has[name] for name in options.keys() & has.keys() if name not in said}
     return replace(asked, given={**asked.given, "options": options})
 
 
 def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) -> dict[str, tuple[object, object]]:
-    """Return the requested value and the tag's value for each setting that differs.
+    """Compare the requested settings with those of an existing tag. Return both values of each setting that differs.
 
-    It compares only what determines the numbers: order, limit, scheme and strategy. Order and limit are compared if
-    they were given, the start if the tag has not passed it. Step, lease, ahead and description are checked but not
-    compared: operators change them while programs run, and these must still start.
+    Only settings that determine the numbers are compared: scheme and strategy always, order and limit if they were
+    given, and the start if the tag has not passed it. Step, lease, ahead and description are only checked for validity:
+    operators change them while programs run, and a restart of the programs must still work.
     """
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
@@ -129,7 +129,7 @@ def _create(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     scheme: Mapping[str, Any] = PLAIN
     limit, names = last, []
-    if asked.given:  # otherwise users see the counter, and there is no scheme to compare
+    if asked.given:  # otherwise the tag has no scheme: the numbers are the counter values
         asked, scheme, limit = yield from _scheme(tag, asked, last, config)
         if "shards" in scheme:
             names = [part_tag(tag, str(shard)) for shard in range(1 << int(scheme["shards"]["shard_bits"]))]
@@ -148,19 +148,19 @@ def _create(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
 def _scheme(
     tag: str, asked: TagOptions, last: int, config: IssuerConfig
 ) -> Steps[tuple[TagOptions, Mapping[str, Any], int]]:
-    """Check the options of a tag with a scheme. Returns them, the scheme and the last counter."""
+    """Check the options of a tag with a scheme. Return the options, the scheme and the last counter value."""
     given, redis = asked.given, config.redis is not None
     strategy = given.get("strategy", scheme_record.SEGMENT)
     _check_counters(tag, strategy, asked, last)
     if strategy != scheme_record.SEGMENT:
         asked = replace(asked, order="trend")
     restart = given.get("restart", "never")
-    if restart != "never" and not redis:  # checked before the order, which depends on Redis
+    if restart != "never" and not redis:  # checked first, because the default order depends on Redis, too
         problem = "needs Redis, whose clock decides when a period ends, but no Redis is configured: set its URL"
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
-    # Only schemes with pieces can continue those of a deleted tag, so only these read the record.
+    # If a tag with such settings was deleted, the new scheme must continue the old one. So the old record is read.
     found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if _PIECES & given.keys() else None
     scheme, limit = made(
         given,
@@ -189,13 +189,13 @@ def _check_segment(tag: str, scheme: Mapping[str, Any], step: object, ahead: obj
 
 
 def scheme_of_parts(tag: str, scheme: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scheme of each part: a shard counts without one, a series counts like the tag."""
+    """Return the scheme for the parts of a tag. Shards have plain counters, and series have the scheme of the tag."""
     own = {} if "shards" in scheme else {name: value for name, value in scheme.items() if name != "keyed"}
     return {**own, scheme_record.PART_OF: tag}
 
 
 def limit_of_parts(record: Tag) -> int:
-    """Return the last counter of each part."""
+    """Return the last counter value of each part of the tag."""
     shards = record.scheme.get("shards")
     return record.limit if shards is None else shard_layout(shards).most("sequence")
 
@@ -203,12 +203,12 @@ def limit_of_parts(record: Tag) -> int:
 def _shards(
     tag: str, names: Sequence[str], scheme: Mapping[str, Any], asked: TagOptions, *, redis: bool
 ) -> Steps[None]:
-    """Create the tags of all shards before the parent tag, so that an interrupted call can be repeated."""
+    """Create the tags of all shards. The parent tag is created later, so that an interrupted call can be repeated."""
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is not None and not record.deleted:
         raise TagExists(tag)
     there = {each.tag: each for each in (yield from ask(lambda store, timeout: store.tags(timeout=timeout)))}
-    for name in names:  # check all before the first is created: otherwise some could remain without a parent
+    for name in names:  # check all names first: after an error, no shard must remain without a parent tag
         if name in there and not parts.is_part(there[name], tag):
             raise parts.not_a_part(there[name], tag)
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
@@ -222,13 +222,13 @@ def _shards(
 
 
 def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
-    """Change a tag, see Issuer.configure."""
+    """Change settings of a tag, see Issuer.configure."""
     check_tag(tag)
     key = config.hash_key(tag)
     last = None if asked.limit is None else limits.number(asked.limit)
     moves = (last, asked.start, asked.above)
     if key is not None and (asked.given or any(each is not None for each in moves)):
-        yield from refuse_foreign((tag,), config.settings.prefix)  # the store is changed first, then the hash
+        yield from refuse_foreign((tag,), config.settings.prefix)  # check the hash before the store is changed
     before = yield from read_record(tag)
     yield from parts.check_whole(before)
     _check_skipping(before, asked)
@@ -236,22 +236,22 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     _check_segment(tag, before.scheme, asked.step or before.step, asked.ahead or before.ahead)
     before, after = yield from _Change(tag, key, asked, last, config.settings.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
-        # Now, instead of at the next reservation. Segments that were loaded with the old scheme are a gap.
+        # Apply the new scheme now, and not at the next reservation. Redis discards segments of the old scheme: a gap.
         store_id = yield from identity()
         until = scheme_record.until(after)
         yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
-    # Settings that a tag shares with its parts.
+    # Apply these settings to the parts of the tag, too.
     shared = TagOptions(step=asked.step, lease=asked.lease, ahead=asked.ahead)
     if shared != TagOptions():
         for part in (yield from parts.of(after)):
-            with suppress(UnknownTag):  # deleted meanwhile
+            with suppress(UnknownTag):  # the part was deleted in the meantime
                 yield from _share(part, limit_of_parts(after), shared)
     return scheme_record.in_true_order(after)
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of a tag. `last`: new last value as users see it, None for no change."""
+    """A change of a tag's settings. `last` is the new limit as users see it, `keys` are the secret keys by name."""
 
     tag: str
     key: str | None
@@ -260,13 +260,13 @@ class _Change:
     keys: Mapping[str, bytes]
 
     def made(self, before: Tag) -> Steps[tuple[Tag, Tag]]:
-        """Change the record, which was read as `before`. Returns the old and the new record."""
+        """Make the change. `before` is the record as it was read. Return the records before and after the change."""
         asked, given = self.asked, self.asked.given
         above = requests.above_of(self.tag, asked.start, asked.above, HIGHEST if self.last is None else self.last)
         for _ in range(ATTEMPTS):
             scheme, limit = None, None
-            # With a stride the limit is a value, but the store knows only counters, so the record must not change
-            # meanwhile.
+            # With a stride, the limit is given as a number, but stored as a counter value. The scheme converts it, so
+            # the record must not change in the meantime.
             seen = before.version if "stride" in before.scheme else None
             if given or self.last is not None:
                 scheme, limit = changed(before, given, limit=self.last, keys=self.keys)
@@ -292,13 +292,13 @@ class _Change:
         raise VersionMoved(self.tag)
 
     def _limit(self, scheme: Mapping[str, Any], counter: int | None) -> int | None:
-        """Return the last counter, which cannot be 0. If the stride begins above the limit, there are no numbers."""
+        """Return the last counter value, at least 1. If no number of the stride is below the limit, raise an error."""
         if self.last is not None and counter is not None:
             _check_limit(self.tag, scheme, self.last, counter, first=1)
         return None if counter is None else max(1, counter)
 
     def _too_low(self, record: Tag, reserved: int) -> InvalidArgument:
-        """Return the error for a limit below the reserved numbers, or for a start above the limit."""
+        """Return the error for a limit that is below the reserved numbers, or for a start that is above the limit."""
         if self.last is not None:
             problem = f"limit {self.last} is below {reserved}, the highest number reserved"
             return InvalidArgument(problem, tag=self.tag, value=self.last)
@@ -309,16 +309,20 @@ class _Change:
 
 
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
-    """Reject a limit below the first number. `counter`: last counter. `first`: first number."""
+    """If the limit of a tag with a stride is below its first number, raise an error.
+
+    `counter` is the last counter value up to the limit. `first` is the tag's first counter value.
+    """
     if "stride" in scheme and counter < first:
         problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
 
 
 def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
-    """Reject a new scheme if Redis has a later one than the store: the store has gone back in time.
+    """If Redis has a newer scheme than the store, the store has lost changes: reject another new scheme.
 
-    The values of the lost scheme are unknown, so the new one could repeat them, unless the caller sets its first value.
+    The values of the lost scheme are unknown. So the new scheme could repeat them, unless the caller sets the first
+    value of the new scheme (`stride_above`).
     """
     if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
         return
@@ -329,15 +333,15 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
 
 
 def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
-    """Apply the tag's changes and limit to a part. Older versions allowed a separate limit."""
+    """Apply the changes of a tag to a part. The part also gets the tag's limit: older versions allowed another one."""
     try:
         yield from floor.configure(part, None, shared.changes(part, limit=limit))
-    except LimitTooLow:  # it has passed its own limit
+    except LimitTooLow:  # the part has already passed the limit
         yield from floor.configure(part, None, shared.changes(part, limit=None))
 
 
 def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | None) -> None:
-    """Reject settings that need a counter if the strategy has none."""
+    """If the strategy has no counter, reject settings that need a counter."""
     for name, nothing in _COUNTERS.items() if strategy != scheme_record.SEGMENT else ():
         value = last if name == "limit" else getattr(asked, name)
         if value not in (None, nothing):
@@ -351,7 +355,7 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
 
 
 def _check_skipping(record: Tag, asked: TagOptions) -> None:
-    """Reject skipping for tags that restart or have no counter. `changed` rejects scheme settings."""
+    """Reject `start` and `above` for tags with parts or periods. `changed` checks the settings of the scheme."""
     if parts.has_parts(record):
         problem = "cannot be set for a tag with shards or a keyed tag, because each part has its own"
     elif "restart" in record.scheme:
@@ -364,14 +368,14 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
 
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:
-    """Return the value of a counter by its stride. Scrambled tags have the bounds of the counter."""
+    """Return the number that a counter value becomes by the stride. A limit is not scrambled."""
     return strides(scheme).value(counter) if "stride" in scheme else counter
 
 
 def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
     """Delete a tag, then its parts, and return their names.
 
-    If the tag is already deleted, this deletes parts that an interrupted delete has left, and raises UnknownTag.
+    If the tag is already deleted, delete the parts that an interrupted call has left, and raise UnknownTag.
     """
     record = yield from ask(lambda store, timeout: store.get(check_found(tag), timeout=timeout))
     if record is not None:
@@ -384,7 +388,7 @@ def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
     names = [tag]
     for part in (yield from parts.of(record)) if record is not None else ():
         names.append(part)
-        with suppress(UnknownTag):  # another process deletes it too
+        with suppress(UnknownTag):  # another process has deleted the part
             yield from floor.delete(part, config.hash_key(part))
     if gone is not None:
         raise gone
