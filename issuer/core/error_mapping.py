@@ -59,7 +59,7 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
 def refused(
     reply: Drawn | DrawnOnce | Leased | GivenBack | Opened | Loaded | Floored, tag: str, key: str, store: str = ""
 ) -> IssuerError:
-    """Return the error for the reply notmaster, otherstore or corrupt: a retry would get the same one."""
+    """Return the error for a script's reply notmaster, otherstore or corrupt: a retry would get the same reply."""
     if reply.status == "notmaster":
         return FenceError(
             "this Redis is not a master, so its numbers cannot be trusted: configure the address of the master", tag=tag
@@ -70,7 +70,7 @@ def refused(
 
 
 def corrupt(tag: str, key: str) -> CorruptState:
-    """Return the error for a hash with a field that no script writes."""
+    """Return the error for a tag's hash in Redis that has a field or value that no script writes."""
     return CorruptState(
         f"Redis key {key} has fields or values that the issuer never writes", tag=tag, advice="corrupt_state.hash"
     )

@@ -413,7 +413,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
 def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
     """Return the level, the text and the text's values for the event. None if it is not logged."""
     line = LINES.get(type(event))
-    if line is None or not getattr(event, "scheduled", True):  # else the caller gets the store's error
+    if line is None or not getattr(event, "scheduled", True):  # not scheduled: the caller gets the error
         return None
     level, text, *values = line
     said = (getattr(event, each) if isinstance(each, str) else each(event) for each in values)

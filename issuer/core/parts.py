@@ -9,7 +9,7 @@ from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
 from issuer_persistence.records import Tag
 
-#: The description of each machine number's tag begins with this text.
+#: The description of a tag that stores a machine number's timestamp begins with this text.
 TIMESTAMPS = "timestamps, in ms since 1970, that the machine number may have used"
 
 
@@ -46,7 +46,7 @@ def is_machine(record: Tag) -> bool:
 
 
 def check_whole(record: Tag) -> Steps[None]:
-    """Raise InvalidArgument if the tag is a part of an existing tag: parts are changed and deleted with that tag."""
+    """Raise InvalidArgument if the tag is a part of an existing tag. It is only changed and deleted with that tag."""
     whole = record.scheme.get(PART_OF)
     found = (yield from ask(lambda store, timeout: store.get(str(whole), timeout=timeout))) if whole else None
     if found is not None and not found.deleted and has_parts(found):

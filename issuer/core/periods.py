@@ -1,7 +1,8 @@
 """Periods: the days, weeks, months or years of a time zone after which a tag's numbers restart.
 
 Each period has an index that increases with time. It is computed from the calendar, without a table: the day's ordinal,
-the week's ordinal, year x 12 + month, or the year. The counter of a tag with periods is `index << 40 | seq`.
+the week's ordinal, year x 12 + month, or the year. The counter of a tag with periods is `index << 40 | seq`, where seq
+counts from 1 in each period.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from issuer.errors import InvalidArgument, SchemeError, brief
 
 Restart = Literal["daily", "weekly", "monthly", "yearly"]
 
-#: Lowest bits of a counter: the number within the period. The higher bits are the period's index.
+#: How many bits of a counter are the number within the period. The higher bits are the period's index.
 PERIOD_BITS = 40
 
 #: Highest number within a period: 2^40-1. The lowest is 1.
@@ -27,7 +28,7 @@ _MONTHS_IN_YEAR = 12
 
 
 class Periods:
-    """The periods of one kind in one time zone. Raises SchemeError.
+    """The periods of one kind, such as days, in one time zone. Raises SchemeError.
 
     A period begins as soon as the clocks of the zone show midnight of its first day, or a later time. If they are then
     put back over midnight, the new period stays the current one.
@@ -129,7 +130,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
-        # ValueError: an absolute path or one with `..`. OSError: the name of a directory.
+        # A name that is an absolute path, or has `..`, raises ValueError. The name of a directory raises OSError.
         raise SchemeError(
             f'unknown time zone {brief(name)}: use an IANA name such as "Europe/Vienna"',
             setting="timezone",

@@ -24,7 +24,7 @@ def read_record(tag: str, *, make: bool = False, deleted: bool = False, within: 
     Args:
         tag: Name of the tag.
         make: Create the tag if it never existed. A deleted tag stays deleted.
-        deleted: Return the record of a deleted tag, and never that of a live one.
+        deleted: If True, the tag must be deleted. If False, it must not be deleted.
         within: Longest duration of each call of the store, in seconds.
     """
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout), within)
@@ -44,7 +44,8 @@ def _made(tag: str, within: float) -> Steps[Tag | None]:
 
 
 #: How long the first draw of a process waits for the store's id, in seconds. A first connection to MongoDB takes 20 ms
-#: or more. If no scheduler can check the hash later, the draw waits for PATIENCE_ALONE.
+#: or more. Without the id, the draw cannot check that the tag's hash belongs to this store. If no scheduler checks it
+#: later, the draw waits for PATIENCE_ALONE.
 PATIENCE = 0.1
 PATIENCE_ALONE = 1.0
 
@@ -58,7 +59,7 @@ class Identity:
     """The id of an issuer's store. It never changes and is read once, so that draws need not wait for the store.
 
     Attributes:
-        id: "" until the store has returned it.
+        id: The id. "" until the store has returned it.
         empty: True if the store is empty, and so has no id yet. Then each hash in Redis belongs to another store.
         missed_at: When a caller last waited for the id without success, on the monotonic clock.
     """

@@ -11,7 +11,7 @@ from issuer_persistence.records import Tag
 #: Most numbers that one `take` returns. A list of so many takes 8 MB.
 TAKE_MOST = 1_000_000
 
-#: For how many seconds a caller's key gets the same number again, by default.
+#: Default of `ttl`: for how many seconds an idempotency key gets the same number.
 TTL = 86_400.0
 
 

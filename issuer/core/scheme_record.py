@@ -26,7 +26,7 @@ class Numbering(Protocol):
 
 
 class OtherStrategyError(IssuerError):
-    """The tag's numbers do not come from a counter: the caller must use the strategy. Users never see this error."""
+    """The tag's numbers come from a strategy without a counter: the caller must use it. Users never see this error."""
 
 
 #: Setting in a part's scheme: name of the tag to which the part belongs. Users may create tags with such names too.
@@ -62,7 +62,7 @@ def id_after(before: str, *, same_values: bool = False) -> str:
 
 
 def turn(scheme_id: str) -> int:
-    """Return the count of changes with which the id begins. 0 if `id_after` did not make the id."""
+    """Return how often the scheme was changed: the id begins with this count. 0 if `id_after` did not make it."""
     times, dash, _ = scheme_id.partition("-")
     return int(times) if dash and times.isascii() and times.isdigit() else 0
 

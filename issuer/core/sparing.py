@@ -42,7 +42,7 @@ _living = living(Mutex.after_fork)
 
 
 class Sparing:
-    """Remembers when each message was logged, and how often it was suppressed since. Thread-safe."""
+    """Logs each message at most once a minute, and counts how often it was suppressed since. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         """`clock`: returns seconds and never goes back. None: the monotonic clock."""

@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class Latch(Protocol):
-    """Wakes the waiters of a flight: a lock for threads, an event for tasks."""
+    """Wakes the callers that wait for a Flight: a lock for threads, an event for tasks."""
 
     def wake(self) -> None:
         """Wake all present and future waiters. Called once."""
 
 
 class Flight:
-    """Work in progress that one caller does for all. Waiters sleep until it is finished."""
+    """Work that one caller does for all, such as fetching a segment. The others sleep until it is finished."""
 
     __slots__ = ("_me", "begun", "error", "finished", "latch", "progress", "started", "wanted")
 
@@ -36,14 +36,13 @@ class Flight:
         self._me = me
         self.latch = latch
         self.begun = monotonic()
-        #: Who has started and who has finished the flight. Empty before. They are dicts, because `setdefault` is
-        #: atomic.
+        #: Who started and who finished the flight. Empty before. They are dicts because `setdefault` is atomic.
         self.started: dict[str, object] = {}
         self.finished: dict[str, object] = {}
         #: The error with which the flight ended, or None. Only after an Unavailable does a retry make sense.
         self.error: IssuerError | None = None
         self.progress = False
-        #: The largest number of numbers that a waiter wants, or 0.
+        #: The largest count of numbers that a waiter wants, or 0.
         self.wanted = 0
 
     def start(self) -> bool:
@@ -133,8 +132,8 @@ class Visit:
 class Elsewhere:
     """Send this read-only call to all other nodes that may have the key: replicas and former masters.
 
-    Returns a list of Sightings, one per node. It takes at most half of the remaining time, and at most as long as one
-    call.
+    Returns a list of Sightings, one per node. It takes at most as long as one call, and at most half of the remaining
+    time.
     """
 
     call: RedisCall[Any]
@@ -161,7 +160,7 @@ def send(call: RedisCall[T], *, probe: bool = True) -> Steps[T]:
 
 
 def ask(question: Callable[[Store, float], T], within: float = inf) -> Steps[T]:
-    """Yield a call to the store and return its result. `within`: its longest duration in seconds."""
+    """Yield a call to the store and return its result. `within`: longest duration of the call in seconds."""
     answer: T = yield Ask(question, within)
     return answer
 
@@ -244,7 +243,7 @@ class SingleFlight:
     __slots__ = ("_failed_at", "_flight", "_lock", "_longest", "_make", "_silent_since", "failures", "trouble")
 
     def __init__(self, make: Callable[[], Flight], longest: float = LONGEST) -> None:
-        """`longest`: after so many seconds a flight counts as lost, and another one may begin."""
+        """`make` creates a flight. After `longest` seconds a flight counts as lost, and another one may begin."""
         self._lock = CallLock()
         self._make = make
         self._flight: Flight | None = None

@@ -21,7 +21,7 @@ from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.gateway import server_commands
 from issuer.gateway.commands import RedisCall
 
-#: A server that did not answer for less than this many seconds may only be slow. A caller with so little time must not
+#: In seconds. After less time without an answer, the server may only be slow: a caller with little time left must not
 #: make all other calls fail.
 EVIDENCE = 0.25
 

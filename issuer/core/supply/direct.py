@@ -28,8 +28,7 @@ def reserve(
 ) -> Steps[Reservation]:
     """Reserve a segment for this process alone.
 
-    No process lowers the store's `max` below an issued number. So if `max` is below `seen`, the store has gone back in
-    time.
+    No process lowers the store's `max` below an issued number: if it is below `seen`, the store has gone back in time.
 
     Args:
         tag: Name of the tag.
@@ -38,7 +37,7 @@ def reserve(
         exact: Raise an error instead of reserving fewer than n.
         reason: Purpose of the reservation, for the ledger.
         application: Name of the service, for the ledger.
-        emit: Receives the event.
+        emit: Receives the event of the reservation.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -64,8 +63,8 @@ def reserve(
 def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
     """Return the reserved numbers above `used` to the store. Returns how many numbers the store took back.
 
-    The caller must already have dropped the numbers. Numbers between two reservations may belong to another process. In
-    this case only the reservations after them are returned, and earlier numbers are a gap.
+    The caller must already have dropped the numbers. If there are numbers between two reservations, they belong to
+    another process. Then only the reservations after them are returned, and earlier ones are a gap.
     """
     tail = len(held) - 1
     while tail > 0 and held[tail - 1].high == held[tail].low:

@@ -62,7 +62,7 @@ class Election:
 
     @property
     def mine(self) -> bool:
-        """Whether there is an election that no extension has served yet."""
+        """Whether this process has won an election and has not loaded a segment for it yet."""
         return self.won > self.served
 
 
@@ -222,7 +222,7 @@ def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float
 def reserve_and_load(
     record: Tag, key: str, opened: tag_scripts.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
 ) -> Steps[Extension]:
-    """Reserve a segment in the store, and load it into the opened hash."""
+    """Reserve a segment in the store, and load it into the tag's hash, for which `open` has just returned `opened`."""
     tag, n, last = record.tag, size(record, wanted), HIGHEST
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
@@ -262,9 +262,9 @@ def confirm_behind(
 ) -> Steps[None]:
     """If the store has gone back in time, halt the tag and raise StoreBehind. Return if a race only made it look so.
 
-    It is proved if this process has seen a number above the store's `max`, `stands_at`. Otherwise the hash is read
-    again. It is proved if the hash is still above `stands_at`, with the same term and `born` id: then no numbers were
-    returned in between.
+    This is certain if this process has seen a number above the store's `max`, `stands_at`. Otherwise the hash is read
+    again. It is also certain if the hash still has the same term and `born` id, and numbers above `stands_at`: then no
+    numbers were returned in between.
     """
     tag, taken = record.tag, seen
     if stands_at >= seen:

@@ -28,14 +28,14 @@ from issuer.times import lasting
 #: If the scheduler has not started a flight after this many seconds, a waiting caller does its work.
 UNCLAIMED = 0.25
 
-#: A store that did not answer for less than this time may only be slow. So a caller with little time left must not
-#: report an outage. In seconds.
+#: In seconds. After less time without an answer, the store may only be slow: a caller with little time left must not
+#: report an outage.
 EVIDENCE = 0.25
 
 #: CallersWait is sent after callers have waited for this many seconds, whatever the reason.
 NOTABLE = 1.0
 
-#: Fetches a range before the deadline. Returns how many came (0 or 1), and whether callers may retry at once.
+#: Fetches a range before the deadline. Returns how many ranges came (0 or 1), and whether callers may retry now.
 Fetch = Callable[[Flight, Deadline], Steps[tuple[int, bool]]]
 
 
@@ -45,8 +45,7 @@ class Shortage:
     def __init__(self, state: TagState, runtime: Runtime) -> None:
         #: The deadlines of callers that wait for numbers. A driver adds callers that wait for another caller's draw.
         self.waiting: set[Deadline] = set()
-        #: Since when callers have waited, on the monotonic clock. None if no caller waits. `_told`: CallersWait was
-        #: sent.
+        #: Since when callers have waited, on the monotonic clock, or None. `_told`: whether CallersWait was sent.
         self.since: float | None = None
         self._told = False
         #: `retry_after` of the last draw that Redis did not answer, in seconds.
@@ -55,8 +54,7 @@ class Shortage:
         #: began, on the monotonic clock.
         self.redis_trouble = ""
         self.redis_silent_since = 0.0
-        #: If Redis has lost this tag's numbers: the status of the draw that showed it. "" once new numbers are
-        #: available.
+        #: Status of the draw that showed that Redis has lost this tag's numbers. "" if Redis has numbers.
         self.loss = ""
         #: The highest number that this process had seen when it last found all segments used up.
         self._ran_out_at = 0
@@ -64,7 +62,7 @@ class Shortage:
         self._runtime = runtime
 
     def lack(self, why: IssuerError | None, since: float, *, late: bool = False) -> None:
-        """Emit CallersWait, once in a shortage. If another process is the loader, the log of that one has the cause.
+        """Emit CallersWait, once in a shortage. If another process is the loader, its log has the cause.
 
         `since`: when callers began to wait, on the monotonic clock. `late`: a caller has reached its deadline.
         """

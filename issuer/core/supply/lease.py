@@ -16,7 +16,8 @@ from issuer_persistence.records import fresh_version
 class Lease:
     """A range drawn from Redis for this process alone, with the hash's term, `born` id and count of returns.
 
-    A hash gets a new random `born` id each time it is created or emptied.
+    A hash gets a new random `born` id each time it is created or emptied. Redis checks all three when a lease is
+    returned.
     """
 
     low: int

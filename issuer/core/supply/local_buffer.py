@@ -15,7 +15,7 @@ from issuer.forks import under_way
 from issuer.reentry import CallLock
 from issuer_persistence.records import LEASE_MOST
 
-#: One range in use and one in reserve. A process that is killed loses at most these two.
+#: Ranges in a buffer: one in use, and the next one. A process that is killed loses at most these two.
 BUFFERS = 2
 
 #: The next segment is loaded when this share of the current one is used: 20 %.
@@ -146,17 +146,15 @@ class LocalBuffer(Generic[P]):
         self._tag = tag
         self._fast_path = fast_path if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
-        #: How many numbers were issued from ranges that are dropped by now. Only for metrics: an interrupt can make the
-        #: count too low.
+        #: How many numbers were issued from dropped ranges. Only for metrics: an interrupt can make it too low.
         self._passed = 0
-        # While a caller is queued, the buffer is empty.
+        # The queue. While a caller is queued, the buffer is empty.
         self._row: OrderedDict[Place, None] = OrderedDict()
 
     def take(self, n: int, place: Place | None = None) -> tuple[int, int] | None:
         """Take up to n numbers: low+1 .. high. None if the buffer is empty.
 
-        `place`: the caller's place in the queue. The caller repeats the call with the same place, and ends with
-        `leave`.
+        `place`: the caller's place in the queue. The caller repeats the call with it, and ends with `leave`.
         """
         with self._lock.thread, self._lock.call():
             if place is not None and place.taken is not None:
@@ -224,9 +222,9 @@ class LocalBuffer(Generic[P]):
             return True
 
     def issue_outside(self, low: int, high: int) -> bool:
-        """Record that low+1 .. high, which were requested before the buffer existed, are issued outside of it.
+        """Record that low+1 .. high are issued. They were drawn from Redis before the buffer existed.
 
-        Returns False if they must not be issued, as numbers from the buffer could come out of order.
+        Returns False if they must not be issued: together with numbers of the buffer, they could be out of order.
         """
         with self._lock.thread, self._lock.call():
             if self._state[0] or self._state[4] > low:

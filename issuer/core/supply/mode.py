@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Mode(Enum):
-    """The source of a tag's numbers: each draw from Redis, or a local buffer of leases or of own segments."""
+    """The source of a tag's numbers in this process: Redis, or a local buffer with leases or with own segments."""
 
     REDIS = "redis"
     LEASED = "leased"
@@ -57,7 +57,7 @@ class Origin:
         self.lock = CallLock()
         #: The hash's `born` id when the record was last read for a lease.
         self.born = ""
-        #: Lease sizes for a stream, if there is no setting for them: the minimum, and below the current size.
+        #: Size of a stream's leases if no setting has it: the minimum, and in `stream_lease` the current size. 0: none.
         self._stream_least = 0
         self.stream_lease = 0
         #: When the last lease was drawn, on the monotonic clock.
@@ -164,7 +164,7 @@ class Origin:
             self.use(record)
         except UnknownTag:
             if self._runtime.redis:
-                with suppress(Unavailable):  # a ForeignHash would be the more precise error
+                with suppress(Unavailable):  # raises ForeignHash if the hash is another store's
                     yield from self.look(probe=False)
             raise
         return record
@@ -179,7 +179,7 @@ class Origin:
         return False
 
     def counted(self) -> Steps[Tag]:
-        """Return the record of a tag that has a counter, read if necessary. Raises OtherStrategyError."""
+        """Return the tag's record, read if necessary. Raises OtherStrategyError if the tag has no counter."""
         tag, record = self._state.tag, self._state.record or (yield from self.read())
         if strategy(record.scheme) != SEGMENT:
             raise OtherStrategyError(f"tag {tag!r} has no counter", tag=tag)

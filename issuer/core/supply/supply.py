@@ -315,7 +315,7 @@ class Supply:
     def _check(self, buffer: Buffer, *, probe: bool = True) -> Steps[None]:
         """Drop the leases if the hash has changed since they were drawn.
 
-        If Redis cannot be asked, the leases are still used: their numbers belong to this process alone.
+        If Redis does not answer, the leases are still used: their numbers belong to this process alone.
         """
         self._checked_at = monotonic()
         leases, _ = lease.parted(buffer.held)
@@ -474,7 +474,7 @@ class Supply:
         return IssuerError(f"tag {self.state.tag!r}: this issuer is closed", tag=self.state.tag)
 
     def close(self, deadline: Deadline) -> Steps[None]:
-        """Wait for the flights, which return what they fetch, then return the unused numbers of this process."""
+        """Wait for fetches in progress, which return what they fetch. Then return unused numbers of this process."""
         self.end()
         for fetcher in (self.refill.segments, self.refill.leases):
             flight = fetcher.flights.flight
