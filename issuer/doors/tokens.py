@@ -77,13 +77,8 @@ def line_for(token: str, name: str, scopes: Sequence[Scope], tags: Sequence[str]
 
 def _quoted(text: str) -> str:
     """Return a text as a string in TOML, in ASCII."""
-    return '"' + "".join(map(_letter, text)) + '"'
-
-
-def _letter(letter: str) -> str:
-    if letter in '"\\':
-        return f"\\{letter}"
-    return letter if " " <= letter <= "~" else f"\\U{ord(letter):08x}"
+    escaped = re.sub(r'(["\\])', r"\\\1", text)
+    return '"' + re.sub("[^ -~]", lambda each: f"\\U{ord(each[0]):08x}", escaped) + '"'
 
 
 def digest_of(token: str) -> bytes:

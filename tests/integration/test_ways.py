@@ -5,6 +5,7 @@
 
 import asyncio
 import re
+import socket
 import sys
 import threading
 from collections import defaultdict
@@ -196,7 +197,7 @@ async def over_http(ids: AsyncIssuer) -> AsyncIterator[Ask]:
 
 @asynccontextmanager
 async def over_resp(ids: AsyncIssuer) -> AsyncIterator[Ask]:
-    server = await start(ids, Access.open(), host="127.0.0.1")
+    server = await start(ids, Access.open(), socket.create_server(("127.0.0.1", 0)))
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
 
     async def incr() -> bytes:

@@ -31,11 +31,10 @@ def serve() -> Iterator[Serve]:
             access: Access | None = None,
             idle: float = 300.0,
             clients_most: int = 10_000,
-            port: int = 0,
             **settings: Any,
         ) -> Served:
             chosen = {"redis": "none", "store": "memory://", **settings}
-            return ends.enter_context(Served(chosen, access, idle=idle, clients_most=clients_most, port=port))
+            return ends.enter_context(Served(chosen, access, idle=idle, clients_most=clients_most))
 
         yield one
 

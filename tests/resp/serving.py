@@ -87,7 +87,7 @@ class Served(Looped):
 
     async def _open(self, settings: Mapping[str, Any], access: Access, options: Mapping[str, Any]) -> None:
         self.ids = await issuer.aconnect(**settings).__aenter__()
-        self.server = await start(self.ids, access, host="127.0.0.1", **{"port": 0, **options})
+        self.server = await start(self.ids, access, socket.create_server(("127.0.0.1", 0)), **options)
 
     @property
     def port(self) -> int:

@@ -9,7 +9,6 @@ import pytest
 
 from issuer.doors.resp.connection import UNANSWERED_MOST, UNREAD_MOST
 from issuer.doors.resp.parsing import BULK_MOST
-from issuer.errors import ConfigurationError
 from tests.resp.conftest import Serve
 from tests.resp.serving import Raw, Served, code, packed
 from tests.resp.test_parsing import soup
@@ -153,11 +152,6 @@ def test_closing_does_not_wait_for_a_client_that_never_reads(direct: Served) -> 
         flood(deaf, packed("ECHO", b"x" * BULK_MOST))
         direct.wait(direct.server.close(0.2))
         assert direct.server.clients == 0
-
-
-def test_a_port_that_is_taken_is_an_error_of_the_settings(direct: Served, serve: Serve) -> None:
-    with pytest.raises(ConfigurationError, match=rf"can't listen at 127\.0\.0\.1:{direct.port}"):
-        serve(port=direct.port)
 
 
 def random_bytes(served: Served, seed: int, cases: int) -> None:

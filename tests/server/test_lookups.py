@@ -1,6 +1,7 @@
 """Names that clients make up: what they cost, over both protocols, and that tags which are there do not suffer."""
 
 import asyncio
+import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -96,7 +97,7 @@ async def doors(store: Watched, redis: str = "none", clock: Clock | None = None)
     async with AsyncExitStack() as ends:
         ids = await ends.enter_async_context(issuer.aconnect(redis=redis, store=store, scheduler=None, **patient))
         look_ups = LookUps(ids.engine, access.rates)
-        server = await start(ids, access, host="127.0.0.1", look_ups=look_ups)
+        server = await start(ids, access, socket.create_server(("127.0.0.1", 0)), look_ups=look_ups)
         ends.push_async_callback(server.close, 5.0)
         http = Http(ids, application(ids, access, look_ups=look_ups))
         yield Doors(ids, http, server.port, look_ups, ends)

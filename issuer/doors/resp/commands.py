@@ -179,21 +179,14 @@ def client(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
             return text(session.name) if session.name else null(session.protocol)
         case b"SETNAME", 1:
             session.name = _name(rest[0])
-            return OK
         case b"SETINFO", 2:
-            return _set_library(session, rest[0].upper(), _name(rest[1]))
+            if (field := rest[0].lower().decode(errors="replace")) not in session.library:
+                return error("ERR Unrecognized option: CLIENT SETINFO takes LIB-NAME or LIB-VER")
+            session.library[field] = _name(rest[1])
         case (b"INFO", 0) | (b"LIST", 0):
             return text(_described(session))
-    return error("ERR unknown subcommand or wrong number of arguments for 'client' command")
-
-
-def _set_library(session: ClientInfo, what: bytes, name: str) -> bytes:
-    if what == b"LIB-NAME":
-        session.library = name
-    elif what == b"LIB-VER":
-        session.library_version = name
-    else:
-        return error("ERR Unrecognized option: CLIENT SETINFO takes LIB-NAME or LIB-VER")
+        case _:
+            return error("ERR unknown subcommand or wrong number of arguments for 'client' command")
     return OK
 
 
@@ -212,8 +205,7 @@ def _described(session: ClientInfo) -> str:
         "name": session.name,
         "db": 0,
         "resp": session.protocol,
-        "lib-name": session.library,
-        "lib-ver": session.library_version,
+        **session.library,
     }
     return " ".join(f"{name}={value}" for name, value in fields.items()) + "\n"
 

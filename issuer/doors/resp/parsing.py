@@ -34,9 +34,14 @@ _ASTERISK, _DOLLAR = b"*$"
 _PAIR: Final = re.compile(rb"\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n")
 
 _BLANKS: Final = b" \n\r\t\0"
+_QUOTED: Final = re.compile(rb""" "((?:\\.|[^"\\])*+)" | '((?:\\'|[^'])*+)' """, re.DOTALL | re.VERBOSE)
+#: A word of a line, and the blanks after it. A closing quote must be the end of the word.
+_WORD: Final = re.compile(
+    rb"""((?: [^\ \n\r\t\0"']++ | (?:%b)(?![^\ \n\r\t\0]) )++) [\ \n\r\t\0]*""" % _QUOTED.pattern,
+    re.DOTALL | re.VERBOSE,
+)
+_ESCAPED: Final = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
-_IN_DOUBLE: Final = re.compile(rb'\\x([0-9a-fA-F]{2})|\\(.)|([^"\\])', re.DOTALL)
-_IN_SINGLE: Final = re.compile(rb"\\(')|([^'])", re.DOTALL)
 
 Request = list[bytes]
 
@@ -197,37 +202,19 @@ def split(line: bytes) -> Request:
     r"""Return the words of a line. Double quotes can contain escapes such as \n and \xff, single quotes only \'."""
     if b'"' not in line and b"'" not in line:
         return line.split()
-    words: Request = []
-    at, end = 0, len(line)
-    while True:
-        while at < end and line[at] in _BLANKS:
-            at += 1
-        if at == end:
-            return words
-        word = bytearray()
-        while at < end and line[at] not in _BLANKS:
-            quote = line[at : at + 1]
-            at += 1
-            if quote not in (b'"', b"'"):
-                word += quote
-                continue
-            at = _quoted(line, at, quote, word)
-            if at < end and line[at] not in _BLANKS:
-                raise MalformedError("unbalanced quotes in request")
-        words.append(bytes(word))
-
-
-def _quoted(line: bytes, at: int, quote: bytes, word: bytearray) -> int:
-    """Add the text in quotes to the word. Return the position after the closing quote."""
-    while line[at : at + 1] != quote:
-        if quote == b"'":
-            part = _IN_SINGLE.match(line, at)
-            found = part and (part[1] or part[2])
-        else:
-            part = _IN_DOUBLE.match(line, at)
-            found = part and (bytes.fromhex(part[1].decode()) if part[1] else _ESCAPES.get(part[2], part[2]) or part[3])
-        if part is None or found is None:
+    words, at, line = [], 0, line.strip(_BLANKS)
+    while at < len(line):
+        word = _WORD.match(line, at)
+        if word is None:
             raise MalformedError("unbalanced quotes in request")
-        word += found
-        at = part.end()
-    return at + 1
+        words.append(_QUOTED.sub(_unquoted, word[1]))
+        at = word.end()
+    return words
+
+
+def _unquoted(part: re.Match[bytes]) -> bytes:
+    if part[1] is None:
+        return part[2].replace(b"\\'", b"'")
+    return _ESCAPED.sub(
+        lambda each: bytes.fromhex(each[1].decode()) if each[1] else _ESCAPES.get(each[2], each[2]), part[1]
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
-from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +13,6 @@ from issuer.doors.access import Access
 from issuer.doors.lookups import LookUps
 from issuer.doors.resp.commands import About
 from issuer.doors.resp.connection import Connection, Shared, ending
-from issuer.errors import ConfigurationError
 
 #: Seconds after which an idle client is disconnected.
 IDLE: Final = 300.0
@@ -76,8 +73,7 @@ class RespServer:
         shared.emptied = self._empty.set
         for connection in list(shared.connections):
             connection.end()
-        if shared.connections:
-            await _within(self._empty.wait(), deadline.left())
+        await self._emptied(deadline.left())
         for task in list(shared.tasks):
             task.cancel()
         if shared.tasks:
@@ -85,9 +81,14 @@ class RespServer:
         for connection in list(shared.connections):
             connection.fail(ending())
             connection.abort()
-        if shared.connections:
-            # The event loop closes aborted connections in its next iteration.
-            await _within(self._empty.wait(), max(1.0, deadline.left()))
+        # The event loop closes aborted connections in its next iteration.
+        await self._emptied(max(1.0, deadline.left()))
+
+    async def _emptied(self, seconds: float) -> None:
+        if self._shared.connections:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._empty.wait()
 
     def _look(self) -> None:
         """Disconnect clients that have sent nothing during the idle time. Clients that wait for a result stay."""
@@ -102,11 +103,8 @@ class RespServer:
 async def start(
     ids: AsyncIssuer,
     access: Access,
+    listening: socket.socket,
     *,
-    host: str | None = None,
-    port: int = 0,
-    reuse_port: bool = False,
-    sock: socket.socket | None = None,
     idle: float = IDLE,
     clients_most: int = CLIENTS_MOST,
     look_ups: LookUps | None = None,
@@ -116,42 +114,15 @@ async def start(
     Args:
         ids: The issuer.
         access: Authentication of the callers.
-        host: Address to listen on.
-        port: Port to listen on. 0 means any free port.
-        reuse_port: Allow other processes to listen on the same port.
-        sock: A socket that listens already, instead of `host`, `port` and `reuse_port`. The server closes it.
+        listening: A socket that listens. The server closes it.
         idle: Seconds after which an idle client is disconnected.
         clients_most: Largest number of clients. Further clients are rejected.
         look_ups: Look-ups of unknown tags, shared with another server over the same issuer. None if not shared.
-
-    Raises:
-        ConfigurationError: The server cannot listen on this address.
     """
     loop = asyncio.get_running_loop()
     began = monotonic()
-    look_ups = look_ups or LookUps(ids.engine, access.rates)
+    port = listening.getsockname()[1]
     about = About(port, clients_most, lambda: monotonic() - began, lambda: len(shared.connections))
-    shared = Shared(access, ids.engine, look_ups, about, clients_most, loop)
-    try:
-        if sock is not None:
-            server = await loop.create_server(lambda: Connection(shared), sock=sock, backlog=_BACKLOG)
-        else:
-            server = await loop.create_server(
-                lambda: Connection(shared),
-                host,
-                port,
-                # On Windows, this option would let two servers listen on one port, and take each other's clients.
-                reuse_address=sys.platform != "win32",
-                reuse_port=reuse_port or None,
-                backlog=_BACKLOG,
-            )
-    except (OSError, OverflowError, ValueError) as error:
-        raise ConfigurationError(f"can't listen at {host}:{port}: {error}") from error
-    about.port = server.sockets[0].getsockname()[1]
+    shared = Shared(access, ids.engine, look_ups or LookUps(ids.engine, access.rates), about, clients_most, loop)
+    server = await loop.create_server(lambda: Connection(shared), sock=listening, backlog=_BACKLOG)
     return RespServer(shared, server, idle)
-
-
-async def _within(waiting: Awaitable[object], seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await waiting

@@ -17,8 +17,7 @@ class ClientInfo:
     address: str
     protocol: int = 2
     name: str = ""
-    library: str = ""
-    library_version: str = ""
+    library: dict[str, str] = field(default_factory=lambda: {"lib-name": "", "lib-ver": ""})
     _token: str | None = field(default=None, repr=False)
 
     @property

@@ -52,13 +52,15 @@ def serve(options: ServerOptions) -> int:
     with ExitStack() as ends:
         for each in sockets.values():
             ends.enter_context(each)
-        several = options.settings.workers > 1 or options.has_redis
-        if several:
+        if options.settings.workers > 1 or options.has_redis:
             ends.enter_context(_counting_together())
         _prepare(options)
-        access = Access(options.settings.tokens) if options.settings.tokens else Access.open()
-        jobs = [
-            (f"worker {number}", _worker(options, sockets, access, first=number == 1))
+        from issuer.doors.server import worker
+        from issuer.metrics import forget
+
+        access = Access(options.settings.tokens or None)
+        jobs: list[tuple[str, Job]] = [
+            (f"worker {number}", partial(worker.run, options, sockets, access, first=number == 1))
             for number in range(1, options.settings.workers + 1)
         ]
         if options.has_redis:
@@ -66,7 +68,7 @@ def serve(options: ServerOptions) -> int:
         code = Supervisor(
             jobs,
             partial(_tell_serving, options, sockets),
-            _forgetting(several=several),
+            forget,
             drain_delay=options.settings.drain_delay,
             close=partial(close, sockets.values()),
         ).run()
@@ -100,13 +102,6 @@ def _counting_together() -> Iterator[None]:
             del os.environ[FOLDER]
 
 
-def _forgetting(*, several: bool) -> Callable[[int], object]:
-    """Return a function that removes an exited process from the metrics, by its id."""
-    from issuer.metrics import forget
-
-    return forget if several else lambda _process: None
-
-
 def _prepare(options: ServerOptions) -> None:
     """Import the modules of the workers before they are forked. Raises ConfigurationError if the extra is missing."""
     try:
@@ -114,17 +109,10 @@ def _prepare(options: ServerOptions) -> None:
             import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigurationError(f'{error.name} is missing: pip install ".[server]" in a checkout') from error
-    import_module("issuer.doors.server.worker")
     for endpoint in options.endpoints:
         import_module("issuer.doors.web.app" if endpoint.name == "http" else "issuer.doors.resp.server")
     with suppress(StoreError):  # the workers report the error when they connect
         store_class(options.settings.store_url)
-
-
-def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], access: Access, *, first: bool) -> Job:
-    from issuer.doors.server.worker import run
-
-    return lambda lifeline, report: run(options, sockets, lifeline, report, access, first=first)
 
 
 def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) -> None:

@@ -44,21 +44,10 @@ MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 _processes = multiprocessing.get_context("fork")
 
 
-class _Pipe:
-    """A pipe without data. When every copy of the writing end is closed, the reading end reports end of file."""
-
-    def __init__(self) -> None:
-        self.reading, self._writing = os.pipe()
-
-    def cut(self) -> None:
-        """Close the writing end of this process."""
-        if self._writing >= 0:
-            os.close(self._writing)
-            self._writing = -1
-
-
 class Lifeline:
-    """Two pipes that signal a stop to the child processes. If the supervisor dies, both pipes report end of file too.
+    """Two pipes without data that signal a stop to the child processes: their writing ends are closed.
+
+    If the supervisor dies, both pipes report end of file too.
 
     Attributes:
         stopping: Descriptor that reports end of file when a stop begins.
@@ -66,17 +55,19 @@ class Lifeline:
     """
 
     def __init__(self) -> None:
-        self._stopping, self._end = _Pipe(), _Pipe()
-        self.stopping, self.end = self._stopping.reading, self._end.reading
+        self.stopping, self._stopping = os.pipe()
+        self.end, self._end = os.pipe()
 
     def begin_stop(self) -> None:
         """Signal to all children that a stop has begun."""
-        self._stopping.cut()
+        if self._stopping >= 0:
+            os.close(self._stopping)
+            self._stopping = -1
 
     def cut(self) -> None:
         """Signal to all children that they must end. A child calls this to close its copies of the writing ends."""
-        self._stopping.cut()
-        self._end.cut()
+        self.begin_stop()
+        os.close(self._end)
 
 
 @dataclass(slots=True)
@@ -312,13 +303,8 @@ class Supervisor:
         os._exit(0)
 
     def _awaited(self) -> list[int | Connection]:
-        awaited: list[int | Connection] = [self._signalled]
-        for child in self._children:
-            if child.process is not None:
-                awaited.append(child.process.sentinel)
-            if child.report is not None:
-                awaited.append(child.report)
-        return awaited
+        ended = [child.process.sentinel for child in self._children if child.process is not None]
+        return [self._signalled, *ended, *(child.report for child in self._children if child.report is not None)]
 
     def _patience(self) -> float:
         moments = [self._next_look, *(child.due for child in self._children if child.due is not None)]

@@ -69,9 +69,9 @@ class _Granian(embed.Server):
 def run(
     options: ServerOptions,
     sockets: Mapping[str, socket.socket],
+    access: Access,
     lifeline: Lifeline,
     report: Callable[[Report], None],
-    access: Access,
     *,
     first: bool,
 ) -> None:
@@ -160,7 +160,7 @@ class _Worker:
 
             # One fifth of the connections is kept free: clients above the limit get an error over them.
             clients = most * 4 // 5
-            return await start(ids, self.access, sock=listening.dup(), clients_most=clients, look_ups=look_ups)
+            return await start(ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups)
         from issuer.doors.web.app import application
         from issuer.metrics import install
 

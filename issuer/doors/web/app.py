@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from issuer.api.aio import AsyncIssuer
 from issuer.clock import monotonic
@@ -77,15 +77,11 @@ _OTHER: Final = "other"
 _NOBODY: Final = Caller("", (), ())
 
 
-class _Path:
+class _Path(NamedTuple):
     """The path of a draw. `tag`: the tag in the path. `before`: the reply up to the number."""
 
-    __slots__ = ("before", "tag")
-
-    def __init__(self, raw: bytes) -> None:
-        """`raw`: the path as the client sent it. Raises Problem if it is not valid percent-encoded UTF-8."""
-        self.tag = calls.decoded(raw[len(_PREFIX) : -len(_SUFFIX)].decode("latin-1"))
-        self.before = before_number(self.tag)
+    tag: str
+    before: bytes
 
 
 @dataclass(slots=True)
@@ -157,9 +153,10 @@ class Application:
         if not raw.startswith(_PREFIX) or raw.count(b"/") != _SLASHES or raw[len(_PREFIX) :] == b"-" + _SUFFIX:
             return None
         try:
-            path = _Path(raw)
+            tag = calls.decoded(raw[len(_PREFIX) : -len(_SUFFIX)].decode("latin-1"))
         except Problem:
             return None
+        path = _Path(tag, before_number(tag))
         if path.tag in self._plain:  # else clients could fill the cache with invented names
             if len(self._paths) >= _KEPT:
                 self._paths.clear()

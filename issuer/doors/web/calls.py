@@ -27,7 +27,7 @@ ELSEWHERE: Final = "-"
 _ONCE: Final = frozenset(
     (b"host", b"origin", b"authorization", b"idempotency-key", b"content-type", b"content-length", b"sec-fetch-site")
 )
-_BROKEN: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_BROKEN: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 #: Maximum number of digits of an integer in a body. Above 4300, Python itself raises an error with an unsuitable text.
 _DIGITS_MOST: Final = 4000
 
@@ -69,29 +69,27 @@ def raw_path(scope: Message) -> str:
 
 def decoded(segment: str) -> str:
     """Return a segment of a path after percent-decoding. Raises Problem if the encoding is invalid."""
-    raw = segment.encode("latin-1")
     try:
-        if _BROKEN.search(raw):
-            raise Problem(
-                400, "malformed", "the path has a % without two hexadecimal digits after it; write % itself as %25"
-            )
-        return unquote_to_bytes(raw).decode()
+        return unquote_to_bytes(_unbroken(segment, "path").encode("latin-1")).decode()
     except UnicodeDecodeError as error:
         raise Problem(400, "malformed", "the path is not percent-encoded UTF-8") from error
 
 
+def _unbroken(text: str, place: str) -> str:
+    if _BROKEN.search(text):
+        problem = f"the {place} has a % without two hexadecimal digits after it; write % itself as %25"
+        raise Problem(400, "malformed", problem)
+    return text
+
+
 def queried(scope: Message) -> dict[str, str]:
     """Return the parameters of the query. Raises Problem if the query is malformed or repeats a parameter."""
-    raw: bytes = scope["query_string"]
+    raw = _unbroken(scope["query_string"].decode("latin-1"), "query")
     if not raw:
         return {}
     try:
-        if _BROKEN.search(raw):
-            raise Problem(
-                400, "malformed", "the query has a % without two hexadecimal digits after it; write % itself as %25"
-            )
-        pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=100)
-    except (UnicodeDecodeError, ValueError) as error:
+        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=100)
+    except ValueError as error:
         raise Problem(
             400, "malformed", "the query is not percent-encoded UTF-8, or has more than 100 parameters"
         ) from error

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from secrets import token_hex
 from typing import Any, Final
@@ -70,10 +71,7 @@ class HeaderGuard:
 
     def _is_allowed(self, host: str) -> bool:
         name = _name_of(host)
-        if "*" in self._allowed or name in self._allowed or _is_address(name):
-            return True
-        above = name.split(".")
-        return any(f"*.{'.'.join(above[at:])}" in self._allowed for at in range(1, len(above)))
+        return _is_address(name) or any(fnmatchcase(name, each) for each in self._allowed)
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise Problem if the host is not a name of this server, or if a page of another site sends the request."""
