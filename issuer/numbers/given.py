@@ -11,6 +11,7 @@ from issuer.errors import SchemeError, brief
 from issuer.numbers import scrambling, stride
 from issuer.numbers.bit_fields import BITS
 from issuer.numbers.codec import Scheme, scrambled, shard_layout, strides
+from issuer.numbers.dates import tells
 from issuer.numbers.sharding import SHARDS_MOST
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Order, Tag
@@ -264,7 +265,7 @@ def _check_texts(scheme: Mapping[str, Any]) -> None:
             )
         return
     template = Template(scheme["format"])
-    if restart != "never" and not template.shows_period(restart):
+    if restart != "never" and not tells(template.codes, restart):
         raise SchemeError(
             f"{scheme['format']!r} does not contain the period ({restart}), so texts would repeat",
             setting="format",

@@ -21,7 +21,7 @@ from typing import Final
 
 from issuer.errors import FormatOverflow, InvalidArgument, NotDecodable, SchemeError, brief
 from issuer.numbers import digits
-from issuer.numbers.dates import CODES, day, tells
+from issuer.numbers.dates import CODES, day
 from issuer_persistence.records import HIGHEST, is_number
 
 #: Maximum number of characters of a format, of a text to parse, and of a restart key.
@@ -195,10 +195,6 @@ class Template:
             if part.kind in CODES and shown.setdefault(part.kind, int(piece)) != int(piece):
                 raise NotDecodable(f"{brief(text)} has two different dates", value=text)
         return shown
-
-    def shows_period(self, restart: str) -> bool:
-        """Return True if texts of different periods always differ. `restart`: kind of period, such as "daily"."""
-        return tells(self.codes, restart)
 
     def _on(self, date: dt.date | None) -> list[tuple[str, Check | None]]:
         if date is None and self.codes:

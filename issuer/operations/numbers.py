@@ -47,7 +47,7 @@ from issuer.strategies.registry import decode, holder
 from issuer.strategies.serving import StrategyRunner
 from issuer.strategies.snowflake import aside
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
-from issuer_persistence.errors import TagPresent
+from issuer_persistence.errors import StoreError, TagPresent
 from issuer_persistence.records import Tag, now_ms
 
 log = logging.getLogger("issuer")
@@ -244,7 +244,7 @@ class Issuing(Generic[L]):
             told: str | None = yield from holder(
                 strategy, options, found.value, found.tag, self._config.settings.prefix
             )
-        except IssuerError as error:
+        except (IssuerError, StoreError) as error:
             log.debug("tag %r: the process that issued %d is unknown: %s", found.tag, found.value, error)
             return None
         return told

@@ -22,7 +22,7 @@ class _Plugins:
     _kinds: ClassVar[tuple[type, ...]]
     _tasks: ClassVar[bool]
 
-    def __init__(self, plugins: Iterable[Plugin | AsyncPlugin]) -> None:
+    def __init__(self, plugins: Iterable[Plugin | AsyncPlugin] = ()) -> None:
         ordered = list(plugins)
         for plugin in ordered:
             _check(plugin, self._kinds)
@@ -98,9 +98,6 @@ class AsyncChain(_Plugins):
 
     _kinds = (Plugin, AsyncPlugin)
     _tasks = True
-
-    def __init__(self, plugins: Iterable[Plugin | AsyncPlugin] = ()) -> None:
-        super().__init__(plugins)
 
     async def around(self, call: Call, draw: AsyncDraw) -> list[int]:
         """Run the plugins around a draw, and return the resulting numbers; see Chain.around."""

@@ -20,6 +20,7 @@ from issuer.interrupts import raise_interrupt
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.snowflake.strategy import Snowflake
+from issuer_persistence.errors import StoreError
 
 #: The group of entry points. An entry point has the form name = "package.module:factory".
 GROUP = "issuer.strategies"
@@ -36,11 +37,14 @@ _registered: dict[str, Factory] = {}
 
 
 @contextmanager
-def _wrapped(name: str, tag: str | None = None) -> Iterator[None]:
-    """Raise StrategyFailed if the strategy's own code raises another error than the issuer's."""
+def wrapped(name: str, tag: str | None = None) -> Iterator[None]:
+    """Raise StrategyFailed if the strategy's own code raises an error of another library. Add the tag to errors."""
     try:
         yield
-    except IssuerError:
+    except StoreError:
+        raise
+    except IssuerError as error:
+        error.tag = error.tag or tag
         raise
     except Exception as error:
         raise_interrupt(error)
@@ -106,7 +110,7 @@ def check(name: str, options: Mapping[str, Scalar], tag: str | None = None) -> N
     """Raise SchemeError if the strategy is unknown or cannot have these options. Raises StrategyFailed."""
     kind = _kind(name)
     try:
-        with _wrapped(name, tag):
+        with wrapped(name, tag):
             kind.check(options)
     except ConfigurationError as error:
         raise SchemeError(str(error), setting="options", value=dict(options), tag=tag) from error
@@ -115,7 +119,7 @@ def check(name: str, options: Mapping[str, Scalar], tag: str | None = None) -> N
 def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
     """Return the options to store with a new tag of that strategy. Raises SchemeError, StrategyFailed."""
     kind = _kind(name)
-    with _wrapped(name):
+    with wrapped(name):
         return kind.settled(options, instance, redis=redis)
 
 
@@ -123,7 +127,7 @@ def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str,
     """Return the parts that a strategy packed into a number. Raises SchemeError, NotDecodable, StrategyFailed."""
     kind = _kind(name)
     try:
-        with _wrapped(name):
+        with wrapped(name):
             return kind.decode(options, value)
     except InvalidArgument as error:
         raise NotDecodable(f"{value} is not a number of {name}: {error}", value=value) from error
@@ -132,14 +136,14 @@ def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str,
 def holder(name: str, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
     """Return the process that made a number. None if the process is unknown. Raises IssuerError."""
     kind = _kind(name)
-    with _wrapped(name, tag):
+    with wrapped(name, tag):
         return (yield from kind.holder(options, value, tag, prefix))
 
 
 def make(name: str, context: Context) -> Strategy:
     """Create the strategy of that name. Raises SchemeError, ConfigurationError, StrategyFailed."""
     kind = factory(name)
-    with _wrapped(name, context.tag):
+    with wrapped(name, context.tag):
         made = kind(context)
     if not isinstance(made, Strategy):
         raise ConfigurationError(

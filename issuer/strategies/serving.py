@@ -13,11 +13,9 @@ from issuer.clock import Deadline
 from issuer.core.steps import Ask, SingleFlight, Steps, asking
 from issuer.errors import IssuerError, StrategyFailed, Unavailable, brief
 from issuer.forks import living
-from issuer.interrupts import raise_interrupt
 from issuer.strategies.contract import Context
-from issuer.strategies.registry import make
+from issuer.strategies.registry import make, wrapped
 from issuer_persistence.contract import Store
-from issuer_persistence.errors import StoreError
 from issuer_persistence.records import HIGHEST
 
 T = TypeVar("T")
@@ -109,19 +107,8 @@ class StrategyRunner:
 
     def _guarded(self, steps: Steps[T], deadline: Deadline) -> Steps[T]:
         """Run the strategy's steps, its blocking methods one at a time, and convert its errors to public ones."""
-        try:
+        with wrapped(self._name, self._context.tag):
             return (yield from asking(steps, partial(self._in_turn, deadline)))
-        except (IssuerError, StoreError) as error:
-            if isinstance(error, IssuerError) and error.tag is None:
-                error.tag = self._context.tag
-            raise
-        except Exception as error:
-            raise_interrupt(error)
-            raise StrategyFailed(
-                f"tag {self._context.tag!r}: strategy {self._name!r} failed: {type(error).__name__}: {error}",
-                tag=self._context.tag,
-                strategy=self._name,
-            ) from error
 
     def _in_turn(self, deadline: Deadline, step: Ask) -> Ask:
         """Return a request that does the same work, but in one thread at a time."""

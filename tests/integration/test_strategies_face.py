@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -15,6 +16,7 @@ from issuer import Issuer
 from issuer.core.steps import Steps
 from issuer.plugins import Call, History, Plugin, Rate
 from issuer.strategies import Context, Instance, Strategy, register, registry
+from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import TagSettings
 from tests.colours import BOTH, Connect
@@ -142,6 +144,15 @@ def test_a_holder_that_cannot_be_told_hides_nothing_else(ids: Issuer) -> None:
     told, untold = (ids.decode(tag, 5, holder=True) for tag in ("f", "g"))
     assert (told.fields, told.holder) == ({"half": 2}, "the maker of 5")
     assert (untold.fields, untold.holder) == ({"half": 2}, None)
+
+
+def test_the_holder_is_unknown_while_the_store_does_not_answer(
+    ids: Issuer, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids.create("h", strategy="snowflake", options={"machine": "store"})
+    number = ids.next("h")
+    monkeypatch.setattr(store, "segments", Mock(side_effect=Unconfirmed("it does not answer")))
+    assert ids.decode("h", number, holder=True).holder is None
 
 
 def test_numbers_of_a_strategy_are_trend_whatever_a_record_says(ids: Issuer, store: MemoryStore) -> None:

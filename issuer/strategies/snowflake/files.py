@@ -103,6 +103,13 @@ class Properties:
                 "number; set the instance's `directory` to a directory that is never cleaned up"
             )
 
+    def close(self, properties: Mapping[str, object]) -> None:
+        """Write the file a last time, and release the lock."""
+        try:
+            self.write(properties)
+        finally:
+            self.unlock()
+
     @property
     def identity(self) -> str:
         """`device:inode` of the lock file. The lock file of a copied directory has another one. "" without the lock."""

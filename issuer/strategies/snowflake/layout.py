@@ -79,12 +79,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Check the widths and the epoch."""
-        widths = {
-            "time_bits": self.time_bits,
-            "worker_bits": self.worker_bits,
-            "rack_bits": self.rack_bits,
-            "sequence_bits": self.sequence_bits,
-        }
+        widths = {name: getattr(self, name) for name in ("time_bits", "worker_bits", "rack_bits", "sequence_bits")}
         for name, bits in widths.items():
             whole({name: bits}, name, bits, 0 if name == "rack_bits" else 1, MOST_BITS)
         whole({"epoch": self.epoch}, "epoch", self.epoch, 0, 2**MOST_BITS - 1)

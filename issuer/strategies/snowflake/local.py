@@ -70,14 +70,7 @@ class FixedMachine(Machines):
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - there is one machine number only
         """Record the last timestamp used, and release the lock."""
-
-        def released() -> None:
-            try:
-                self._file.write({"machineId": self._machine, "last": used})
-            finally:
-                self._file.unlock()
-
-        yield from blocking(released)
+        yield from blocking(lambda: self._file.close({"machineId": self._machine, "last": used}))
 
     def after_fork(self) -> None:
         """Leave the lock to the parent process."""
@@ -203,10 +196,10 @@ class Copied(LeasedMachines):
         leased = self._leased
         # If the clock is far behind, `before` may be above the ceiling of the lease. Then no number is issued.
         ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
-        self._write(ceiling)
+        self._file.write(self._properties(ceiling))
         return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)
 
-    def _write(self, last: int) -> None:
+    def _properties(self, last: int) -> Mapping[str, object]:
         leased = self._leased
         properties: dict[str, object] = {"machineId": leased.machine}
         if self._layout.rack_bits:
@@ -216,8 +209,7 @@ class Copied(LeasedMachines):
         sent = int((leased.until - self._lease) * 1000)
         properties |= {"last": last, "token": self._token, "boot": self._boot, "store": self._store}
         properties["lock"] = self._file.identity
-        properties |= {"ceiling": leased.ceiling, "renewed": sent, "lease": round(self._lease * 1000)}
-        self._file.write(properties)
+        return properties | {"ceiling": leased.ceiling, "renewed": sent, "lease": round(self._lease * 1000)}
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
         """Record the last timestamp used. Leave the lease to the next process of this name, or until it expires.
@@ -225,17 +217,10 @@ class Copied(LeasedMachines):
         If the lease were returned, another process could get the number at once. While Redis is down, the next process
         of this name would not notice that.
         """
-        if not self._copies:
+        if self._copies:
+            yield from blocking(lambda: self._file.close(self._properties(used)))
+        else:
             yield from super().release(tenure, used)
-            return
-
-        def released() -> None:
-            try:
-                self._write(used)
-            finally:
-                self._file.unlock()
-
-        yield from blocking(released)
 
     def after_fork(self) -> None:
         """Leave the lock and the token to the parent process."""

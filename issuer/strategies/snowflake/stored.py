@@ -74,7 +74,8 @@ class Stored(Machines):
             ours = record.description == self._left(record.max)
             if ahead <= NEAR or ours:
                 now = self._clock.ms()
-                yield from self._raised(number, now)
+                # Skip the time in which no process had the machine number.
+                yield from _configure(self._namespace, number, TagChanges(raise_to=now))
                 # If two processes reserve time for this number, the second one gets the time after that of the first.
                 held = yield from self._reserved(number, now, self._lease)
                 ahead = held.low - self._clock.ms()
@@ -112,8 +113,7 @@ class Stored(Machines):
             return
         last = max(used, held[0].low)
         if (yield from _given_back(held, last)):
-            name, note = _tag(self._namespace, tenure.machine), self._left(last)
-            yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=note), timeout=timeout))
+            yield from _configure(self._namespace, tenure.machine, TagChanges(description=self._left(last)))
 
     def after_fork(self) -> None:
         """Drop the reservations of the parent, which will return them."""
@@ -151,14 +151,6 @@ class Stored(Machines):
         """Return the tag's description after this holder has returned unused time. `last`: last timestamp used."""
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
-    def _raised(self, number: int, to: int) -> Steps[None]:
-        """Skip the time up to `to`, in which no process had the machine number."""
-        yield from ask(
-            lambda store, timeout: store.configure(
-                _tag(self._namespace, number), TagChanges(raise_to=to), timeout=timeout
-            )
-        )
-
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
         """Reserve n ms above all reservations. Raises StoreBehind if this would not be above `above`."""
         return (
@@ -190,8 +182,7 @@ def holder_of(record: Tag) -> str:
 
 def forget_holder(namespace: str, number: int) -> Steps[None]:
     """Delete the name of the process that returned the machine number, so that it can claim another number."""
-    name = _tag(namespace, number)
-    yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=TIMESTAMPS), timeout=timeout))
+    yield from _configure(namespace, number, TagChanges(description=TIMESTAMPS))
 
 
 def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
@@ -206,6 +197,10 @@ def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
 
 def _tag(namespace: str, number: int) -> str:
     return part_tag(namespace, f"machine-{number}")
+
+
+def _configure(namespace: str, number: int, changes: TagChanges) -> Steps[None]:
+    yield from ask(lambda store, timeout: store.configure(_tag(namespace, number), changes, timeout=timeout))
 
 
 def _given_back(held: Sequence[Reservation], used: int) -> Steps[bool]:

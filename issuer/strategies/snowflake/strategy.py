@@ -65,12 +65,9 @@ class Snowflake(Strategy):
     def __init__(self, context: Context, *, clock: Clock | None = None, machines: Machines | None = None) -> None:
         """`clock`, `machines`: replacements for those that the options select. Raises ConfigurationError."""
         super().__init__(context)
-        check_names("snowflake", context.options, OPTIONS)
-        self.layout = Layout.of(context.options)
         self._clock = clock or Clock()
+        self.layout = _checked(context.options, self._clock)
         self._max_wait = whole(context.options, "max_wait", MAX_WAIT, 0, 60_000) * _MS
-        if not self.layout.epoch <= self._clock.ms() < self.layout.ends:
-            raise ConfigurationError(f"the current time is outside the layout: {self.layout}", tag=context.tag)
         self._machines = machines or self._source()
         self._ticks = Ticks(self.layout, self._clock)
         self._once = partial(SingleFlight(context.flight).do, tag=context.tag, what="a machine number")
@@ -79,17 +76,7 @@ class Snowflake(Strategy):
     @classmethod
     def check(cls, options: Mapping[str, Scalar]) -> None:
         """Reject unknown options, invalid values, and a layout that cannot represent the current time."""
-        check_names("snowflake", options, OPTIONS)
-        layout, now = Layout.of(options), Clock().ms()
-        if not layout.epoch <= now < layout.ends:
-            raise ConfigurationError(f"the current time is outside the layout: {layout}")
-        whole(options, "max_wait", MAX_WAIT, 0, 60_000)
-        number(options, "lease", LEASE, 5, 30 * 86_400)
-        shared_namespace(options)
-        if "machine" in options and options["machine"] not in SOURCES:
-            raise ConfigurationError(
-                f"option machine must be one of {', '.join(SOURCES)}, not {brief(options['machine'])}"
-            )
+        _checked(options, Clock())
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
@@ -122,10 +109,6 @@ class Snowflake(Strategy):
         shared = shared_namespace(context.options)
         namespace = shared or context.tag
         lease = number(context.options, "lease", stored.LEASE if kind == "store" else LEASE, 5, 30 * 86_400)
-        if kind not in SOURCES:
-            raise ConfigurationError(
-                f"option machine must be one of {', '.join(SOURCES)}, not {brief(kind)}", tag=context.tag
-            )
         folder = Path(instance.directory or tempfile.gettempdir())
         name = _file_name(f"{context.prefix}:{namespace}")
         if kind in ("fixed", "ordinal"):
@@ -321,6 +304,20 @@ class Snowflake(Strategy):
         self._closed = True
         self._ticks.after_fork()
         self._machines.after_fork()
+
+
+def _checked(options: Mapping[str, Scalar], clock: Clock) -> Layout:
+    """Check the options. Return their layout. Raises ConfigurationError."""
+    check_names("snowflake", options, OPTIONS)
+    layout = Layout.of(options)
+    if not layout.epoch <= clock.ms() < layout.ends:
+        raise ConfigurationError(f"the current time is outside the layout: {layout}")
+    whole(options, "max_wait", MAX_WAIT, 0, 60_000)
+    number(options, "lease", LEASE, 5, 30 * 86_400)
+    shared_namespace(options)
+    if (kind := text(options, "machine", "redis")) not in SOURCES:
+        raise ConfigurationError(f"option machine must be one of {', '.join(SOURCES)}, not {brief(kind)}")
+    return layout
 
 
 def shared_namespace(options: Mapping[str, Scalar]) -> str | None:

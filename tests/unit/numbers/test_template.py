@@ -199,7 +199,7 @@ class TestShowsPeriod:
         for codes in (*every, *few, "%m%d", "%j", "%G"):
             template = Template(f"{{date:{codes}}}-{{seq}}")
             telling = KINDS if codes in every else few.get(codes, ())
-            assert [each for each in KINDS if template.shows_period(each)] == [*telling], codes
+            assert [each for each in KINDS if tells(template.codes, each)] == [*telling], codes
 
     @pytest.mark.parametrize("restart", KINDS)
     def test_where_they_do_no_two_periods_look_alike(self, restart: str) -> None:
