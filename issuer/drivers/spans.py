@@ -24,6 +24,8 @@ from issuer_persistence.errors import StoreError
 _API = "opentelemetry.trace"
 _NAME = "issuer"
 _NOTHING: AbstractContextManager[None] = nullcontext()
+#: The last tracer provider and its tracer, as creating a tracer takes longer than a span.
+_last: tuple[Any, Any] = (None, None)
 
 #: The name of a script, at the start of its header.
 _SCRIPT = re.compile(r"--\[\[\s*(\w+):")
@@ -37,9 +39,16 @@ def around(
     `store`: the store that is called, None for a call to Redis. If the tag is a part, the span has the name of the
     parent tag, because the name of a part may be personal.
     """
-    tracer = _tracer() if _API in sys.modules else None
-    if tracer is None:
+    global _last  # noqa: PLW0603 - a cache, one per process
+    api = sys.modules.get(_API)
+    provided = getattr(api, "get_tracer_provider", None)  # missing while the API is being imported
+    if api is None or provided is None:
         return _NOTHING
+    provider = provided()
+    if isinstance(provider, api.ProxyTracerProvider):  # no provider is set; redis-py may have imported the API
+        return _NOTHING
+    if _last[0] is not provider:
+        _last = provider, provider.get_tracer(_NAME)
     # In the conventions, a database is named by the scheme of its URL without the transport: mongodb+srv is mongodb.
     system = "redis" if store is None else store.url.partition("://")[0].partition("+")[0]
     operation, script = _operation(step)
@@ -48,28 +57,7 @@ def around(
         attributes["db.stored_procedure.name"] = script
     if tag is not None:
         attributes["issuer.tag"] = tag.partition(PART)[0]
-    return _span(tracer, f"{operation} {script}".rstrip(), attributes)
-
-
-#: The last tracer provider and its tracer, as creating a tracer takes longer than a span.
-_last: tuple[Any, Any] = (None, None)
-
-
-def _tracer() -> Any:
-    """Return the program's tracer, None if it does not trace."""
-    global _last  # noqa: PLW0603 - a cache, one per process
-    api = sys.modules.get(_API)
-    provided = getattr(api, "get_tracer_provider", None)  # missing while the API is being imported
-    if api is None or provided is None:
-        return None
-    provider = provided()
-    if isinstance(provider, api.ProxyTracerProvider):  # no provider is set; redis-py may have imported the API
-        return None
-    known, tracer = _last
-    if known is not provider:
-        tracer = provider.get_tracer(_NAME)
-        _last = provider, tracer
-    return tracer
+    return _span(_last[1], f"{operation} {script}".rstrip(), attributes)
 
 
 @contextmanager

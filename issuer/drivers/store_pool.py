@@ -44,24 +44,14 @@ class StorePool:
         #: The threads, by process id: a forked child has no threads of its parent.
         self._crews: dict[int, Crew] = {}
 
-    def seconds(self, deadline: Deadline, tag: str | None, within: float) -> float:
-        """Return the timeout for a call. Raises StoreUnavailable if no time is left."""
-        timeout = min(self._longest, within, deadline.left())
-        if timeout <= 0:
-            raise StoreUnavailable(f"no time was left to query the store {self.store.url}", tag=tag)
-        return timeout
-
     def late(self, timeout: float, tag: str | None) -> StoreUnavailable:
         """Return the error for a call without an answer. The call continues, and numbers that it reserves are a gap."""
         return StoreUnavailable(f"the store {self.store.url} gave no answer within {timeout:.3g} s", tag=tag)
 
     def ask(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
         """Call the store. Returns its result or raises its error. Raises StoreUnavailable after the deadline."""
-        timeout = self.seconds(deadline, tag, step.within)
-        if in_uwsgi_master():  # a thread would be missing in uWSGI's workers
-            return step.question(self.store, timeout)
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self.submit(step.question, timeout, answers.put)
+        timeout = self.submit(step, deadline, tag, answers.put)
         try:
             answer, error = answers.get(timeout=timeout + GRACE)
         except queue.Empty:
@@ -70,12 +60,23 @@ class StorePool:
             raise error
         return answer
 
-    def submit(self, question: Question, timeout: float, tell: Tell) -> None:
-        """Call the store in a thread, unless the deadline passes before. `tell` gets the result or error there."""
+    def submit(self, step: Ask, deadline: Deadline, tag: str | None, tell: Tell) -> float:
+        """Call the store in a thread, unless the deadline passes before. `tell` gets the result or error there.
+
+        Returns the timeout of the call in seconds. Raises StoreUnavailable if no time is left.
+        """
+        timeout = min(self._longest, step.within, deadline.left())
+        if timeout <= 0:
+            raise StoreUnavailable(f"no time was left to query the store {self.store.url}", tag=tag)
+        job = partial(self.answer, step.question, Deadline(timeout), tell, contextvars.copy_context())
         pid = os.getpid()
         crew = self._crews.get(pid) or self._crews.setdefault(pid, Crew("issuer-store", MOST))
-        if not crew.put(partial(self.answer, question, Deadline(timeout), tell, contextvars.copy_context())):
+        if in_uwsgi_master():  # a thread would be missing in uWSGI's workers
+            if then := job():
+                then()
+        elif not crew.put(job):
             crew.in_person()
+        return timeout
 
     def answer(
         self, question: Question, deadline: Deadline, tell: Tell, context: contextvars.Context

@@ -15,11 +15,6 @@ from issuer.gateway.commands import RedisCall, pack, pairs
 OLDEST = (6, 2)
 
 
-def server_info() -> RedisCall[dict[str, str]]:
-    """`INFO server`: the kind of server, and its version."""
-    return RedisCall(pack("INFO", "server"), "", _info, repeatable=True)
-
-
 def check_server(info: Mapping[str, str]) -> None:
     """Raise FenceError if `INFO server` shows an unsupported server."""
     if "dragonfly_version" in info:
@@ -85,6 +80,9 @@ def replication_info(key: str) -> RedisCall[dict[str, str]]:
 def _info(reply: Any) -> dict[str, str]:
     return dict(_LINE.findall(reply.decode(errors="replace")))
 
+
+#: `INFO server`: the kind of server, and its version.
+SERVER_INFO = RedisCall(pack("INFO", "server"), "", _info, repeatable=True)
 
 #: A line of INFO.
 _LINE = re.compile(r"^([^:\r\n]*):([^\r\n]*)", re.MULTILINE)

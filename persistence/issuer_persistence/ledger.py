@@ -32,12 +32,14 @@ class Reservation:
         low: The number before the first number of the segment.
         high: Last number of the segment.
         entry: Id of the ledger entry.
+        store_id: Id of the store. Another store may have taken its place since the caller read the id.
     """
 
     tag: Tag
     low: int
     high: int
     entry: str
+    store_id: str
 
     @property
     def version(self) -> str:

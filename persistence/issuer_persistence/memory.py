@@ -80,9 +80,8 @@ class MemoryStore(TransactionalStore, Transaction):
         """`memory://`, followed by the name of the store, if any."""
         return f"memory://{self._name}"
 
-    def store_id(self, *, timeout: float) -> str:
-        with self.transaction(timeout):
-            return self._id
+    def read_store_id(self) -> str:
+        return self._id
 
     def read(self, tag: str) -> Tag | None:
         return self._tags.get(tag)

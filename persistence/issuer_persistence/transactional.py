@@ -26,6 +26,10 @@ class Transaction(ABC):
     """One transaction, used in a `with` block. If the block raises an error, nothing is changed."""
 
     @abstractmethod
+    def read_store_id(self) -> str:
+        """Return the id of the store. "" if it has none yet."""
+
+    @abstractmethod
     def read(self, tag: str) -> Tag | None:
         """Return the record of a tag, or None if the tag was never created."""
 
@@ -66,6 +70,10 @@ class TransactionalStore(Store):
             writes: False if the block only reads.
         """
 
+    def store_id(self, *, timeout: float) -> str:
+        with self.transaction(timeout, writes=False) as transaction:
+            return transaction.read_store_id()
+
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         with self.transaction(timeout) as transaction:
             return transaction.write(Tag.made(tag, transaction.read(tag), settings))
@@ -83,7 +91,8 @@ class TransactionalStore(Store):
             after = transaction.write(before.reserved(n, at_least=at_least, exact=exact))
             entry = purpose.entry(tag, before.max, after.max)
             transaction.enter(entry)
-        return Reservation(after, entry.low, entry.high, entry.id)
+            store_id = transaction.read_store_id()
+        return Reservation(after, entry.low, entry.high, entry.id, store_id)
 
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float

@@ -17,7 +17,7 @@ from issuer import CorruptState, ForeignHash, Issuer
 from issuer.core.supply import mode as origin
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import Order, TagSettings
+from issuer_persistence.records import Order, TagChanges, TagSettings, fresh_version
 from tests.audit import repeats
 from tests.colours import BOTH, COLOURS, Connect
 from tests.faults.conftest import covering
@@ -124,6 +124,25 @@ def test_the_first_draw_is_refused_and_changes_nothing(scene: Scene, order: Orde
             assert (scene.hash, store.snapshot().tags) == (hash, records), (name, lease)
     assert scene.client.keys() == [KEY.encode()]
     assert scene.owner.next("orders") == 6
+
+
+@BOTH
+def test_a_store_that_another_one_replaces_loads_no_segment(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a database's address leads to another server. The process has read the id long before."""
+    store = MemoryStore()
+    with scene.on(store, scheduler=None) as ids:
+        ids.create("invoices", step=10)
+        assert ids.take("invoices", 2) == [1, 2]
+        store.configure("invoices", TagChanges(step=100, raise_to=5000), timeout=10)
+        owner = store.store_id(timeout=10)
+        monkeypatch.setattr(store, "_id", fresh_version())
+        for _ in range(3):
+            with pytest.raises(ForeignHash, match="another store") as caught:
+                ids.take("invoices", 100)
+            assert (caught.value.owner, caught.value.store) == (owner, store.store_id(timeout=10))
+    record = store.get("invoices", timeout=10)
+    assert record is not None
+    assert record.max == 5092, "one reservation is a gap"
 
 
 @BOTH

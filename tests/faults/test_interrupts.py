@@ -120,7 +120,7 @@ def drawn_of_others(hand: LocalBuffer[Reservation], storm: Storm) -> list[int]:
         nonlocal base
         if len(hand.held) < 2:  # so that `take` itself moves on to the next one
             base += 4
-            hand.add(Reservation(TAG, base, base + 2, ""))
+            hand.add(Reservation(TAG, base, base + 2, "", ""))
         taken = hand.take(1)
         if taken is not None and (taken[1] - 1) % 4 > 1:
             foreign.append(taken[1])

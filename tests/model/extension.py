@@ -92,11 +92,18 @@ class ExtensionWalk(Walk):
             assert record is not None
             wanted = self.wanted[at] = self.chance.choice((0, 0, STEP // 2, 2 * STEP + 1))
             key, election = self.tags[0].key, Election(won=1)
-            steps = extend(record, key, seen=seen, window=5, election=election, wanted=wanted)
+            steps = extend(
+                record,
+                key,
+                store_id=self.store.store_id(timeout=1),
+                seen=seen,
+                window=5,
+                election=election,
+                wanted=wanted,
+            )
             self.running[at] = running = Running(steps)
             self.processes[at] = Process(last=seen)
             self.log[-1] = f"extension {at} begins, has seen {seen}"
-            self.perform(running)  # it asks for the store's id
             return
         done, was = self.processes[at].work.done, self.record.halted
         self.log[-1] = f"extension {at}, {done or 'at its beginning'}: {running}"

@@ -228,7 +228,9 @@ class IssuerMachine(RuleBasedStateMachine):
         if record is None:
             return
         key = redis_key("issuer", tag)
-        steps: Steps[Extension] = extend(record, key, seen=seen, window=5, election=Election())
+        steps: Steps[Extension] = extend(
+            record, key, store_id=self.store.store_id(timeout=1), seen=seen, window=5, election=Election()
+        )
         redis = self.operator.engine.runner.redis
         assert redis is not None
         try:

@@ -37,7 +37,7 @@ class TestPacking:
         looks = (
             PEEK,
             server_commands.info(),
-            server_commands.server_info(),
+            server_commands.SERVER_INFO,
             server_commands.setting("save"),
             server_commands.server_time(),
         )

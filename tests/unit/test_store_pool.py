@@ -57,7 +57,7 @@ def test_a_caller_waits_for_no_other_ones_call_as_long_as_there_may_be_threads(c
     try:
         assert pool.ask(Ask(lambda _store, _timeout: "there"), Deadline(60), None) == "there"
         for _ in range(callers):
-            pool.submit(mute, 60.0, lambda _: ended.release())
+            pool.submit(Ask(mute), Deadline(60), None, lambda _: ended.release())
         for _ in range(min(callers, MOST)):
             assert began.acquire(timeout=60)
         if callers < MOST:
@@ -82,7 +82,7 @@ def test_a_question_whose_time_is_over_is_not_asked() -> None:
 
     try:
         for _ in range(MOST):
-            pool.submit(mute, 60.0, lambda _: None)
+            pool.submit(Ask(mute), Deadline(60), None, lambda _: None)
         for _ in range(MOST):
             assert began.acquire(timeout=60)
         deadline = Deadline(0.01)
@@ -142,19 +142,21 @@ def test_a_thread_that_could_not_begin_keeps_no_later_call_waiting(monkeypatch: 
         assert go_on.wait(60)
 
     try:
-        pool.submit(mute, 60.0, answers.put)
+        pool.submit(Ask(mute), Deadline(60), None, answers.put)
         assert begun.wait(60)
         with monkeypatch.context() as none_begins:
             none_begins.setattr(threading.Thread, "start", refused)
-            pool.submit(lambda _store, _timeout: "queued", 60.0, answers.put)  # behind the one that there is
+            pool.submit(
+                Ask(lambda _store, _timeout: "queued"), Deadline(60), None, answers.put
+            )  # behind the one that there is
         go_on.set()
         assert [answers.get(timeout=60), answers.get(timeout=60)] == [(None, None), ("queued", None)]
         begun.clear()
         go_on.clear()
         until(lambda: len(next(iter(pool._crews.values())).idle) == 1)
-        pool.submit(mute, 60.0, answers.put)
+        pool.submit(Ask(mute), Deadline(60), None, answers.put)
         assert begun.wait(60)
-        pool.submit(lambda _store, _timeout: "beside it", 60.0, answers.put)
+        pool.submit(Ask(lambda _store, _timeout: "beside it"), Deadline(60), None, answers.put)
         assert answers.get(timeout=60) == ("beside it", None)
     finally:
         go_on.set()

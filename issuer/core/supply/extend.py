@@ -22,7 +22,7 @@ from issuer.core.record import read_record
 from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
 from issuer.core.supply.local_buffer import threshold
-from issuer.errors import ConfigurationError, IssuerError, StoreBehind
+from issuer.errors import ConfigurationError, ForeignHash, IssuerError, StoreBehind
 from issuer.gateway import tag_scripts
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
@@ -70,6 +70,7 @@ def extend(
     record: Tag,
     key: str,
     *,
+    store_id: str,
     seen: int,
     window: float,
     election: Election,
@@ -82,6 +83,7 @@ def extend(
     Args:
         record: The tag's record, as this process last read it.
         key: Key of the tag's hash in Redis.
+        store_id: Id of the store, as this process last read it.
         seen: Highest number that this process has seen. If the store's `max` is lower, the store has gone back in time.
         window: Duration of an election in seconds.
         election: Elections that this process has won. A draw may have won one.
@@ -90,7 +92,6 @@ def extend(
         application: Name of the service, for the ledger.
         emit: Receives the events of reservations.
     """
-    store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
     for _ in range(ATTEMPTS):
         won = election.won
         role: Literal["claim", "mine"] = "mine" if election.mine else "claim"
@@ -110,7 +111,14 @@ def extend(
                 election.served = won
                 continue
             extension = yield from reserve_and_load(
-                record, key, opened, at_least=max(opened.top, seen), wanted=wanted, application=application, emit=emit
+                record,
+                key,
+                opened,
+                store_id=store_id,
+                at_least=max(opened.top, seen),
+                wanted=wanted,
+                application=application,
+                emit=emit,
             )
         except MaxBehind as error:
             if error.certain:
@@ -220,9 +228,20 @@ def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float
 
 
 def reserve_and_load(
-    record: Tag, key: str, opened: tag_scripts.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
+    record: Tag,
+    key: str,
+    opened: tag_scripts.Opened,
+    *,
+    store_id: str,
+    at_least: int,
+    wanted: int,
+    application: str,
+    emit: Emit,
 ) -> Steps[Extension]:
-    """Reserve a segment in the store, and load it into the tag's hash, for which `open` has just returned `opened`."""
+    """Reserve a segment in the store, and load it into the tag's hash, for which `open` has just returned `opened`.
+
+    Raises ForeignHash if another store has replaced the store that the hash belongs to. The reserved numbers are a gap.
+    """
     tag, n, last = record.tag, size(record, wanted), HIGHEST
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
@@ -239,6 +258,8 @@ def reserve_and_load(
             tag, n, purpose=Purpose("load", application, opened.born), at_least=at_least, timeout=timeout
         ),
     )
+    if reserved.store_id != store_id:
+        raise ForeignHash(tag, key=key, owner=store_id, store=reserved.store_id, taken=opened.top)
     low, high = reserved.low, min(reserved.high, last)
     if reserved.tag.scheme_id != record.scheme_id or low >= high:
         # Do not load the range: the period is used up or over, or the scheme was changed, so that other processes would

@@ -16,7 +16,7 @@ from issuer.core.supply.lease import Lease
 from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
-from issuer.errors import ConfigurationError, CorruptState, IssuerError, Unavailable
+from issuer.errors import ConfigurationError, CorruptState, ForeignHash, IssuerError, Unavailable
 from issuer.gateway import tag_scripts
 from issuer_persistence.records import LEASE_MOST
 
@@ -100,6 +100,7 @@ class Refill:
         steps = extend(
             record,
             state.key,
+            store_id=runtime.identity.id or (yield from self._origin.identity()),
             seen=state.taken(),
             window=runtime.window,
             election=self.election,
@@ -107,7 +108,11 @@ class Refill:
             application=runtime.application,
             emit=runtime.emit,
         )
-        extension = yield from self._origin.public(steps)
+        try:
+            extension = yield from self._origin.public(steps)
+        except ForeignHash as error:
+            runtime.identity.id = error.store  # another store may have taken the place of the old one
+            raise
         state.owned = True  # `open` rejects the hash of any other store
         if extension.tag is not None:
             self._origin.use(extension.tag)

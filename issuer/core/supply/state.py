@@ -22,11 +22,6 @@ Buffer = LocalBuffer[Lease | Reservation]
 WARN_AT = 80
 
 
-def nearly_used(value: int, limit: int) -> bool:
-    """Whether at least 80 % of the numbers up to the limit are used. `value` is the highest number used."""
-    return value * 100 >= limit * WARN_AT
-
-
 class TagState:
     """Knowledge of this process about a tag. `Origin` changes this object, and combiners read it in each draw."""
 
@@ -86,7 +81,7 @@ class TagState:
         if record.max >= record.limit and not (reserved_now or cur or self.taken()):
             return None
         where = last, record.max >> PERIOD_BITS if restarts else 0
-        told, near = self._warned_of == where, nearly_used(used, last)
+        told, near = self._warned_of == where, used * 100 >= last * WARN_AT
         self._warned_of = where if near or told else None
         if told or not near:
             return None

@@ -176,7 +176,6 @@ class AsyncRunner:
             return await self.redis.do(step, deadline, tag)
 
     async def _asked(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
-        timeout = self.pool.seconds(deadline, tag, step.within)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[object] = loop.create_future()
 
@@ -193,7 +192,7 @@ class AsyncRunner:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, found)
 
-        self.pool.submit(step.question, timeout, tell)
+        timeout = self.pool.submit(step, deadline, tag, tell)
         try:
             async with asyncio.timeout(timeout + GRACE):
                 return await answered

@@ -223,7 +223,7 @@ class AsyncRoundTrips:
         breaker, began = route.breakers[address], monotonic()
         try:
             if trusts and address not in route.checked:
-                info = await self.exchange(Exchange(address, server_commands.server_info(), connects=exchange.connects))
+                info = await self.exchange(Exchange(address, server_commands.SERVER_INFO, connects=exchange.connects))
                 server_commands.check_server(info)
                 route.checked.add(address)
             reply = await self.exchange(exchange)

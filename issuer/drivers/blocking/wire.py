@@ -224,7 +224,7 @@ class RoundTrips:
         breaker, began = route.breakers[address], monotonic()
         try:
             if trusts and address not in route.checked:
-                info = self.exchange(Exchange(address, server_commands.server_info(), connects=exchange.connects))
+                info = self.exchange(Exchange(address, server_commands.SERVER_INFO, connects=exchange.connects))
                 server_commands.check_server(info)
                 route.checked.add(address)
             reply = self.exchange(exchange)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
     from issuer_persistence.contract import CallDeadline
-    from issuer_persistence.mongodb.server import Collections
     from issuer_persistence.records import Tag
 
 
@@ -254,12 +253,8 @@ class Attempts(CommandListener):
 
     @property
     def unanswered(self) -> int:
-        """Number of writes since `begin` that the server may have done, but has not confirmed."""
+        """Number of writes of the call that the server may have done, but has not confirmed."""
         return _unanswered.get()
-
-    def begin(self) -> None:
-        """Set the count to 0, at the start of a call."""
-        _unanswered.set(0)
 
     def started(self, event: CommandStartedEvent) -> None:
         """Add 1 for a write that pymongo sends."""
@@ -286,19 +281,24 @@ class MongoCall:
     """One call to the store: the collections that it uses, and its deadline.
 
     Attributes:
+        tags: Collection of the tags.
+        segments: Collection of the ledger.
+        meta: Collection with the document of the store.
+        store_id: Id of the store that the collections belong to. "" if there is no store yet.
         wrote: True if a write of this call has taken effect.
         writing: True if the result of the last write is not known yet.
     """
 
+    tags: Collection[Document]
+    segments: Collection[Document]
+    meta: Collection[Document]
+    store_id: str
+
     def __init__(self, deadline: CallDeadline) -> None:
+        _unanswered.set(0)
         self._deadline = deadline
         self._longest = 0.001
         self.wrote = self.writing = False
-
-    def take(self, collections: Collections, store_id: str) -> None:
-        """Set the collections for this call, and the id of the store that they belong to."""
-        self.tags, self.segments, self.meta = collections
-        self._store = {"_id": "store", "id": store_id}
 
     @contextmanager
     def write(self) -> Iterator[None]:
@@ -353,10 +353,9 @@ class MongoCall:
             update["$unset"] = {"lease": ""}
         return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
 
-    def announce(self, scheme: Mapping[str, Any]) -> None:
-        """Raise the schema before a tag gets a scheme: older programs, which ignore schemes, then reject the store."""
-        if scheme:
-            self._update_meta({"$max": {"schema": SCHEMA}})
+    def announce(self) -> None:
+        """Raise the schema before a tag gets a scheme: programs that know no schemes then reject this database."""
+        self._update_meta({"$max": {"schema": SCHEMA}})
 
     def confirm(self) -> None:
         """Check that writes reach a majority of the servers, by two harmless writes. If not, they raise an error."""
@@ -364,7 +363,7 @@ class MongoCall:
         write_nothing(self.segments)
 
     def _update_meta(self, update: Document) -> None:
-        if self.meta.update_one(self._store, update).matched_count == 0:
+        if self.meta.update_one({"_id": "store", "id": self.store_id}, update).matched_count == 0:
             raise Replaced(
                 f"the store's document in {self.meta.name} is missing, or belongs to another store: check whether a "
                 "backup was restored"

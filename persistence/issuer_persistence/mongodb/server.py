@@ -139,12 +139,6 @@ def options(url: str) -> dict[str, str]:
     return {name.lower(): value for name, value in parse_qsl(url.partition("?")[2])}
 
 
-def ours(found: Document) -> bool:
-    """Return True if an issuer has written this `meta` document."""
-    store_id = found.get("id")
-    return isinstance(store_id, str) and is_id(store_id) and is_number(found.get("schema"), 1)
-
-
 def find(database: Database[Document], prefix: str | None) -> tuple[Collections, Document] | None:
     """Return the collections and the `meta` document of the store in this database, or None if there is no store.
 
@@ -153,8 +147,9 @@ def find(database: Database[Document], prefix: str | None) -> tuple[Collections,
     found = []
     for each in (PREFIX, NO_PREFIX) if prefix is None else (prefix,):
         collections = Collections.named(database, each)
-        meta = collections.meta.find_one({"_id": "store"})
-        if meta is not None and ours(meta):
+        meta = collections.meta.find_one({"_id": "store"}) or {}
+        # Another program may have a document of this name.
+        if isinstance(meta.get("id"), str) and is_id(meta["id"]) and is_number(meta.get("schema"), 1):
             found.append((collections, meta))
     if len(found) > 1:
         raise Misconfigured(

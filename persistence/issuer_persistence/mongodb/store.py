@@ -49,7 +49,7 @@ from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argum
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pymongo.database import Database
 
@@ -100,6 +100,8 @@ class MongoStore(Store):
         self._given = database
         self._shown = mask(address)
         self._address, named = server.without_prefix(address)
+        own = server.options(self._address)
+        self._defaults = {name: value for name, value in DEFAULTS.items() if name not in own}
         prefix = named if prefix is None else prefix
         self._prefix = None if prefix is None else server.checked(prefix)
         self._lock = threading.Lock()
@@ -141,7 +143,8 @@ class MongoStore(Store):
             while True:
                 found = call.read(tag)
                 made = Tag.made(tag, found, settings)
-                call.announce(made.scheme)
+                if made.scheme:
+                    call.announce()
                 if found is not None:
                     if (revived := call.swap(found, made)) is not None:
                         return revived
@@ -177,7 +180,7 @@ class MongoStore(Store):
             # Use the size that was sent to the server. The record's step may have changed in the meantime.
             entry = purpose.entry(tag, after.max - size, after.max)
             call.segments.insert_one(entry_document(entry))
-        return Reservation(after, entry.low, entry.high, entry.id)
+        return Reservation(after, entry.low, entry.high, entry.id, call.store_id)
 
     def _advance(self, call: MongoCall, tag: str, n: int | None, *, at_least: int, exact: bool) -> tuple[Tag, int]:
         """Raise `max`. Return the new record, and the number by which `max` was raised."""
@@ -243,7 +246,8 @@ class MongoStore(Store):
                 condition: Document = {"deleted": False, "order": found.order}
                 if changes.seen is not None:
                     condition["version"] = found.version
-                call.announce(changes.scheme or {})
+                if changes.scheme:
+                    call.announce()
                 if changes.limit is not None or changes.raise_to is not None:
                     # The version is not checked, because each reservation changes it, and reservations continue.
                     condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}
@@ -357,10 +361,10 @@ class MongoStore(Store):
     def _call(self, timeout: float, *, writes: bool = True) -> Iterator[MongoCall]:
         deadline = CallDeadline(timeout)
         call = MongoCall(deadline)
-        self._attempts.begin()
         try:
             with unbound(), pymongo.timeout(deadline.left()):
-                self._enter(call, self._connected(), writes=writes)
+                collections, call.store_id = self._entered(self._connected(), call.pause, writes=writes)
+                call.tags, call.segments, call.meta = collections
                 yield call
         except Unconfirmed as error:
             self._doubtful = True
@@ -382,14 +386,15 @@ class MongoStore(Store):
         # The caller's own client does not count its attempts. If it does not retry, an error concerns the only attempt.
         return call.writing and self._given.client.options.retry_writes
 
-    def _enter(self, call: MongoCall, database: Database[Document], *, writes: bool) -> None:
-        """Set the collections of the call. If the store does not exist and `writes` is True, create the store."""
+    def _entered(
+        self, database: Database[Document], pause: Callable[[], None], *, writes: bool
+    ) -> tuple[server.Collections, str]:
+        """Return the store's collections and id. If the store does not exist and `writes` is True, create the store."""
         collections, made = self._collections, False
         if collections is None:
-            collections, meta, made = server.find_or_make(database, self._prefix, call.pause, make=writes)
+            collections, meta, made = server.find_or_make(database, self._prefix, pause, make=writes)
             if meta is None:
-                call.take(collections, "")
-                return
+                return collections, ""
             if meta["schema"] > SCHEMA:
                 newer = f"schema {meta['schema']}; this one supports {SCHEMA}"
                 raise Misconfigured(f"the store was written by a newer version ({newer}): upgrade this program")
@@ -397,22 +402,17 @@ class MongoStore(Store):
             self._collections, self._indexed = collections, False
         if writes and not self._indexed:
             self._indexed = True
-            self._index(collections, empty=made)
-        call.take(collections, self._store_id)
-
-    def _index(self, collections: server.Collections, *, empty: bool) -> None:
-        """Create the index of the ledger if it is missing. This is done once per process.
-
-        If the ledger is not empty, a thread creates the index: for a large ledger this takes longer than a call may
-        take. If the client disconnected, the server would stop. Without the index, pages are slow, but correct.
-        """
-        if empty:
-            self._make_index(collections, os.getpid())
-        else:
             arguments = (collections, os.getpid())
-            threading.Thread(target=self._make_index, args=arguments, name="issuer-index", daemon=True).start()
+            if made:
+                self._make_index(*arguments)
+            else:
+                # The ledger may be large. Then the index takes longer than a call may take, and the server stops the
+                # build when the client disconnects.
+                threading.Thread(target=self._make_index, args=arguments, name="issuer-index", daemon=True).start()
+        return collections, self._store_id
 
     def _make_index(self, collections: server.Collections, process: int) -> None:
+        """Create the index of the ledger if it is missing. Without it, pages of the ledger are slow, but correct."""
         try:
             with unbound(), pymongo.timeout(_INDEX_PATIENCE):
                 collections.segments.create_index(INDEX)
@@ -435,12 +435,7 @@ class MongoStore(Store):
                     "a pymongo Database cannot be used in a forked child: create the store after the fork"
                 )
             if self._database is None:
-                named = server.options(self._address)
-                self._client = MongoClient(
-                    self._address,
-                    event_listeners=[self._attempts],
-                    **{name: value for name, value in DEFAULTS.items() if name not in named},
-                )
+                self._client = MongoClient(self._address, event_listeners=[self._attempts], **self._defaults)
                 self._database = self._client.get_default_database(default=DATABASE)
             return self._database
 

@@ -99,6 +99,10 @@ class SQLiteTransaction(Transaction):
         self.connection, self._file, self._newest = connection, file, newest
         self.entered: LedgerEntry | None = None
 
+    def read_store_id(self) -> str:
+        found = self.connection.execute("SELECT id FROM meta").fetchone()
+        return "" if found is None else str(found[0])
+
     def read(self, tag: str) -> Tag | None:
         row = self.connection.execute(f"{_GET_TAGS} WHERE tag = ?", (tag,)).fetchone()
         return None if row is None else _record(row)
@@ -198,11 +202,6 @@ class SQLiteStore(TransactionalStore):
     def url(self) -> str:
         """`sqlite:///`, followed by the absolute path of the file."""
         return f"sqlite:///{self._path}"
-
-    def store_id(self, *, timeout: float) -> str:
-        with self.transaction(timeout, writes=False) as reading:
-            found = reading.connection.execute("SELECT id FROM meta").fetchone()
-        return "" if found is None else str(found[0])
 
     def tags(self, *, timeout: float) -> list[Tag]:
         with self.transaction(timeout, writes=False) as reading:

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from issuer.core.supply.state import nearly_used
+from issuer.core.supply.state import TagState
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers import limits
 from issuer.numbers.bit_fields import BitFields
 from issuer.numbers.sharding import shard_of
-from issuer_persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST, Tag
 from tests.unit.refusals import refused
 
 SHARDED = [("sequence", 49), ("shard", 6), ("app", 8)]
@@ -85,5 +85,8 @@ class TestLimits:
     @given(st.integers(1, HIGHEST))
     def test_eighty_percent_are_exact(self, limit: int) -> None:
         border = -(-limit * 4 // 5)
-        assert nearly_used(border, limit)
-        assert not nearly_used(border - 1, limit)
+        record = Tag(tag="a", max=border, step=1, limit=limit, created=0, timestamp=0, version="")
+        for used, near in ((border, True), (border - 1, False)):
+            state = TagState("a", "key")
+            state.record = record
+            assert (state.near_limit(used) is not None) == near
