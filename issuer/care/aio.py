@@ -43,7 +43,7 @@ class AsyncRun(Protocol):
     """A function that runs steps: generators that yield the requests to Redis and to the store."""
 
     async def __call__(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run the steps within the deadline, and return their result. Errors are those for users, and name `tag`."""
+        """Run the steps within the deadline, and return their result. `tag` is the tag that errors name, or None."""
 
 
 class AsyncCare:
@@ -62,7 +62,7 @@ class AsyncCare:
         run: AsyncRun,
         deadline: Callable[[float | None], Deadline],
     ) -> None:
-        """Create it for one issuer. `run` runs steps. `deadline` turns a `timeout` into a deadline."""
+        """Create the object for one issuer. `run` runs steps. `deadline` turns a `timeout` into a deadline."""
         self._registry = registry
         self._config = config
         self._runtime = runtime
@@ -71,8 +71,6 @@ class AsyncCare:
         #: Time of the last deletion of old ledger entries, in ms since 1970.
         self.pruned = 0
         self._refresh_due = 0.0
-
-    # ------------------------------------------------------------------ check and repair
 
     async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
         """Verify a tag and its parts, or all tags, one after the other; see Issuer.verify.
@@ -179,8 +177,6 @@ class AsyncCare:
     async def _tags(self, timeout: float | None) -> list[str]:
         """Return the names of all tags of the store."""
         return [each.tag for each in await self._run(inspection.tags(), self._deadline(timeout), None)]
-
-    # ------------------------------------------------------------------ upkeep
 
     async def keep(self, timeout: float | None) -> list[Tag]:
         """Load segments for every tag of the store from now on; see Issuer.keep."""

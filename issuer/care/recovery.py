@@ -193,7 +193,7 @@ def _others(key: str, store_id: str) -> Steps[Others]:
 
 
 def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
-    """Return the error for a recovery while Redis is unavailable. Its advice covers tags that need no Redis."""
+    """Return the error for a recovery while Redis is unavailable. Its advice mentions a recovery without Redis."""
     return RedisUnavailable(
         f"{error}. Nothing was recovered, because only Redis may have recorded the highest number",
         tag=tag,
@@ -271,12 +271,9 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
 
 
 def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
-    """Return the reason why a store was not restored from these journals. "" if it may have been restored from them.
+    """Return the reason why a store was not restored from another store's journals. "" if this is possible.
 
-    Args:
-        live: `max` of each tag in the store.
-        foreign: Tags in the journals of the other store.
-        own: Tags in the journals of this store.
+    `live` has the `max` of each tag in the store. `foreign` are the other store's journals, `own` those of this store.
     """
     for name, max in live.items():
         taken = foreign[name].top if name in foreign else 0

@@ -152,8 +152,6 @@ class Audit:
             )
             self._report("below the journal", problem, numbers=(self._max + 1, taken), max=self._max, taken=taken)
 
-    # ------------------------------------------------------------------ Redis
-
     def _with_redis(self, steps: Steps[None], key: str) -> Steps[None]:
         """Run the steps. If Redis is unavailable, report it as a finding, and continue without Redis."""
         try:
@@ -232,8 +230,6 @@ class Audit:
     def _certain(self, time: int) -> bool:
         """Return True if a reservation of this tag, made after the given time, must still be in the ledger."""
         return now_ms() - max(time, self._created) < CERTAIN
-
-    # ------------------------------------------------------------------ the ledger
 
     def _note(self, damaged: Iterable[Corrupt]) -> None:
         for error in damaged:

@@ -151,8 +151,6 @@ class Book:
             problem = f"metrics cannot be registered, because the registry already has some of these names: {error}"
             raise ConfigurationError(problem) from error
 
-    # ------------------------------------------------------------------ labels
-
     def label(self, tag: object, known: bool) -> str:  # noqa: FBT001 - callers name it or pass a clear value
         """Return the label of a tag: its name, or `other`. A shard or series has the label of its tag."""
         if not isinstance(tag, str):
@@ -165,8 +163,6 @@ class Book:
         self._labels.add(name)
         begin(self._families, name)
         return name
-
-    # ------------------------------------------------------------------ counting
 
     def observe(self, source: Source, event: Event) -> None:
         """Count an event of an issuer.
@@ -183,8 +179,6 @@ class Book:
     def raise_to(self, which: Definition, label: str, by: int) -> None:
         """Raise a counter by a number. `label` is the label of the tag."""
         self._families.count(which, label, by=by)
-
-    # ------------------------------------------------------------------ reading
 
     def read(self) -> None:
         """Update all counters and gauges from the memory of this process. No server is queried."""
@@ -220,8 +214,6 @@ class Book:
         _give_way()
         with self.exposing:
             return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(registry)
-
-    # ------------------------------------------------------------------ forks
 
     def after_fork(self) -> None:
         """Start the counts of a forked child at 0. The counts until the fork belong to the parent."""

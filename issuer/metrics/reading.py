@@ -166,7 +166,7 @@ def store_silent(supply: Supply) -> bool:
 
 
 class Lines:
-    """The metrics of all tags of an issuer. If the issuer has dropped a tag, its last counts are added once more."""
+    """The metrics of all tags of an issuer. After the issuer has removed a tag, its last counts are still added."""
 
     def __init__(self) -> None:
         self._gauged: dict[AnyCombiner, Gauged] = {}

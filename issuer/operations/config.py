@@ -115,13 +115,9 @@ class IssuerConfig:
         *,
         scheduler: object,
     ) -> Runtime:
-        """Return the objects that all tags of the issuer share, see `Runtime`.
+        """Return the objects that all tags of the issuer share. The arguments are those of `Runtime`.
 
-        Args:
-            flight: See `Runtime`.
-            background: Runs a job in the background. Its arguments are the job's time limit in seconds, and the job.
-            attend: See `Runtime`.
-            scheduler: Thread that loads segments in the background, or None.
+        `background` takes the time limit of a job in seconds, and the job. `scheduler` is the scheduler, or None.
         """
         return Runtime(
             settings=self.settings,

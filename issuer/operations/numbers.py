@@ -58,7 +58,7 @@ SERIES_COUNTED_FOR = 1.0
 
 @contextmanager
 def _named(tag: str) -> Iterator[None]:
-    """Set the tag of errors that the block raises without a tag."""
+    """If the block raises an error without a tag, set the error's tag."""
     try:
         yield
     except IssuerError as error:
@@ -67,7 +67,7 @@ def _named(tag: str) -> Iterator[None]:
 
 
 def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
-    """Describe a call to the plugins. If a plugin changes numbers, but they must stay as drawn, raise an error."""
+    """Return the description of a call for plugins. If a plugin changes numbers, but must not, raise an error."""
     tag, strategy = record.tag, scheme_record.strategy(record.scheme)
     if as_drawn and chain.changes(strategy):
         problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
@@ -136,8 +136,6 @@ class Issuing(Generic[L]):
         if not self._registry.closed:
             self._config.rejections.tell(tag, error)
 
-    # ------------------------------------------------------------------ steps
-
     def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
         """Issue one number. If `text` is True, the caller needs its text, so the number must fit the format."""
         while True:
@@ -185,11 +183,7 @@ class Issuing(Generic[L]):
         """Return the highest number issued according to Redis, or None if there is none.
 
         Numbers that a process has drawn in advance count as issued. Without Redis, the result is the highest number
-        that this process has issued, or else the highest reserved number.
-
-        Raises:
-            UnknownTag: The tag does not exist.
-            InvalidArgument: The tag has no counter.
+        that this process has issued, or else the highest reserved number. A tag without a counter raises an error.
         """
         record = yield from self.record(check_found(tag), make=False)
         if not scheme_record.countable(record.scheme):
@@ -280,8 +274,6 @@ class Issuing(Generic[L]):
         """Return n numbers of a strategy, which computes numbers without the tag's counter."""
         record = combiner.supply.state.record or (yield from combiner.supply.origin.read())
         return (yield from self._serving(combiner, record).take(n, deadline))
-
-    # ------------------------------------------------------------------ inside
 
     def record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
         """Return the tag's record. If `make` is True, a tag that never existed may be created, as at its first use."""

@@ -37,7 +37,7 @@ class AnyCombiner(Protocol):
         """Run steps, which yield requests to Redis and the store, and return their result."""
 
     def run_in_thread(self, steps: Steps[Any], deadline: Deadline) -> Any:
-        """Run steps, and block the calling thread until they are done, with the asyncio driver, too."""
+        """Run steps for a caller in a thread. In both drivers, this thread is blocked until the steps are done."""
 
 
 L = TypeVar("L", bound=AnyCombiner)
@@ -83,7 +83,7 @@ class TagRegistry(Generic[L]):
             return combiner
 
     def forget_if_unknown(self, tag: object) -> None:
-        """Remove the combiner of a tag if it is not known that the tag exists. Clients can invent any number of names.
+        """Remove the combiner of a tag unless the tag is known to exist. Clients can send many invented names.
 
         While other callers use the combiner, it is kept. Otherwise, after an outage, they and the callers of a new
         combiner would get numbers at the same time, out of order (seen: 682, then 651). If the tag has a strategy, it
@@ -159,7 +159,7 @@ class TagRegistry(Generic[L]):
                 self._unable.pop(record.tag, None)
 
     def in_use(self) -> list[L]:
-        """Return the combiners that need background work: those of tags in use or kept, and of running strategies."""
+        """Return the combiners that need background work: of tags in use, of tags for a keeper, and of strategies."""
         for combiner in list(self.combiners.values()):
             combiner.supply.notice_use()
         since = Deadline(-IDLE_AFTER).at

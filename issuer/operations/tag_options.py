@@ -129,13 +129,7 @@ class TagOptions:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
-        """Return the settings for `Store.create`.
-
-        Args:
-            tag: Name of the tag.
-            limit: Last counter value.
-            redis: True if the issuer has a Redis.
-            scheme: Scheme that was made from `given`.
+        """Return the settings for `Store.create`. `limit` is the last counter value, `scheme` is made from `given`.
 
         Raises:
             InvalidArgument: A setting is invalid.
@@ -172,12 +166,8 @@ class TagOptions:
     ) -> TagChanges:
         """Return the changes for `Store.configure`. If a setting is invalid, or none is given, raise InvalidArgument.
 
-        Args:
-            tag: Name of the tag.
-            limit: New last counter value, or None.
-            raise_to: Counter value after which the tag continues, or None.
-            scheme: New scheme, made from `given` and the record of the version `seen`. None for no change.
-            seen: Version that the record must still have, or None.
+        `limit` is the last counter value. The tag continues after the counter value `raise_to`. `scheme` is made from
+        `given` and from the record with the version `seen`.
         """
         others = self._others(tag, None)
         if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):

@@ -160,7 +160,7 @@ def _scheme(
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
-    # If a tag with such settings was deleted, the new scheme must continue the old one. So the old record is read.
+    # A stride or scrambling must continue that of a deleted tag with this name. So the deleted tag's record is read.
     found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if _PIECES & given.keys() else None
     scheme, limit = made(
         given,
@@ -309,10 +309,7 @@ class _Change:
 
 
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
-    """If the limit of a tag with a stride is below its first number, raise an error.
-
-    `counter` is the last counter value up to the limit. `first` is the tag's first counter value.
-    """
+    """If a tag has a stride, check that its last counter value, `counter`, is not below its first one, `first`."""
     if "stride" in scheme and counter < first:
         problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
@@ -368,7 +365,7 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
 
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:
-    """Return the number that a counter value becomes by the stride. A limit is not scrambled."""
+    """Return the number for a counter value, by the stride only: limits are not scrambled."""
     return strides(scheme).value(counter) if "stride" in scheme else counter
 
 

@@ -310,7 +310,7 @@ class Store(ABC):
 
         Args:
             tag: Name of the tag.
-            newest: Highest number of entries to return.
+            newest: How many entries to return at most.
             timeout: Longest duration of the call in seconds, above 0.
         """
 

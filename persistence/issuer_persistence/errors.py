@@ -21,7 +21,7 @@ class Full(Unconfirmed):
 
     Attributes:
         path: Path of the file.
-        problem: Further description, or "".
+        problem: Consequence, such as a line that was not written, or "".
     """
 
     def __init__(self, path: object, problem: str = "") -> None:

@@ -169,7 +169,7 @@ class Journals:
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
                 raise Damaged(name, number, f"no version of this program writes such a line: {error}") from error
             if not ended:
-                # Another process may be appending now. What it writes belongs to this line, or replaces it.
+                # Another process may be appending now. Its bytes complete this line, or replace it.
                 break
 
 
@@ -334,12 +334,8 @@ class Journal:
     def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> bool:
         """Append a line, and wait until it is on the disk. If there is no journal any more, return False: call `begin`.
 
-        If the call raises an error, the line may have been written or not. Errors are those of `prepare`.
-
-        Args:
-            store_id: Id of the store.
-            fields: Fields of the line.
-            timeout: Longest wait for the lock, in seconds. The time of fsync is not limited.
+        If the call raises an error, the line may have been written or not. Errors are those of `prepare`. `timeout`
+        limits the wait for the lock, in seconds. The time of fsync is not limited.
         """
         try:
             with self._errors():

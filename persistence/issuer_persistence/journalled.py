@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer.journal")
 
-#: Pause before a record that is behind the journal is read again, in seconds.
+#: If the store's `max` is lower than the journal's number, it is read again after this pause, in seconds.
 _SECOND_LOOK = 0.2
 
 

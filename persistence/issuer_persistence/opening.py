@@ -27,13 +27,9 @@ _CLASSES = {form.partition("://")[0]: place for form, place in OURS.items()}
 
 
 def store_class(url: str) -> type[Store]:
-    """Import and return the class of the store that a URL names.
+    """Import and return the class of the store that a URL names. If there is none, raise Misconfigured.
 
-    Args:
-        url: URL of a store. Its scheme is one of `OURS`, or the name of an entry point in the group `issuer.stores`.
-
-    Raises:
-        Misconfigured: No store has this scheme.
+    The URL's scheme is one of those in `OURS`, or the name of an entry point in the group `issuer.stores`.
     """
     scheme, separator, _ = url.partition("://")
     if separator and scheme in _CLASSES:
@@ -51,9 +47,6 @@ def store_class(url: str) -> type[Store]:
 def open_store(url: str) -> Store:
     """Return the store that a URL names, without any I/O. If the store is down, its first call raises an error.
 
-    Args:
-        url: URL of a store, see `store_class`.
-
     Raises:
         Misconfigured: No store has this scheme, or the store rejects the URL.
     """
@@ -61,11 +54,7 @@ def open_store(url: str) -> Store:
 
 
 def file_path(url: str) -> str:
-    """Return the path of the file that a URL names. "" if the store does not keep its data in one file.
-
-    Args:
-        url: URL of a store.
-    """
+    """Return the path of the file that a store's URL names. "" if the store does not keep its data in one file."""
     _, _, path = url.partition(":///")
     try:
         return path if path and store_class(url).in_file else ""

@@ -45,7 +45,7 @@ LEASE_MOST = 1_000_000
 #: Highest value of `ahead`, the number of steps in a segment.
 AHEAD_MOST = 1000
 
-#: The step of a tag that is created without this setting.
+#: Step of a new tag if the caller sets none.
 DEFAULT_STEP = 1000
 
 
@@ -91,7 +91,7 @@ _REQUIRED = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting of a tag: a number in a range, one of some words, a value that `check` accepts, or a text.
+    """Definition of a setting of a tag. Values are numbers in a range, words of a list, texts, or what `check` accepts.
 
     Attributes:
         range: Lowest and highest number. None if the setting is not a number.

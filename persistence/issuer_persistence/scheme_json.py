@@ -134,12 +134,8 @@ def _key_problem(key: object, at: str) -> str:
 def continued(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the scheme for a deleted tag that is created again. None if numbers could be issued twice.
 
-    The counter of the tag continues. So no number is issued twice if both schemes turn each counter into the same
-    value. The `id` of a scheme identifies these values, so the result has the `id` of the old scheme.
-
-    Args:
-        old: Scheme of the deleted tag.
-        new: Scheme with which the tag is created again.
+    The counter of the tag continues. So no number is issued twice if the old and the new scheme turn each counter into
+    the same value. The `id` of a scheme identifies these values, so the result has the `id` of the old scheme.
     """
     for name, missing in _VALUE_MAKING.items():
         if (old.get(name) or missing) != (new.get(name) or missing):

@@ -53,14 +53,7 @@ class Examination:
         most: int | None,
         progress: Callable[[int, int], object] | None,
     ) -> None:
-        """Prepare an examination.
-
-        Args:
-            facts: Object to fill with facts.
-            key: Function that returns the key of a tag's hash in Redis.
-            most: How many tags are examined closely. None means MOST_TAGS.
-            progress: Function that is called after each tag; see Issuer.doctor.
-        """
+        """Prepare an examination. `key` returns the Redis key of a tag. `most` and `progress`: see Issuer.doctor."""
         self.facts = facts
         self._key = key
         self._most = MOST_TAGS if most is None else whole(most, "most", 0, HIGHEST)
@@ -82,8 +75,6 @@ class Examination:
             if self._progress is not None:
                 self._progress(done, len(chosen))
 
-    # ------------------------------------------------------------------ the store
-
     def _look_at_store(self) -> Steps[None]:
         facts = self.facts
         try:
@@ -97,8 +88,6 @@ class Examination:
             facts.records = yield from public(ask(lambda store, left: store.tags(timeout=left)), None)
         except IssuerError as error:
             facts.store_error = error
-
-    # ------------------------------------------------------------------ Redis
 
     def _find_masters(self) -> Steps[None]:
         try:
@@ -144,8 +133,6 @@ class Examination:
             if isinstance(answer, IssuerError) and not (due and due in str(answer)):
                 self.facts.draw = DrawFacts(error=answer)
                 return
-
-    # ------------------------------------------------------------------ tags
 
     def _chosen(self) -> list[Tag]:
         """Return the tags to examine closely: the most recently used ones."""

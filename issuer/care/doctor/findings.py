@@ -1,4 +1,4 @@
-"""Facts that `doctor` gathers, and the findings that its checks derive from them. Tests can construct facts."""
+"""Facts that `doctor` gathers, and the findings that its checks derive from these facts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawFacts:
-    """Result of a test draw from a hash that doesn't exist. If scripts can run and the fence works, it is "empty".
+    """Result of a test draw from a hash that doesn't exist. If the scripts and the fence work, `status` is "empty".
 
     `error` is the error of the draw, or of a command that the scripts use.
     """
@@ -128,8 +128,6 @@ class Facts:
     witnessed: Mapping[str, int] = field(default_factory=dict)
     tags: list[TagFacts] = field(default_factory=list)
 
-
-# ---------------------------------------------------------------------- findings
 
 #: Severity of a finding, see `Finding.level`.
 Level = Literal["weak", "advice", "unknown", "ok"]
@@ -197,8 +195,6 @@ class Check:
         """Return a finding of the level "ok"."""
         return Finding(self.name, "ok", self.subject, what, why)
 
-
-# ---------------------------------------------------------------------- clocks
 
 #: Clocks that differ by this many ms or more are not synchronized. With NTP, clocks differ by less than 100 ms.
 APART = 2_000

@@ -38,9 +38,6 @@ def _each(check: ServerCheck) -> Callable[[Facts], Iterator[Finding]]:
     return checked
 
 
-# ---------------------------------------------------------------------- connection and permissions
-
-
 def reachable(facts: Facts) -> Iterator[Finding]:
     """Check whether each server answers."""
     if facts.redis is None:
@@ -64,7 +61,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 
 def info_allowed(facts: Facts) -> Iterator[Finding]:
-    """Check whether INFO is allowed, which the fence needs."""
+    """Check whether the INFO command is allowed. The fence reads the replication id from INFO."""
     for server in facts.servers:
         if isinstance(server.error, FenceError):
             yield Check("redis-info", server.name).weak(
@@ -91,9 +88,6 @@ def draws(facts: Facts) -> Iterator[Finding]:
         "No number can be drawn from this Redis.",
         "Correct the problem that the error names. lua/README.md lists the permissions that the user needs.",
     )
-
-
-# ---------------------------------------------------------------------- kind and role of the server
 
 
 @_each
@@ -171,9 +165,6 @@ def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     )
 
 
-# ---------------------------------------------------------------------- memory and disk
-
-
 @_each
 def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Check whether Redis can evict hashes of tags."""
@@ -242,9 +233,6 @@ def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findin
         yield Check(check, server.name).advice(
             "neither appendonly nor save is on", why, "Run CONFIG SET appendonly yes, and set the same in redis.conf."
         )
-
-
-# ---------------------------------------------------------------------- replicas
 
 
 @_each

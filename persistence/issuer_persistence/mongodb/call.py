@@ -302,7 +302,7 @@ class MongoCall:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Record that the block writes. If the call fails after it, the error must report that data was changed."""
+        """Record that the block writes. If the call fails after the block, it has nevertheless changed something."""
         self.writing = True
         yield
         self.wrote, self.writing = True, False

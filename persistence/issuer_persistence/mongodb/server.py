@@ -165,13 +165,8 @@ def find_or_make(
 ) -> tuple[Collections, Document | None, bool]:
     """Return the collections of the store, its `meta` document, and True if this call may have created the store.
 
-    An existing store is only read. So the call also works if MongoDB has no majority, and accepts no writes.
-
-    Args:
-        database: Database of the store.
-        prefix: Prefix of the collections, or None for the default.
-        pause: Function that waits before the next attempt.
-        make: Create the store if there is none. If False, the document is then None.
+    An existing store is only read. So the call also works if MongoDB has no majority, and accepts no writes. If there
+    is no store and `make` is False, none is created, and the document is None.
 
     Raises:
         Misconfigured: There is no store, but one of its collections has documents.
@@ -242,10 +237,7 @@ def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
 def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     """Turn an error of pymongo, bson or dnspython into an error of `issuer_persistence.errors`.
 
-    Args:
-        error: Error of the library.
-        url: URL of the store, without secrets.
-        in_doubt: True if the call may have changed something. Then the result is Unconfirmed.
+    If `in_doubt` is True, the call may have changed something. Then the result is Unconfirmed.
     """
     wrong = isinstance(error, ConfigurationError | InvalidName)
     # Leave out pymongo's settings and its description of all servers, which fill a screen.

@@ -75,7 +75,7 @@ DEFAULTS: dict[str, Any] = {
 #: delayed the end of a program by 12 s. If the time is not enough, the server ends the sessions after half an hour.
 _LEAVING = 0.5
 
-#: Time limit for creating the index of the ledger, in seconds. After this time the server stops to build the index.
+#: Time limit for creating the index of the ledger, in seconds. After this time the server stops building it.
 _INDEX_PATIENCE = 3600
 
 
@@ -170,7 +170,7 @@ class MongoStore(Store):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve_checked`. If the ledger entry cannot be written, the numbers are lost: Unconfirmed."""
+        """See `Store.reserve_checked`. If the ledger entry fails, raise Unconfirmed: nobody gets the numbers."""
         with self._call(timeout) as call:
             if self._doubtful:
                 call.confirm()
