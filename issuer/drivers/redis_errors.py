@@ -34,7 +34,7 @@ _TLS = re.compile(
     "certificate_verify_failed|certificate required|unknown ca|bad certificate|wrong_version_number", re.IGNORECASE
 )
 
-#: An error reply may be outdated after this many seconds: a server checks its replicas and its disk once a second.
+#: The cause of an error reply may be gone after this many seconds: a server checks replicas and disk once a second.
 SETTLING = 1.0
 
 #: Error texts of servers on which the fence does not work, and the reason.

@@ -200,7 +200,7 @@ class Permit:
 
 
 class AnyWaker(Protocol):
-    """Lets a call sleep. `wait` returns None or an awaitable."""
+    """Lets a call sleep until a connection is free. `wait` returns None, or an awaitable for tasks."""
 
     def wake(self) -> None:
         """Wake the call, or skip its next sleep. May be called from any thread."""
@@ -233,7 +233,7 @@ class Pool(Generic[W]):
         self._waker = waker
         itself = weakref.ref(self)
         self.free = deque(Permit(itself) for _ in range(most))
-        #: The fast path of a draw reads this.
+        #: The queue of waiting calls. The fast path of a draw reads it too.
         self.waiting: deque[Turn[W]] = deque()
 
     def is_next(self, turn: Turn[W] | None) -> bool:
@@ -337,8 +337,7 @@ class Servers(Generic[N_co]):
     """Redis servers, and the connections to them.
 
     Each call is sent once. redis-py's retries are off, because the server may have executed a call without a reply.
-    After an error or an interrupt the connection is dropped, so that no late reply is taken for the reply of another
-    call.
+    After an error or an interrupt the connection is dropped, so that no late reply is taken for another call's reply.
     """
 
     #: The classes of a driver. The pool class is redis-py's, and only parses URLs.

@@ -1,4 +1,4 @@
-"""The engine of an AsyncIssuer: tasks of one event loop at a time."""
+"""The engine of an AsyncIssuer. It serves the tasks of one event loop at a time."""
 
 from __future__ import annotations
 
@@ -60,10 +60,9 @@ class AsyncEngine(AsyncEngineCalls):
         self.combiners = self.registry.combiners
 
     def enter(self) -> None:
-        """Detect a fork that Python did not see, and a new event loop. Every call begins with this.
+        """Detect a new event loop, and a fork in C, for which Python calls no hook. Every call begins with this.
 
-        Objects of a closed loop are dropped. Raises IssuerError if this issuer is in use in another loop that is still
-        open.
+        Objects of a closed loop are dropped. Raises IssuerError if another loop uses this issuer and is still open.
         """
         notice()
         loop = get_running_loop()
@@ -79,7 +78,7 @@ class AsyncEngine(AsyncEngineCalls):
             self._stay.asend(None).send(None)
 
     def combiner(self, tag: str) -> AsyncCombiner:
-        """Enter, and return the combiner of a tag. Raises InvalidArgument, and IssuerError if the issuer is closed."""
+        """Call `enter`, and return the tag's combiner. Raises InvalidArgument, and IssuerError after `close`."""
         notice()
         if self._loop is not get_running_loop():
             self.enter()
@@ -98,7 +97,7 @@ class AsyncEngine(AsyncEngineCalls):
         )
 
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run steps of the protocol to their end."""
+        """Run the steps (calls to Redis and the store) to their end, and return their result."""
         self.enter()
         if self.registry.closed:
             raise IssuerError("this issuer is closed", tag=tag)
@@ -109,7 +108,7 @@ class AsyncEngine(AsyncEngineCalls):
         return await self.runner.see_through(self.run(steps, deadline, tag))
 
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
-        """Draw exactly n numbers, with the plugins around the draw."""
+        """Draw exactly n numbers. Plugins are called before and after the draw."""
         if self.chain is None:
             return await self.runner.see_through(self._taken(tag, n, deadline))
         with self.attempt(tag):
@@ -167,7 +166,7 @@ class AsyncEngine(AsyncEngineCalls):
             return await self._around(combiner.tag, n, deadline)
         except IssuerError as error:
             if error.drawn:
-                return error.drawn  # the next draw raises the error
+                return error.drawn  # return these; the next draw raises the error
             raise
 
     async def last(self, tag: str) -> int | None:
@@ -206,7 +205,7 @@ class AsyncEngine(AsyncEngineCalls):
     # ------------------------------------------------------------------ end, loops and forks
 
     async def close(self) -> None:
-        """End background work, give back unused numbers, and close the connections. A second call does nothing."""
+        """End background work, return unused numbers, and close the connections. A second call does nothing."""
         self.enter()
         self.config.events.call_periodic(at_once=True)
         combiners = self.registry.close()
@@ -263,18 +262,18 @@ class AsyncEngine(AsyncEngineCalls):
             # The state of this scheduler is "running", but its loop is the parent's. In the child, callers load the
             # segments.
             self._chosen = None
-        # First drop objects that could repeat numbers: if a later step raises an error, Python ignores it.
+        # First drop objects that could repeat numbers: Python ignores an error here, and would skip the later steps.
         PARENTS.append(self._begin_anew())
         self.runner.after_fork()
         self._loop = None
         self.config.store.after_fork()
 
     def unpublish(self) -> None:
-        """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
+        """Before a fork in C, as by uWSGI: unpublish all numbers that the child could take without a check."""
         self.combiners = {}
         super().unpublish()
 
     def settle(self) -> None:
-        """After a fork that Python did not see, in the parent: publish the numbers again."""
+        """In the parent, after a fork in C: publish the numbers again."""
         self.combiners = self.registry.combiners
         super().settle()

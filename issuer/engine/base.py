@@ -81,10 +81,10 @@ class BaseEngine(ABC, Generic[L]):
 
     @abstractmethod
     def enter(self) -> None:
-        """Detect a fork that Python did not see, and a new event loop. Every call begins with this."""
+        """Detect a new event loop, and a fork in C, for which Python calls no hook. Every call begins with this."""
 
     def deadline(self, timeout: float | None) -> Deadline:
-        """Enter, and return the deadline of a call with this `timeout`. Raises InvalidArgument."""
+        """Call `enter`, and return the deadline of a call with this `timeout`. Raises InvalidArgument."""
         self.enter()
         return Deadline(self.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
 
@@ -103,7 +103,7 @@ class BaseEngine(ABC, Generic[L]):
 
     @abstractmethod
     def run(self, steps: Steps[Any], deadline: Deadline, tag: str | None) -> Any:
-        """Run steps of the protocol to their end."""
+        """Run the steps (calls to Redis and the store) to their end, and return their result."""
 
     @abstractmethod
     def sweep(self) -> Any:
@@ -114,11 +114,11 @@ class BaseEngine(ABC, Generic[L]):
         """Begin anew in a forked child."""
 
     def unpublish(self) -> None:
-        """Before a fork that Python does not see: unpublish all numbers that the child could take without a check."""
+        """Before a fork in C, as by uWSGI: unpublish all numbers that the child could take without a check."""
         self.registry.unpublish()
 
     def settle(self) -> None:
-        """After a fork that Python did not see, in the parent: publish the numbers again."""
+        """In the parent, after a fork in C: publish the numbers again."""
         self.registry.settle()
 
     def __repr__(self) -> str:

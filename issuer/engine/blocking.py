@@ -1,4 +1,4 @@
-"""The engine of an Issuer: threads."""
+"""The engine of an Issuer. It serves all threads of a process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Engine(EngineCalls):
     enter = staticmethod(notice)
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run steps of the protocol to their end."""
+        """Run the steps (calls to Redis and the store) to their end, and return their result."""
         if self.registry.closed:
             raise IssuerError("this issuer is closed", tag=tag)
         return self.runner.run(steps, deadline, tag)
@@ -73,7 +73,7 @@ class Engine(EngineCalls):
     run_draw = run
 
     def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
-        """Draw exactly n numbers, with the plugins around the draw."""
+        """Draw exactly n numbers. Plugins are called before and after the draw."""
         if self.chain is None:
             return self._taken(tag, n, deadline)
         draw = partial(self._taken, tag, n, deadline)
@@ -132,7 +132,7 @@ class Engine(EngineCalls):
 
     def after_fork(self) -> None:
         """Start again in a forked child."""
-        # First drop numbers that could be issued twice: if a later step raises an error, Python ignores it.
+        # First drop numbers that could be issued twice: Python ignores an error here, and would skip the later steps.
         self.registry.discard()
         if isinstance(self._chosen, BaseScheduler):
             # The state of this scheduler is "running", but its thread is the parent's. In the child, callers load

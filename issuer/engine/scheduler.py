@@ -1,6 +1,6 @@
-"""The scheduler: an APScheduler that sweeps over the tags in use, and threads or tasks that load segments at once.
+"""The scheduler: an APScheduler that checks the tags in use every second, and workers that load segments at once.
 
-A sweep is the work of `Issuer.tick()`, which also works without a scheduler. This module only starts it periodically.
+The check is called a sweep. It is the work of `Issuer.tick()`, which needs no scheduler: this module only repeats it.
 """
 
 from __future__ import annotations

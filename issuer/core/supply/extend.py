@@ -29,8 +29,8 @@ from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
-#: How many attempts an extension makes, as a load can come too late. Each late load costs a gap of one segment. The
-#: start of a period also takes one attempt.
+#: How many attempts `extend` makes, as a load can come too late. Each late load costs a gap of one segment. The start
+#: of a period also takes one attempt.
 ATTEMPTS = 4
 
 

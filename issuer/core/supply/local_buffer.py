@@ -243,9 +243,9 @@ class LocalBuffer(Generic[P]):
             return held, used
 
     def unpublish(self, patience: float = -1) -> None:
-        """Unpublish all numbers until the next `take`.
+        """Make `next` find no published numbers until the next `take`.
 
-        `patience`: seconds to wait for the lock; after that the published numbers become a gap. -1: no limit.
+        If the lock is not free after `patience` seconds, the published numbers become a gap. -1: wait without limit.
         """
         if not self._lock.thread.acquire(timeout=patience):
             take_all(self._state[3])

@@ -27,7 +27,7 @@ T = TypeVar("T")
 #: Seconds between two checks of the callers' deadlines. The error for a deadline comes at most this much too late.
 LOOK_EVERY = 0.025
 
-#: Most numbers of one draw. All its replies to clients of a server are packed without a pause, in 0.1 us each.
+#: Most numbers of one draw. The server packs all replies of a draw without a pause, in 0.1 us each.
 DRAW_MOST = 50_000
 
 #: A number from memory does not suspend its task. After so many of them, other tasks may run: every 0.3 ms.
@@ -45,7 +45,7 @@ def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> 
     try:
         for future, number in pairs:
             if future.done():
-                continue  # cancelled, or its time was over: a gap
+                continue  # cancelled, or its deadline has passed: the number is a gap
             callbacks = getattr(future, "_callbacks", None)
             if callbacks and len(callbacks) == 1:
                 callback, context = callbacks[0]
@@ -124,7 +124,7 @@ class Queue:
         return bool(late)
 
     def keep(self, wanted: Callable[[asyncio.Future[int] | Waiter], bool]) -> None:
-        """Drop the callers that are not wanted."""
+        """Keep only the callers for which `wanted` returns True."""
         kept = [(caller, until) for caller, until in zip(self.callers, self.until, strict=True) if wanted(caller)]
         self.callers, self.until = [caller for caller, _ in kept], [until for _, until in kept]
         self.waiters = sum(isinstance(caller, Waiter) for caller in self.callers)
@@ -183,7 +183,7 @@ class AsyncCombiner:
 
         Args:
             tag: Name of the tag.
-            key: The tag's hash in Redis.
+            key: Key of the tag's hash in Redis.
             runtime: Services and settings that all tags of the issuer share.
             runner: Calls Redis and the store.
             timeout: Timeout of a call that has none of its own, in seconds.
@@ -193,7 +193,7 @@ class AsyncCombiner:
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
-        #: Runs the tag's strategy if it has no counter.
+        #: Runs the tag's strategy, if that has no counter.
         self.serving: StrategyRunner | None = None
         self._others = others
         self._plugins = plugins
@@ -225,9 +225,10 @@ class AsyncCombiner:
     # ------------------------------------------------------------------ drawing
 
     def next(self, timeout: float | None) -> Awaitable[int]:
-        """Draw one number, waiting `timeout` seconds at most, 0 or more.
+        """Draw one number. `timeout`: longest wait in seconds, 0 or more. None: the default of the issuer.
 
-        Raises InvalidArgument. In another loop than its own it raises RuntimeError, at once or when it is awaited.
+        Raises InvalidArgument. In another loop than the combiner's it raises RuntimeError, at once or when it is
+        awaited.
         """
         if self.state.buffer is not None:
             return self._from_buffer(self.state.buffer, timeout)
@@ -287,7 +288,7 @@ class AsyncCombiner:
         return await self.run(self.supply.obtain(n, deadline), deadline)
 
     async def run(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Run the protocol's steps to their end."""
+        """Run the steps (calls to Redis and the store) to their end, and return their result."""
         return await self._runner.run(steps, deadline, self.tag)
 
     def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
@@ -329,7 +330,7 @@ class AsyncCombiner:
             low, high = int(reply[1]), int(reply[2])
             if low < before and state.went_back(low, before):
                 return None  # drawn again by `Supply`, which checks the hash
-            # No election, and no numbers in this process's memory, see Supply.obtain.
+            # The reply elects nobody, and this process has no numbers in memory. All else is left to Supply.obtain.
             if len(reply) == 3 and state.buffer is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high
@@ -428,7 +429,7 @@ class AsyncCombiner:
             fail(served.callers, lambda: renewed(error) if isinstance(error, IssuerError) else error)
 
     def _hand_over(self, served: Queue, counters: Sequence[int], numbers: Sequence[int]) -> None:
-        """Hand out a draw in the order of the calls: counters to tasks, and numbers to Waiters."""
+        """Give a draw to the callers in the order of their calls: counters to tasks, numbers to Waiters."""
         callers, at, end = served.callers, 0, len(numbers)
         rest = len(callers)
         futures: list[asyncio.Future[int]] = []

@@ -105,7 +105,7 @@ class AsyncLink:
     async def stale(self) -> bool:
         """Whether the connection was closed while idle, or has a reply that was never read."""
         try:
-            # Checks the received bytes. If redis-py changes this method, a test fails.
+            # This method only looks at received bytes. If redis-py changes it, a test fails.
             return bool(await self.connection.can_read())
         except (redis.RedisError, OSError):
             return True

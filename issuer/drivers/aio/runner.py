@@ -1,4 +1,4 @@
-"""Runs a protocol generator for a task: calls Redis, calls the store in a thread, and waits until the deadline."""
+"""Runs a generator of `core` for a task: calls Redis, calls the store in a thread, and waits until the deadline."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TaskLatch:
 
 
 def new_flight() -> Flight:
-    """Return a flight whose waiters are tasks."""
+    """Return a new flight for tasks: one does the work, and the others wait."""
     return Flight(TaskLatch(), asyncio.current_task)
 
 
@@ -81,7 +81,7 @@ class Work:
 
 
 class AsyncRunner:
-    """Runs protocol generators with a store and, except in direct mode, Redis."""
+    """Runs the generators of `core`: executes their calls to the store and to Redis, if there is one."""
 
     def __init__(self, store: Store, redis: AsyncConnections | None, store_timeout: float) -> None:
         """`store_timeout`: longest duration of one call to the store, in seconds."""
@@ -181,7 +181,7 @@ class AsyncRunner:
 
         def settle(found: Answer) -> None:
             answer, error = found
-            if answered.done():  # too late, or its caller was cancelled
+            if answered.done():  # the deadline has passed, or the caller was cancelled
                 return
             if error is not None:
                 answered.set_exception(error)

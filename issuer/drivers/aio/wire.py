@@ -110,7 +110,7 @@ class AsyncRoundTrips:
     async def _found(self, key: str, *, probe: bool, anew: bool) -> tuple[Address, bool]:
         """Return the server that has the key, and whether a new connection to it may be made.
 
-        Raises LeftAlone if the server is down, and RedisUnavailable.
+        `anew`: search again. Raises LeftAlone if the server is down, and RedisUnavailable.
         """
         route = self._route
         known = route.last_owner(key)
@@ -144,7 +144,7 @@ class AsyncRoundTrips:
         return found
 
     async def _search(self, key: str) -> Address:
-        """Ask the guides in turn which server has the key. Raises RedisUnavailable, ConfigurationError."""
+        """Ask each guide which server has the key, until one knows. Raises RedisUnavailable, ConfigurationError."""
         route = self._route
         guides = route.guides
         trouble: Exception | None = None
@@ -188,7 +188,7 @@ class AsyncRoundTrips:
     async def _others(self, key: str) -> dict[Address, Exception | None]:
         """Return the other nodes that may have the key: the master's replicas, and former masters.
 
-        The value is None, or the error of a node that could not be asked for such nodes. Raises RedisUnavailable,
+        The value of a node is None, or its error if it could not be asked for other nodes. Raises RedisUnavailable,
         ConfigurationError.
         """
         route = self._route
@@ -205,7 +205,7 @@ class AsyncRoundTrips:
         return found
 
     async def _attempted(self, exchange: Exchange) -> Any:
-        """Return the reply, or the error: the call does not need this node. A node that was just down is skipped."""
+        """Return the reply or the error of a node that is not essential. A node that was just down is skipped."""
         try:
             self._route.breakers[exchange.address].admit(probe=False)
             return await self._asked(exchange, trusts=False)

@@ -23,7 +23,7 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: How long a leader waits until the draw before is finished, in seconds. Its thread may have been interrupted.
+#: How long a leader waits for the end of the previous draw, in seconds: its thread may have been interrupted.
 TURN = 1.0
 
 #: How long a leader waits until all threads of the last batch have their numbers, in seconds. One of them may have
@@ -60,14 +60,14 @@ class Batch(Flight):
         self.seats = itertools.count(1)
         self.low = 0
         self.got = 0
-        #: Released when all threads but one have their numbers. If it were released one earlier, 4 threads would draw
-        #: 20 % less, in batches of 3.7.
+        #: Released when all threads but one have their numbers. If it were released one thread earlier, 4 threads would
+        #: draw 20 % less, in batches of 3.7.
         self.passed = threading.Lock()
         self.passed.acquire()
         self.passing = itertools.count(1)
 
     def number(self, seat: int) -> int:
-        """Return the number of a seat, once. 0 if there is none."""
+        """Return the number for a seat of the batch. 0 if there is none, or it was returned before."""
         got = self.got
         if next(self.passing) == got:
             self.passed.release()
@@ -90,7 +90,7 @@ class Combiner:
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
         self._waiting = self.supply.shortage.waiting
-        #: Runs the tag's strategy if it has no counter.
+        #: Runs the tag's strategy, if that has no counter.
         self.serving: StrategyRunner | None = None
         self._key = key
         self._runner = runner
@@ -103,7 +103,7 @@ class Combiner:
         self._limit = runner.redis.timeout if runner.redis is not None else 0.0
         #: Longest round trip in a call without a timeout of its own, in seconds.
         self._seconds = min(self._limit, max(SHORTEST, timeout))
-        #: Held by the caller whose draw is in progress.
+        #: Held by the caller that is drawing.
         self._turn = threading.Lock()
         self._batch = Batch()
         #: If True, a new caller must join a batch: a batch has a leader, or was just served and its threads may call
@@ -123,7 +123,7 @@ class Combiner:
     # ------------------------------------------------------------------ drawing
 
     def __next__(self) -> int:
-        """Draw one counter. `issuer.next` calls this if it knows no scheme of the tag.
+        """Draw one counter. `Issuer.next` calls this directly for a tag without a scheme.
 
         For a single caller this is one round trip and 2 us of Python: it reads no clock and creates no object. In a
         batch, a caller sleeps once and then wakes the next thread. It does little in between, so that the interpreter
@@ -197,7 +197,7 @@ class Combiner:
         return range(low + 1, high + 1)
 
     def run(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Run the protocol's steps to their end."""
+        """Run the steps (calls to Redis and the store) to their end, and return their result."""
         return self._runner.run(steps, deadline, self.tag)
 
     def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
@@ -237,7 +237,7 @@ class Combiner:
         self._node = NOWHERE
         drawn = tag_scripts.drawn(first) if isinstance(first, list) else first
         if isinstance(drawn, tag_scripts.Drawn) and drawn.status == "ok" and self.state.went_back(drawn.low, before):
-            drawn = None  # drawn again by the protocol, which checks the hash
+            drawn = None  # drawn again by `Supply`, which checks the hash
         numbers = self._runner.run(self.supply.obtain(n, deadline, drawn), deadline, self.tag)
         if self._redis is not None:
             if self.state.owned:
@@ -275,7 +275,7 @@ class Combiner:
         while deadline.left() > SHORTEST:
             if batch.ours:  # this call runs inside the leader's: a second draw would repeat numbers
                 break
-            self._waiting.add(deadline)  # again for each batch, as the slow path discards it
+            self._waiting.add(deadline)  # added again for each batch, as the slow path removes it
             try:
                 if batch.start():
                     self._lead(batch, deadline)

@@ -32,7 +32,7 @@ SOON = 0.005
 
 
 class Shown:
-    """Base class in front of redis-py's connection classes, for values that have no public name there."""
+    """Base class for redis-py's connection classes. It gives access to values that have no public name there."""
 
     __slots__ = ()
 
@@ -119,7 +119,7 @@ class Link:
     def ask(self, packed: bytes, seconds: float) -> Any:
         """Send a call and return the reply. An error of the server is returned as an exception object.
 
-        After any exception the connection must be dropped, because the reply may still arrive.
+        After any exception the caller must drop the connection, because the reply may still arrive.
         """
         if not self._short:
             return self._through_redis_py(packed, seconds)
@@ -180,7 +180,7 @@ class Link:
             raise redis.ConnectionError("this connection belongs to the parent process")
 
     def stale(self) -> bool:
-        """Whether it was closed while idle, or has a reply that was never read."""
+        """Whether the connection was closed while idle, or has a reply that was never read."""
         try:
             return bool(self.connection.can_read(0))
         except redis.RedisError:

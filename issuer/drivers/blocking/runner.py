@@ -1,4 +1,4 @@
-"""Runs a protocol generator for a thread: calls Redis and the store, and waits until the deadline."""
+"""Runs a generator of `core` for a thread: calls Redis and the store, and waits until the deadline."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ThreadLatch:
 
 
 def new_flight() -> Flight:
-    """Return a flight whose waiters are threads."""
+    """Return a new flight for threads: one does the work, and the others wait."""
     return Flight(ThreadLatch(), threading.get_ident)
 
 
@@ -80,7 +80,7 @@ def waited(flight: Flight, seconds: float) -> bool:
 
 
 class Runner:
-    """Runs protocol generators with a store and, except in direct mode, Redis."""
+    """Runs the generators of `core`: executes their calls to the store and to Redis, if there is one."""
 
     def __init__(self, store: Store, redis: Connections | None, store_timeout: float) -> None:
         """`store_timeout`: longest duration of one call to the store, in seconds."""
@@ -105,7 +105,7 @@ class Runner:
         drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
     def within(self, calls: int = 0) -> bool:
-        """Whether this thread is in more than `calls` runs of this runner or calls of its store."""
+        """Whether more than `calls` runs of this runner, or calls of its store, are active in this thread."""
         others = (each for each in callees(_CALLS, within=run_in_thread.__code__))
         own = (each is self or (isinstance(each, StorePool) and each.store.url == self.store.url) for each in others)
         return sum(own) > calls

@@ -31,13 +31,13 @@ CONTIGUOUS_DRAWS_OF_TREND = 3
 
 
 class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
-    """The calls of an engine for numbers."""
+    """The methods of an engine that return numbers."""
 
     chain: AsyncChain | None
 
     @abstractmethod
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run steps of the protocol to their end. Raises IssuerError if the issuer is closed."""
+        """Run the steps (calls to Redis and the store) to their end. Raises IssuerError if the issuer is closed."""
 
     @abstractmethod
     async def run_draw(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
@@ -45,7 +45,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
 
     @abstractmethod
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
-        """Draw exactly n numbers, with the plugins around the draw."""
+        """Draw exactly n numbers. Plugins are called before and after the draw."""
 
     async def number(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
         """Return the next number of the tag by these options; see AsyncIssuer.next."""
@@ -74,7 +74,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
     async def around(
         self, tag: str, n: int, how: DrawOptions, deadline: Deadline, draw: AsyncDraw, *, as_drawn: bool = False
     ) -> list[int]:
-        """Draw, with the plugins around the draw. `as_drawn`: raise an error if a plugin changes numbers."""
+        """Call `draw`, and the plugins before and after it. `as_drawn`: raise an error if a plugin changes numbers."""
         if self.chain is None:
             return await draw()
         record = await self._record(tag, deadline)

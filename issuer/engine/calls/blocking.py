@@ -32,13 +32,13 @@ CONTIGUOUS_DRAWS_OF_TREND = 3
 
 
 class EngineCalls(BaseEngine[Combiner]):
-    """The calls of an engine for numbers."""
+    """The methods of an engine that return numbers."""
 
     chain: Chain | None
 
     @abstractmethod
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run steps of the protocol to their end. Raises IssuerError if the issuer is closed."""
+        """Run the steps (calls to Redis and the store) to their end. Raises IssuerError if the issuer is closed."""
 
     @abstractmethod
     def run_draw(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
@@ -46,7 +46,7 @@ class EngineCalls(BaseEngine[Combiner]):
 
     @abstractmethod
     def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
-        """Draw exactly n numbers, with the plugins around the draw."""
+        """Draw exactly n numbers. Plugins are called before and after the draw."""
 
     def number(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
         """Return the next number of the tag by these options; see Issuer.next."""
@@ -75,7 +75,7 @@ class EngineCalls(BaseEngine[Combiner]):
     def around(
         self, tag: str, n: int, how: DrawOptions, deadline: Deadline, draw: Draw, *, as_drawn: bool = False
     ) -> list[int]:
-        """Draw, with the plugins around the draw. `as_drawn`: raise an error if a plugin changes numbers."""
+        """Call `draw`, and the plugins before and after it. `as_drawn`: raise an error if a plugin changes numbers."""
         if self.chain is None:
             return draw()
         record = self._record(tag, deadline)
