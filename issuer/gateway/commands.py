@@ -1,4 +1,4 @@
-"""A command for Redis: packed bytes, and the decoder of the reply. No I/O: the drivers send it."""
+"""Commands for Redis: each has packed bytes, and a decoder for the reply. The drivers send the commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RedisCall(Generic[T_co]):
 #: A command inside a script.
 _CALLED = re.compile(r"redis\.p?call\('(\w+)'")
 
-#: Commands that need a permission for each subcommand.
+#: Commands with a separate permission for each subcommand, such as "config|get".
 _CONTAINERS = ("CONFIG", "CLUSTER", "SENTINEL")
 
 
@@ -77,7 +77,7 @@ _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """An assembled script: its name, its text as sent to Redis, and its SHA-1 for EVALSHA."""
+    """A Lua script with its includes: its name, its text as sent to Redis, and its SHA-1 for EVALSHA."""
 
     name: str
     text: str
@@ -85,7 +85,7 @@ class Script:
 
 
 def folder() -> Path:
-    """Return the directory of the scripts: inside the installed package, or beside it in a checkout."""
+    """Return the directory of the Lua scripts: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     for place in (package / "_lua", package.parent / "lua"):
         if (place / "next.lua").is_file():

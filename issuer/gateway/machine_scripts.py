@@ -27,7 +27,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The reply of `machine_renew`. `floor`, `wait`: as in Claimed."""
+    """The reply of `machine_renew`. "lost": another process may have the number. `floor`, `wait`: as in Claimed."""
 
     status: Literal["yours", "lost", "ahead", "notmaster", "corrupt"]
     floor: int = 0
@@ -46,8 +46,8 @@ def machine_claim(
 ) -> RedisCall[Claimed]:
     """`machine_claim`: lease the machine number for `lease` seconds. `margin`: how much clocks may differ, in seconds.
 
-    `ceiling`: last timestamp to use, in ms since 1970. `first`: 1 if this process has just created the tag, and the tag
-    shares no namespace, otherwise 0. `store`: id of the store.
+    `token`: random text that renewals must send. `ceiling`: last timestamp to use, in ms since 1970. `first`: 1 if this
+    process has just created the tag, and the tag shares no namespace, otherwise 0. `store`: id of the store.
     """
     words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
     return evalsha("machine_claim", (key,), words, partial(_granted, Claimed))

@@ -68,7 +68,7 @@ _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scram
 #: For each of these settings: it can be changed only together with one of the listed settings.
 _CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
 
-#: Types of settings that are checked even if their value is empty.
+#: Settings with a type that is checked also for empty values, and the description of the type for errors.
 _KINDS: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("keyed", "scramble_strict"), (bool, "True or False")),
     "format": (str | None, "a text"),
@@ -456,7 +456,7 @@ def _said(said: object, before: tuple[scrambling.KeySpan, ...], lowest: int) -> 
         raise SchemeError(
             "must be the name of a key, or a list of (first number, name)", setting="scramble", value=said
         )
-    # A first number below the start of the tag means the start.
+    # If the number of the first key is below the start of the tag, the key begins at the start.
     first = (before[0].start, before[0].key) if before else (lowest, listed[0][1])
     return [first if each[0] < first[0] and each[1] == first[1] else (each[0], each[1]) for each in listed]
 

@@ -53,7 +53,7 @@ def checked_key(name: str, key: object, source: str = "") -> bytes:
 
 
 def fingerprint(key: bytes) -> str:
-    """Return 16 hexadecimal digits that identify the key. They can be public because keys are random."""
+    """Return 16 hexadecimal digits that identify the key. The digits can be public, because keys are random."""
     return hashlib.blake2s(key, digest_size=8).hexdigest()
 
 

@@ -137,5 +137,5 @@ def _check(plugin: object, kinds: tuple[type, ...]) -> None:
 
 def _are_names(names: object) -> bool:
     if not isinstance(names, Collection) or isinstance(names, (str, bytes)):
-        return False  # a text is a collection too: of its characters
+        return False  # a text is a collection of characters
     return all(isinstance(name, str) for name in names)

@@ -38,7 +38,7 @@ class Hook(NamedTuple):
 
 
 class Surroundings:
-    """The hooks around the draws of one strategy."""
+    """Runs the hooks of all plugins around the draws of one strategy."""
 
     def __init__(self, plugins: Iterable[Plugin | AsyncPlugin], sparing: Sparing, *, tasks: bool) -> None:
         """`plugins`: the plugins for the strategy, in their order. `tasks`: whether they run in an event loop."""
@@ -182,7 +182,7 @@ def _own(plugin: Plugin | AsyncPlugin, error: BaseException) -> Exception:
     if isinstance(error, Exception):
         raise_interrupt(error)
         return error
-    with suppress(RuntimeError):  # without an event loop, the caller cannot be cancelled
+    with suppress(RuntimeError):  # no event loop is running, so the caller cannot be cancelled
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise error

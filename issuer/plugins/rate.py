@@ -54,7 +54,7 @@ class _Ring:
             self._slices[place], self._counts[place] = slice_, 1
 
     def rate(self, now: float, window: float) -> float:
-        """Return the numbers per second. The slice in which the window begins counts in proportion."""
+        """Return the numbers per second in the window. The slice in which the window begins counts in part."""
         begin = (now - window) / self._width
         first, last = int(begin), int(now / self._width)
         count = 0.0

@@ -19,7 +19,7 @@ log = logging.getLogger("issuer.rejected")
 
 
 class Logged:
-    """Default handler: logs each combination of tag, error class and cause once a minute."""
+    """Default handler: logs errors, at most once a minute for each tag and each class of error."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         """`clock`: time in seconds that never goes back. None means the monotonic clock."""

@@ -131,7 +131,7 @@ class Context:
     Attributes:
         tag: Name of the tag.
         options: Options from the tag's scheme.
-        run: Function that runs steps of the core to their end, in a thread. Inside steps, use `yield from` instead.
+        run: Function that runs steps (see core/steps.py) to their end, in a thread. Inside steps, use `yield from`.
         flight: Function that returns a new Flight. If several callers need the same work, one does the work, and the
             others wait on the Flight for the result.
         prefix: Start of Redis keys.
@@ -217,15 +217,15 @@ class Strategy:
     # ------------------------------------------------------------------ methods that return steps
 
     def preparing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
-        """Do the work of `prepare`, as steps."""
+        """Do the work of `prepare`, as a generator of steps."""
         yield from ask(lambda _store, _seconds: self.prepare())
 
     def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:  # noqa: ARG002 - the same
-        """Return n numbers, as steps."""
+        """Return n numbers, as a generator of steps."""
         return (yield from ask(lambda _store, _seconds: self.generate(n)))
 
     def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Do the work of `close`, as steps."""
+        """Do the work of `close`, as a generator of steps."""
         yield from ask(lambda _store, _seconds: self.close())
 
     def sweep(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same

@@ -12,15 +12,15 @@ from issuer.errors import ConfigurationError, CorruptState, Unavailable
 
 
 class LockLost(ConfigurationError):
-    """The lock was released, or its file was removed or replaced. Another process may have a lock of this name now."""
+    """The lock was released, or its file was removed or replaced. Another process may now have the lock."""
 
 
 class Properties:
     """A properties file with one `name=value` per line, under a lock that one process of this host can hold.
 
-    In a forked child call `forget`: the lock stays with the parent. The lock is a file, `.lock`, which other programs
-    may remove, for example a cleanup of temporary directories. So each write checks that it exists, and updates its
-    time.
+    The lock is a file, `.lock`. Other programs may remove it, for example a cleanup of temporary directories. So each
+    write checks that the lock file exists, and updates its time. In a forked child, call `forget`: the parent keeps the
+    lock.
     """
 
     def __init__(self, path: Path) -> None:

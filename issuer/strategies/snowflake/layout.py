@@ -25,7 +25,7 @@ OPTIONS = ("epoch", "time_bits", "machine_bits", "worker_bits", "rack_bits", "se
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-#: The first millisecond after the range of a datetime.
+#: The first time that a datetime cannot represent, in ms since 1970.
 _NO_DATE = (datetime.max.replace(tzinfo=UTC) - _BEGINNING) // _MS
 
 

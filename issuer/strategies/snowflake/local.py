@@ -108,7 +108,7 @@ class Copied(LeasedMachines):
         self._copies = True
 
     def claim(self) -> Steps[Tenure]:
-        """Continue with the file's number if that is safe, otherwise lease one."""
+        """Continue with the machine number in the file if that is safe. Otherwise lease a machine number."""
         return (yield from self._either(super().claim()))
 
     def found(self) -> Steps[Tenure | None]:
@@ -229,7 +229,7 @@ class Copied(LeasedMachines):
 
 
 def boot_id() -> str:
-    """Return an id that changes at each boot of this machine. "" if unknown; then no file is valid without Redis."""
+    """Return an id that changes at each boot of this machine. If it is unknown, return "": then no file is valid."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

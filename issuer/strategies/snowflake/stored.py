@@ -116,7 +116,7 @@ class Stored(Machines):
             yield from _configure(self._namespace, tenure.machine, TagChanges(description=self._left(last)))
 
     def after_fork(self) -> None:
-        """Drop the reservations of the parent, which will return them."""
+        """Forget the reservations in a forked child: the parent uses and returns them."""
         self._held = []
 
     # ------------------------------------------------------------------ inside
@@ -181,7 +181,7 @@ def holder_of(record: Tag) -> str:
 
 
 def forget_holder(namespace: str, number: int) -> Steps[None]:
-    """Delete the name of the process that returned the machine number, so that it can claim another number."""
+    """Delete the name of the last holder. So the next process with this name can claim another machine number."""
     yield from _configure(namespace, number, TagChanges(description=TIMESTAMPS))
 
 
