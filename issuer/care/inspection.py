@@ -98,7 +98,7 @@ class Readiness:
     Attributes:
         store: Error of the request to the store. None if the store answers.
         redis: Error of the request to Redis. None if Redis answers, or the issuer has no Redis.
-        halted: Names of the tags whose reservations are stopped until `recover`.
+        halted: Names of halted tags. Their reservations are stopped until `recover`.
     """
 
     store: IssuerError | None = None

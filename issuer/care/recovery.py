@@ -206,7 +206,7 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
     """Raise `max` in the store, and return the new `max`. If the store has lost the tag, create the tag again first."""
     deleted = False
     if said is not None and (record is None or record.deleted):
-        # If the store's deletion is newer than the journals, a process without a journal deleted the tag: keep it so.
+        # If the store's deletion is newer than the journals, a process without a journal deleted the tag: it stays so.
         deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
         if record is not None and deleted and record.max >= highest:
             return record.max

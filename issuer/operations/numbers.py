@@ -52,7 +52,7 @@ from issuer_persistence.records import Tag, now_ms
 
 log = logging.getLogger("issuer")
 
-#: How long the number of a tag's series is cached, in seconds. To count them takes a request to the store.
+#: How long the count of a tag's series is cached, in seconds. Counting takes a request to the store.
 SERIES_COUNTED_FOR = 1.0
 
 
@@ -244,7 +244,7 @@ class Issuing(Generic[L]):
         return told
 
     def founded(self, record: Tag, deadline: Deadline) -> Steps[None]:
-        """Tell the strategy of a new tag that the tag never existed before, so that it can prepare the tag."""
+        """Inform the strategy of a new tag that the tag never existed before, so that it can prepare the tag."""
         try:
             yield from self._serving(self._combiner(record.tag), record).found(deadline)
         except ConfigurationError as error:  # no reason to fail: other processes may have the right settings

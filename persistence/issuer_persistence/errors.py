@@ -93,7 +93,7 @@ class LimitTooLow(StoreError):
 
 
 class LeaseOnStrict(StoreError):
-    """A lease was requested for a strict tag, whose numbers must stay in order. Nothing was changed."""
+    """A lease was requested for a strict tag: leased numbers would be issued out of order. Nothing was changed."""
 
     def __init__(self, tag: str, lease: int) -> None:
         super().__init__(

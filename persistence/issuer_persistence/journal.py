@@ -1,4 +1,4 @@
-"""A journal: a file outside the store that lists all reservations. It serves to recover a lost or restored store.
+"""A journal: a file outside the store that lists all reservations. With it, a lost or restored store can be recovered.
 
 A line is a JSON object that ends with the CRC-32 of the text before it. The first line of a file, its head, has the id
 of the store. Every other line has the name and settings of one tag, and one of these kinds:

@@ -32,7 +32,7 @@ class Reservation:
         low: The number before the first number of the segment.
         high: Last number of the segment.
         entry: Id of the ledger entry.
-        store_id: Id of the store. Another store may have taken its place since the caller read the id.
+        store_id: Id of the store that made the reservation. If the store was replaced, the caller may know an old id.
     """
 
     tag: Tag

@@ -57,7 +57,7 @@ class Transaction(ABC):
 
 
 class TransactionalStore(Store):
-    """A store whose changes are transactions. A reservation and its ledger entry are in one transaction."""
+    """A store that makes each change in a transaction. A reservation and its ledger entry are in one transaction."""
 
     @abstractmethod
     def transaction(self, timeout: float, *, writes: bool = True) -> AbstractContextManager[Transaction]:

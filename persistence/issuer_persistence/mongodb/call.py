@@ -354,7 +354,7 @@ class MongoCall:
         return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
 
     def announce(self) -> None:
-        """Raise the schema before a tag gets a scheme: programs that know no schemes then reject this database."""
+        """Raise the schema before a tag gets a scheme: older programs, which ignore schemes, then reject the store."""
         self._update_meta({"$max": {"schema": SCHEMA}})
 
     def confirm(self) -> None:

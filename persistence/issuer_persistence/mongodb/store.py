@@ -183,7 +183,7 @@ class MongoStore(Store):
         return Reservation(after, entry.low, entry.high, entry.id, call.store_id)
 
     def _advance(self, call: MongoCall, tag: str, n: int | None, *, at_least: int, exact: bool) -> tuple[Tag, int]:
-        """Raise `max`. Return the new record, and the number by which `max` was raised."""
+        """Raise `max` for a reservation. Return the new record, and how many numbers were reserved."""
         hint = self._hints.get(tag)
         while True:
             if hint is not None:
@@ -332,7 +332,7 @@ class MongoStore(Store):
             return Upgrade(1, 1)
 
     def after_fork(self) -> None:
-        """Give up the parent's client. The next call creates a new client.
+        """Discard the parent's client, but leave its connections open. The next call creates a new client.
 
         If the caller gave a database object, all later calls raise an error. The client stays in a list, because its
         destruction would close the parent's connections.

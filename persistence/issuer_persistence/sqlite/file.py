@@ -3,8 +3,8 @@
 SQLite uses POSIX locks. A process loses its POSIX locks when any part of it closes the file, for example a thread that
 copies the data directory. Then two processes reserved the same range (seen: 19 of 231 numbers repeated), or one deleted
 the write-ahead log that the other had open. So each transaction also locks a separate lock file with `flock`, from
-before the database is opened until after it is closed. SQLite's own locks only serve against programs that do not use
-this lock file.
+before the database is opened until after it is closed. SQLite's own locks are needed only against programs that do not
+use this lock file.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ def _empty() -> Iterator[sqlite3.Connection]:
 def _share(descriptor: int, database: os.stat_result) -> None:
     """Give the lock file the owner and mode of the database, as SQLite does with its log."""
     found = os.fstat(descriptor)
-    with suppress(PermissionError):  # the lock file belongs to another user, whose process did this before
+    with suppress(PermissionError):  # the lock file belongs to another user, who did this before
         if stat.S_IMODE(found.st_mode) != stat.S_IMODE(database.st_mode):
             os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (database.st_uid, database.st_gid):
