@@ -132,8 +132,7 @@ class Visit:
 class Elsewhere:
     """Send this read-only call to all other nodes that may have the key: replicas and former masters.
 
-    Returns a list of Sightings, one per node. It takes at most as long as one call, and at most half of the remaining
-    time.
+    Returns a list of Sightings, one per node. It takes as long as one call or half of the remaining time, at most.
     """
 
     call: RedisCall[Any]
@@ -259,8 +258,7 @@ class SingleFlight:
     def join(self, wanted: int = 0) -> tuple[Flight, bool]:
         """Return the current flight and False. If there is none, return a new one and True: the caller must start it.
 
-        `wanted`: how many numbers the flight should fetch at least. If it has already requested fewer, another flight
-        follows.
+        `wanted`: how many numbers the flight should fetch. If it has already requested fewer, another flight follows.
         """
         with self._lock.thread, self._lock.call():
             flight, leads = self.flight, False
@@ -289,8 +287,7 @@ class SingleFlight:
     ) -> None:
         """End the flight, and count consecutive failures. `in_a_hurry`: it had too little time to detect an outage.
 
-        If the error is permanent, it is raised only for the waiters of this flight. Later callers try again, because
-        the cause may be repaired by then.
+        A permanent error is raised only for the waiters of this flight. Later callers try again: the cause may be gone.
         """
         now = monotonic()
         if progress:

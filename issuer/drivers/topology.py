@@ -21,8 +21,7 @@ from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.gateway import server_commands
 from issuer.gateway.commands import RedisCall
 
-#: In seconds. After less time without an answer, the server may only be slow: a caller with little time left must not
-#: make all other calls fail.
+#: If a call times out in less time, in seconds, the server may only be slow, and its breaker is not opened.
 EVIDENCE = 0.25
 
 #: After this many seconds another trial may start, even if the last one has not ended. Callers of strict tags wait for
@@ -146,8 +145,7 @@ class Topology(ABC):
     #: Whether to search again before each new connection. After a pause of this process, a restarted server may still
     #: claim that it has the key.
     asks_before_connecting = False
-    #: Whether each server has only some keys. Replicas then redirect readers to the master, unless an Exchange is
-    #: `readonly`.
+    #: Whether each server has only some keys. If so, replicas answer only calls with `Exchange.readonly`.
     sharded = False
     #: A search divides its time among the guides. It leaves this many shares of it for the call that follows.
     spared = 0
@@ -357,8 +355,7 @@ def judge(breaker: Breaker, error: Exception, began: float) -> None:
             if monotonic() - began >= EVIDENCE:
                 breaker.silent(error, began)
         case redis.ConnectionError():
-            # The connection was cut during the call, or the server is still loading. The next connection shows whether
-            # the server is down.
+            # The connection was cut, or the server is still loading. The next connection shows whether it is down.
             if breaker.failures:
                 breaker.silent(error, began)
         case _:

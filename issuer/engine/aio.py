@@ -259,8 +259,7 @@ class AsyncEngine(AsyncEngineCalls):
     def after_fork(self) -> None:
         """Start again in a forked child."""
         if isinstance(self._chosen, AsyncIOScheduler):
-            # The state of this scheduler is "running", but its loop is the parent's. In the child, callers load the
-            # segments.
+            # The scheduler's state is "running", but its loop is the parent's. In the child, callers load segments.
             self._chosen = None
         # First drop objects that could repeat numbers: Python ignores an error here, and would skip the later steps.
         PARENTS.append(self._begin_anew())

@@ -135,8 +135,7 @@ class Engine(EngineCalls):
         # First drop numbers that could be issued twice: Python ignores an error here, and would skip the later steps.
         self.registry.discard()
         if isinstance(self._chosen, BaseScheduler):
-            # The state of this scheduler is "running", but its thread is the parent's. In the child, callers load
-            # segments.
+            # The scheduler's state is "running", but its thread is the parent's. In the child, callers load segments.
             self._chosen = None
         self.runner.after_fork()
         self.start()

@@ -106,8 +106,7 @@ class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
     """An APScheduler with our own thread. It overrides what APScheduler's guide allows for subclasses.
 
     It reads the classes from `threading` when it starts. gevent may have replaced them after APScheduler was imported.
-    Python's own thread cannot be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or not at
-    all.
+    Python's own thread cannot be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or never.
     """
 
     def start(self, *args: Any, **options: Any) -> None:
@@ -258,8 +257,7 @@ class Scheduler:
             elif self._crew is not None:
                 return self._crew.run(job)
         except Exception:
-            # No thread can start, the scheduler was just stopped, or the caller's scheduler accepts only jobs that it
-            # can store in a database.
+            # No thread can start, the scheduler was just stopped, or the caller's scheduler stores jobs in a database.
             log.debug("the scheduler did not accept the job", exc_info=True)
             return False
         return True

@@ -11,8 +11,7 @@ from issuer.errors import StoreUnavailable
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Purpose, Reservation
 
-#: How many attempts to make, as the store's answer may be outdated: a deposed MongoDB primary can return old data until
-#: it learns of the new primary.
+#: How many attempts to make. A deposed MongoDB primary can return old data until it learns of the new primary.
 ATTEMPTS = 3
 
 

@@ -1,8 +1,7 @@
 """Loads the next segment of a tag from the store into Redis, in the order open, reserve, load.
 
 `open` elects one loader among the processes, and returns the hash's term and `born` id. `reserve` reserves the range in
-the store. `load` is sent once, and is rejected if term or born have changed. Whatever the reply, the range is never
-sent again.
+the store. `load` is rejected if term or born have changed. It is sent only once, whatever the reply.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ def extend(
         seen: Highest number that this process has seen. If the store's `max` is lower, the store has gone back in time.
         window: Duration of an election in seconds.
         election: Elections that this process has won. A draw may have won one.
-        wanted: How many numbers a caller wants. If more than a segment, the segment gets this size: one request to the
-          store instead of many.
+        wanted: How many numbers a caller wants. If more than a segment, the segment gets this size.
         application: Name of the service, for the ledger.
         emit: Receives the events of reservations.
     """
@@ -158,13 +156,11 @@ def _opened(
 def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
     """Read the record again, because the hash has another scheme, `found`. If this scheme is older, update the hash.
 
-    Unless both schemes give the same values, the update drops the hash's segments. They are a gap: all later
-    reservations are higher.
+    If the schemes give different values, the update drops the hash's segments. Their numbers are a gap.
     """
     record = yield from read_record(tag)
     if scheme_record.turn(record.scheme_id) < scheme_record.turn(found):
-        # A new scheme is written to the store first, then to the hash. So a store with the older one has gone back in
-        # time.
+        # A new scheme is written to the store before the hash. So a store with the older one has gone back in time.
         yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))
         raise StoreBehind(tag, max=record.max, scheme=found)
     if record.scheme_id != found:
@@ -175,8 +171,7 @@ def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
 def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]:
     """Begin the period that contains `clock`, Redis's time in ms since 1970. Returns the new record.
 
-    The store is changed first, then the hash. If the store already has a later period, Redis's clock went back, and the
-    later period stays.
+    The store is changed first, then the hash. If Redis's clock went back, the later period of the store stays.
     """
     periods = scheme_record.periods(record)
     if periods is None:
@@ -299,8 +294,7 @@ def confirm_behind(
 def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
     """Halt the tag and raise StoreBehind: number `taken` was issued, but the store's `max` (`stands_at`) is lower.
 
-    If `max` is no longer lower when the store executes the halt, this returns. Then an outdated server had answered, or
-    the store was recovered meanwhile.
+    If the store finds that `max` is not lower, this returns: an outdated server had answered, or `recover` was run.
     """
     if (yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))):
         raise StoreBehind(tag, max=stands_at, taken=taken)

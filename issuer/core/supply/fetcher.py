@@ -28,8 +28,7 @@ from issuer.times import lasting
 #: If the scheduler has not started a flight after this many seconds, a waiting caller does its work.
 UNCLAIMED = 0.25
 
-#: In seconds. After less time without an answer, the store may only be slow: a caller with little time left must not
-#: report an outage.
+#: If a caller's deadline passes in less time, in seconds, the store may only be slow: it does not count as down.
 EVIDENCE = 0.25
 
 #: CallersWait is sent after callers have waited for this many seconds, whatever the reason.
@@ -50,8 +49,8 @@ class Shortage:
         self._told = False
         #: `retry_after` of the last draw that Redis did not answer, in seconds.
         self.redis_retry = LONGEST_PAUSE
-        #: The error of the last draw, if Redis did not answer it, otherwise "". `redis_silent_since`: when the outage
-        #: began, on the monotonic clock.
+        #: The error of the last draw if Redis did not answer it, or "". And since when it is down, on the monotonic
+        #: clock.
         self.redis_trouble = ""
         self.redis_silent_since = 0.0
         #: Status of the draw that showed that Redis has lost this tag's numbers. "" if Redis has numbers.
@@ -241,8 +240,7 @@ class Fetcher:
     def fly(self, flight: Flight, deadline: Deadline, *, in_person: bool = False) -> Steps[int]:
         """Fetch a range and finish the flight, even after an error. Does nothing if another caller has started it.
 
-        Returns how many ranges were fetched. `in_person`: a caller that needs numbers runs this, and may have little
-        time left.
+        Returns how many ranges were fetched. `in_person`: a waiting caller runs this, and may have little time left.
         """
         loaded, flights, emit = 0, self.flights, self._runtime.emit
         if not flight.start():

@@ -42,8 +42,7 @@ def threshold(low: int, high: int) -> int:
 def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:
     """Return the size of a stream's next lease. The last lease had `before` numbers and lasted `lasted` seconds.
 
-    The size is at least `least`. Above that it is at most a fifth of a segment: larger leases would use up segments
-    before the next one is loaded.
+    It is `least` or more, up to a fifth of a segment: larger leases would use up segments before the next is loaded.
     """
     most = max(least, min(LEASE_MOST, segment * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
     wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before

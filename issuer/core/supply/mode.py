@@ -82,8 +82,7 @@ class Origin:
         if state.ended is not None:
             return
         if self.mode is Mode.DIRECT or self.lease_size():
-            # Leases must be checked every second. Without a scheduler only calls can check them, so no numbers are
-            # published.
+            # Leases must be checked every second. Without a scheduler only calls can do so: publish no numbers.
             fast_path = runtime.fast_path if runtime.scheduled or not runtime.redis else None
             state.buffer = state.buffer or LocalBuffer(state.tag, fast_path)
             self.mode = self.mode if self.mode is Mode.DIRECT else Mode.LEASED
@@ -245,9 +244,8 @@ class Origin:
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:
         """Before a draw: raise ForeignHash if the tag's hash belongs to another store. `probe`: see Send.
 
-        If the hash is known to be ours, this does nothing: the background sweep checks it again. If the store does not
-        return its id soon, the check is also left to the sweep. Redis may have numbers, and callers should not wait for
-        a store that hangs.
+        If the hash is known to be ours, this does nothing: the background sweep checks it again. The sweep also checks
+        it if the store does not return its id soon: Redis may have numbers, even if the store hangs.
         """
         if self._state.owned:
             return

@@ -191,8 +191,7 @@ class Refill:
                 yield from origin.give_back((piece,), piece.low)
                 return 0, True
             granted = piece.low + 1
-            # The lease came late, after numbers of direct mode were issued, or Redis went back in time. In both cases
-            # it is a gap.
+            # The lease came after numbers of direct mode were issued, or Redis went back in time. It is a gap.
         raise CorruptState(
             f"Redis key {state.key} went back in time: it returned {granted}, which is below {buffer.issued}, a number "
             "that this process has issued",
@@ -221,8 +220,7 @@ class Refill:
         if drawn.extend:
             self.elected(wanted - (drawn.high - drawn.low))
         if drawn.born != origin.born:
-            # The hash was created anew. The tag may have been deleted and created again as strict. So if the record
-            # cannot be read, draw no leases.
+            # The hash is new: the tag may have been created again, as strict. Without its record, draw no lease.
             try:
                 yield from origin.read()
             except Unavailable:

@@ -68,8 +68,7 @@ class TagState:
 
         `cur`: last number that Redis has issued. For a tag with periods, the check is made only when numbers are
         reserved, as the stored period may be over. Numbers count as used once this process has seen them issued: the
-        first segment of a small tag may reserve all its numbers. If all are reserved and none was seen issued, the
-        first draw decides.
+        first segment of a small tag may reserve all its numbers. If it has seen none, the first draw decides.
         """
         record = self.record
         if record is None:

@@ -119,8 +119,7 @@ class Supply:
                     place = Place(n)
                 elif taken is None and place is not None:
                     yield from self.refill.of_buffer.wait_for(deadline, n)
-                    # Numbers that were set aside count as issued, even if the issuer was closed or Redis came back
-                    # meanwhile.
+                    # Numbers that were set aside count as issued, even if the issuer is closed or Redis is back by now.
                     taken = place.taken
         except IssuerError:
             taken = None if place is None else place.taken
@@ -162,8 +161,7 @@ class Supply:
                 attempt = yield from self._outlast(error, attempt, deadline)
                 continue
             if drawn.status == "scheme":
-                # The scheme was changed, or is not known here yet. If the store has the scheme that was sent, the hash
-                # is outdated.
+                # The scheme was changed, or is not known here yet. If the store still has ours, the hash is outdated.
                 yield from origin.read()
                 if state.scheme_id != drawn_as:
                     first = None
@@ -252,8 +250,7 @@ class Supply:
         call = tag_scripts.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
         drawn = yield from self.refill.drawing(send(call))
         if turn(drawn.scheme) > turn(state.scheme_id):
-            # Another process drew this counter with a later scheme. Our scheme would convert it to a number that is not
-            # unique.
+            # Another process drew this counter with a later scheme. Ours would give it the number of another counter.
             record = yield from self.origin.read()
             if turn(drawn.scheme) > turn(state.scheme_id):
                 raise StoreBehind(state.tag, max=record.max, scheme=drawn.scheme)

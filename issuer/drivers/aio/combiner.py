@@ -71,8 +71,7 @@ class Owner(Protocol):
 class Waiter:
     """A caller that waits for one or more numbers of a tag. Subclasses send the numbers to a client.
 
-    For a task that calls `next`, a future takes the place of a Waiter: its methods `done`, `set_result` and
-    `set_exception` do the same.
+    For a task that calls `next`, a future takes the place of a Waiter. It has methods with the same names.
 
     `missing`: how many numbers the caller still needs. `client`: its `flush` is called after each draw.
     """
@@ -227,8 +226,7 @@ class AsyncCombiner:
     def next(self, timeout: float | None) -> Awaitable[int]:
         """Draw one number. `timeout`: longest wait in seconds, 0 or more. None: the default of the issuer.
 
-        Raises InvalidArgument. In another loop than the combiner's it raises RuntimeError, at once or when it is
-        awaited.
+        Raises InvalidArgument. In another event loop it raises RuntimeError, at once or when it is awaited.
         """
         if self.state.buffer is not None:
             return self._from_buffer(self.state.buffer, timeout)

@@ -75,8 +75,7 @@ class AsyncRoundTrips:
     async def routed(self, call: RedisCall[Any], *, probe: bool) -> Any:
         """Send the call to the server that has the key, and return the decoded reply.
 
-        A server that replies MOVED or ASK has not run the call, so it is sent to the server that the reply names.
-        `probe`: see `Breaker.admit`.
+        After the reply MOVED or ASK, the call is sent to the server that it names. `probe`: see `Breaker.admit`.
         """
         route, anew = self._route, False
         for _ in range(REDIRECTS):
@@ -310,8 +309,7 @@ class AsyncRoundTrips:
     ) -> tuple[AsyncLink, bool]:
         """Return a connection, and whether it was used before. If all are in use, wait for one.
 
-        Nothing is locked during the wait. The wait leaves enough time for the call itself, to detect a server that is
-        down. Raises Outdated, Crowded.
+        The wait locks nothing. It leaves time to detect that the server is down. Raises Outdated, Crowded.
         """
         pool, turn = node.pool, None
         left = deadline.left()

@@ -26,8 +26,8 @@ T = TypeVar("T")
 #: How long a leader waits for the end of the previous draw, in seconds: its thread may have been interrupted.
 TURN = 1.0
 
-#: How long a leader waits until all threads of the last batch have their numbers, in seconds. One of them may have
-#: given up. 1000 threads take 15 ms.
+#: How long a leader waits until all threads of the last batch have their numbers, in seconds. 1000 threads take 15 ms,
+#: but one of them may have given up.
 PASSING = 0.005
 
 #: The next leader does not wait for a smaller batch than this: two threads are 10 % faster without the wait.
@@ -80,8 +80,7 @@ class Combiner:
     A single caller draws for itself. If a draw is in progress, a caller takes a seat in the open batch. The thread in
     the first seat draws for all seats when the current draw has ended and its threads have their numbers: these threads
     usually call again and join the batch. So with 32 threads the batches have 32 seats instead of 11, which gives 40 %
-    more numbers a second. The order stays strict: a batch is closed before its draw is sent, so every number is drawn
-    after its call began.
+    more numbers a second. Numbers stay in order: a batch is closed before its draw is sent, after all its calls began.
     """
 
     def __init__(self, tag: str, key: str, runtime: Runtime, runner: Runner, timeout: float) -> None:
@@ -317,8 +316,7 @@ class Combiner:
                 passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
-                # The thread of the last draw waits for a segment, or was interrupted. Do not wait for it: two draws at
-                # a time do no harm.
+                # The last draw waits for a segment, or was interrupted. Go on: two draws at a time do no harm.
                 self._turn = threading.Lock()
             batch.low, high = self._draw(seats, deadline)
             batch.got = high - batch.low

@@ -51,9 +51,8 @@ class Link:
     in C. `SO_RCVTIMEO` makes the kernel check the timeout. Python would poll before each read and write, which takes 2
     us of 28. If there is TLS, a socket of gevent or a health check of redis-py, redis-py itself sends and reads.
 
-    The kernel's timeout is always `SOON`. After a signal, Python reads again and the kernel's timeout restarts, so with
-    a longer timeout frequent signals could extend a call for ever. If a reply comes later, Python polls until the
-    deadline.
+    The kernel's timeout is always `SOON`. After a signal, Python reads again and the kernel's timeout restarts:
+    frequent signals could extend a longer one for ever. If a reply comes later, Python polls until the deadline.
     """
 
     __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection", "permit")
@@ -140,8 +139,7 @@ class Link:
 
         Waking a thread takes longer than a nearby Redis takes to answer. With two processors, a number takes 32 us
         instead of 82, with the same processor time here and half of it in the server. Between two polls another thread
-        or process may use this processor, especially Redis. If all share one processor, a number takes 29 us instead of
-        28.
+        or process may use this processor, especially Redis. With one processor for all, it is 29 us instead of 28.
         """
         ready = self._wait
         end = monotonic() + LOOK_OUT
