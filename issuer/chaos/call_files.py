@@ -1,9 +1,10 @@
-"""Files of calls: each caller's numbers, and when it got them. They are mapped memory, which survives a kill -9.
+"""Files in which drawing processes record their calls. The files are mapped memory, which survives a kill -9.
 
-A file has one caller's calls, of four 64-bit integers each: first and last number, begin and end of the call in ns of
-the monotonic clock, which all processes of a machine share. A failed call has the negated count of the requested
-numbers as first, and the negated index of its error in `ERRORS` as last. A call for an idempotency key has the key as
-first and its number as last. The first call with an end of 0 ends the file.
+A file has the calls of one caller: a thread or a task that draws numbers of one tag. A call has four 64-bit integers:
+the first number, the last number, and the times when the call began and ended, in ns of the monotonic clock. If the
+call failed, the first integer is minus the count of the requested numbers, and the second is minus the index of the
+error in `ERRORS`. If the call had an idempotency key, the first integer is the key, and the second is the number. The
+file ends before the first call that has the end 0.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from typing import NamedTuple
 
 from issuer import errors
 
-#: Errors that a call may raise, in the order of their indices in a file. Index 0 means any other error.
+#: Names of the errors that a call may raise. A file contains the index of the error; 0 means any other error.
 ERRORS = ("other", *(name for name, each in vars(errors).items() if isinstance(each, type) and name[0] != "_"))
 
 _CALL = struct.Struct("=4q")
-#: Calls per file. A file has 2 MB, but only written pages use memory.
+#: Calls per file. If a caller makes more, it starts another file. A file has 2 MB, but only written pages use memory.
 PART = 1 << 16
 
 
 class CallEntry(NamedTuple):
-    """Numbers first..last, and when the call that returned them began and ended, in ns."""
+    """A call that returned the numbers first..last. `began` and `ended` are in ns."""
 
     first: int
     last: int
@@ -38,7 +39,7 @@ class CallEntry(NamedTuple):
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the numbers as runs (first, last) of consecutive numbers, in their order."""
+    """Return each run of consecutive numbers as (first, last), in the order of the numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
@@ -49,10 +50,10 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class CallFile:
-    """Writes the calls of one caller. For one thread."""
+    """Records the calls of one caller. Only one thread may use it."""
 
     def __init__(self, folder: Path, tag: int, worker: str, caller: int) -> None:
-        """`tag`: index of the tag in the run."""
+        """`tag`: index of the tag in the run. `worker`: name of the process. `caller`: number of the caller in it."""
         self._path = folder / f"{tag}.{worker}.{caller}"
         self._part = 0
         self._open()
@@ -65,7 +66,7 @@ class CallFile:
         self._at = 0
 
     def note(self, first: int, last: int, began: int, ended: int) -> None:
-        """Write a call that returned numbers."""
+        """Record a call that returned the numbers first..last. `began` and `ended` are in ns."""
         if self._at == PART * _CALL.size:
             self._part += 1
             self._open()
@@ -73,18 +74,18 @@ class CallFile:
         self._at += _CALL.size
 
     def failed(self, wanted: int, error: Exception, began: int, ended: int) -> None:
-        """Write a call for `wanted` numbers that raised an error."""
+        """Record a call for `wanted` numbers that raised an error."""
         name = type(error).__name__
         self.note(-wanted, -ERRORS.index(name) if name in ERRORS else 0, began, ended)
 
 
 def _written(path: Path) -> memoryview[int]:
-    """Return the four values of each call in a file. They end before the first call without an end."""
+    """Return the integers in a file, four for each call, up to the first call that has no end yet."""
     if not path.stat().st_size:  # just made
         return memoryview(b"").cast("q")
     with path.open("rb") as file:
         values = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast("q")
-    # The end is the last value of a call: if it is written, the others are.
+    # The end of a call is written last. If it is there, the other three integers are there too.
     return values[: bisect_left(range(3, len(values), 4), 1, key=lambda at: not values[at]) * 4]
 
 
@@ -92,7 +93,7 @@ class Calls:
     """All calls of one caller, in the order in which they were made."""
 
     def __init__(self, tag: int, worker: str, values: Iterable[int]) -> None:
-        """`values`: four for each call."""
+        """`values`: four integers for each call, as in a file."""
         self.tag = tag
         self.worker = worker
         self._values = array("q", values)
@@ -130,12 +131,12 @@ def all_calls(folder: Path) -> list[Calls]:
 
 
 class Follower:
-    """Reads the files of one worker while its callers write."""
+    """Reads the call files of one worker while the worker writes them."""
 
     def __init__(self, folder: Path, worker: str) -> None:
         self._folder = folder
         self._worker = worker
-        #: Count of the values that `fresh` has read, by file.
+        #: By file: how many integers `fresh` has read.
         self._read: dict[Path, int] = {}
 
     def served(self, tag: int, since: int) -> bool:
@@ -143,7 +144,7 @@ class Follower:
         return any(_served(path, since) for path in self._folder.glob(f"{tag}.{self._worker}.*"))
 
     def fresh(self, tag: int) -> list[CallEntry]:
-        """Return the calls for that tag that were written since the last call of this method, in order per file."""
+        """Return the calls for the tag since `fresh` was last called. The calls of a file are in order."""
         found: list[CallEntry] = []
         for path in self._folder.glob(f"{tag}.{self._worker}.*"):
             values = _written(path)

@@ -1,4 +1,4 @@
-"""Checks the numbers that callers received against all promises. It uses only the records of the run."""
+"""Checks whether the numbers that callers received keep all promises. It uses only the records of the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from issuer.chaos.watched import Strike, Watched
 
 NS = 1_000_000_000
 
-#: Most examples of violations that a tag adds to the report.
+#: Most examples of broken promises that one check adds to the report.
 EXAMPLES = 5
 
 
@@ -34,10 +34,10 @@ class Verdict:
     changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
-    #: The gaps by name of the strike; see gaps.
+    #: The gaps that strikes caused, by name of the strike; see the module `gaps`.
     costs: dict[str, Cost] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
-    #: How often each fault was caused, by its name on the command line. One fault can consist of several strikes.
+    #: How often each fault was caused, by the name that --faults takes. One fault can consist of several strikes.
     turns: Counter[str] = field(default_factory=Counter)
     without_service: float = 0.0
     slowest: str = ""
@@ -48,17 +48,17 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """Whether no number was issued twice, above `max` or out of order, and no key had two numbers."""
+        """True if no number was issued twice, above `max` or out of order, and each idempotency key had one number."""
         return not (self.repeats or self.above or self.disorder or self.changed)
 
     @property
     def kept(self) -> bool:
-        """Whether every promise was kept: also the size of the gaps, and that callers receive numbers again."""
+        """True if every promise was kept: the run is sound, it did not get stuck, and its gaps are small enough."""
         return self.sound and not self.stuck and self.gap <= self.allowed_gap
 
     @property
     def struck(self) -> int:
-        """Number of strikes."""
+        """Number of all strikes."""
         return self.faults.total()
 
     def add(self, other: Verdict) -> None:
@@ -88,8 +88,9 @@ def check(
 ) -> Verdict:
     """Check all tags.
 
-    `lasting`: names of the workers that drew until the end. `stopped`: when each worker was stopped by a signal. `end`:
-    the end of the run. Numbers that are left then are no gap, but their count is limited too.
+    `lasting`: names of the workers that drew until the end. `stopped`: by worker, the times when SIGSTOP had stopped
+    it. `end`: the end of the run, as a strike. Numbers that are not drawn by then are no gap, but their count is
+    limited too.
     """
     verdict = Verdict(faults=Counter(strike.name for strike in strikes))
     verdict.costs = {name: Cost(times) for name, times in verdict.faults.items()}
@@ -131,7 +132,7 @@ def _count(verdict: Verdict, callers: Iterable[Calls]) -> None:
 
 
 def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[Calls]:
-    """Return calls for idempotency keys as plain calls for numbers, without calls that repeat a number."""
+    """Convert calls for idempotency keys to plain calls for numbers. A call that repeats a key's number is left out."""
     given: dict[int, list[int]] = {}
     values: list[int] = []
     for call in sorted(chain.from_iterable(callers), key=attrgetter("ended")):
@@ -150,7 +151,7 @@ def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[C
 
 
 def _sorted(calls: Calls) -> Iterable[CallEntry]:
-    """Return the calls that returned numbers, sorted by their first number. They are nearly always in order already."""
+    """Return the calls that returned numbers, sorted by their first number. Nearly always they are already in order."""
     highest = 0
     for call in calls.granted():
         if call.first < highest:
@@ -160,7 +161,7 @@ def _sorted(calls: Calls) -> Iterable[CallEntry]:
 
 
 def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missing:
-    """Find numbers that were issued twice. Return the missing numbers below the highest."""
+    """Count the numbers that were issued twice. Return the numbers below the highest that no caller received."""
     highest = 0
     missing = Missing(tag)
     for call, worker in heapq.merge(*(zip(_sorted(calls), repeat(calls.worker), strict=False) for calls in callers)):
@@ -175,7 +176,7 @@ def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missin
 
 
 def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
-    """Find numbers above the highest `max` that the store had had when their call returned."""
+    """Count the numbers that were higher than the store's `max` at the time when their call returned."""
     times = [time for time, _ in tag.samples]
     highest: list[int] = []
     for _, value in tag.samples:
@@ -189,14 +190,14 @@ def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
 
 
 def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[CallEntry]:
-    """Yield the calls that returned numbers, except those made while two masters served."""
+    """Yield the calls that returned numbers. While two masters serve, no order is promised: leave out these calls."""
     for call in calls.granted():
         if not any(split.began <= call.ended and call.began <= split.back for split in splits):
             yield call
 
 
 def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Strike]) -> None:
-    """Find calls that returned a lower number than a call that had ended before they began."""
+    """Count the calls that returned a lower number than another call that had ended before."""
     ended: list[tuple[int, int]] = []
     highest = 0
     for call in heapq.merge(*(_promised(calls, splits) for calls in callers), key=attrgetter("began")):
@@ -220,7 +221,7 @@ def _service(
         moments.sort()
         for strike in strikes:
             at = bisect_left(moments, strike.back)
-            # The worker had not started yet, or it ended before it could get another number.
+            # Skip a worker that had not started yet, or that ended before it received another number.
             begun = moments and moments[0] < strike.back
             if not begun or (at == len(moments) and worker not in lasting):
                 continue
@@ -231,7 +232,7 @@ def _service(
 
 
 def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Strike]]) -> None:
-    """Measure how long after its deadline a call returned, without the time in which its process was stopped."""
+    """Measure how long after its deadline a call returned. The time of a process stopped by SIGSTOP doesn't count."""
     for calls in callers:
         pauses = [strike for strike in stopped.get(calls.worker, ()) if strike.back]
         for call in calls:

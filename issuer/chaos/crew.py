@@ -1,4 +1,4 @@
-"""The drawing processes of a run: they are started, killed, stopped and replaced, and their progress is checked."""
+"""The workers of a run, which are processes that draw numbers: starts, stops, replaces and checks them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from issuer.chaos.watched import Strike
 from issuer.chaos.worker import STACKS, STACKS_END, Setup, trap_file
 from issuer.errors import IssuerError
 
-#: Seconds in which the processes must end after a stop request.
+#: Seconds that a worker has to end after a stop request. Then it is killed.
 ENDING = 12.0
 #: Seconds that a process has to print its stacks, and the most characters of them that are shown.
 STACKS_TAKE, STACKS_MOST = 3.0, 20_000
 
 
 class Worker:
-    """One process."""
+    """A process that draws numbers."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -42,65 +42,68 @@ class Worker:
                 stdout=log,
                 stderr=log,
                 env=plain_environment(),
-                # Ctrl-C goes to the run itself, which then ends its workers.
+                # Ctrl-C must reach only the run itself, which then ends its workers.
                 start_new_session=True,
             )
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists, perhaps stopped by a signal."""
+        """True if the process exists. A signal may have stopped it."""
         return self.process.poll() is None
 
     def served(self, since: int, only: Iterable[int] | None = None) -> bool:
-        """Return whether it got numbers of each of its tags (or of `only` these) since a time in ns."""
+        """Return whether the worker received numbers of each of its tags since a time in ns.
+
+        `only`: indices of the tags to check. None means all.
+        """
         wanted = {job.at for job in self.setup.jobs}
         chosen = wanted if only is None else wanted & set(only)
         return all(self._follower.served(at, since) for at in chosen)
 
     def dismiss(self) -> None:
-        """Request its stop. It hands back the numbers that it holds."""
+        """Request the stop of the worker. It returns its unused numbers to the store and ends."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
     def end(self) -> None:
-        """Wait for its end, and kill it if it does not end in time."""
+        """Request the stop of the worker and wait. If it does not end in time, kill it."""
         self.dismiss()
         try:
             self.process.wait(ENDING)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        # Its forked children are in the same group, and may still draw.
+        # Forked children of the worker are in its process group, and may still draw.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def trap(self, point: str, number: int) -> None:
-        """Send it a signal at this point of its next extension; see worker.POINTS."""
-        # A rename is atomic: the process may read the file at any moment.
+        """Set a trap: the next load of a segment sends the worker a signal. `point`: when; see worker.POINTS."""
+        # The worker may read the file at any moment, and a rename is atomic.
         half = self._trap.with_suffix(".half")
         half.write_text(f"{point} {number}")
         half.rename(self._trap)
 
     @property
     def sprung(self) -> bool:
-        """Whether the trap was used."""
+        """True if the worker has used the trap. It then removes the file."""
         return not self._trap.exists()
 
     def untrap(self) -> bool:
-        """Remove the trap. Return False if it was used: the process removes the file then."""
+        """Remove the trap. Return False if the worker has used it before."""
         with suppress(FileNotFoundError):
             self._trap.unlink()
             return True
         return False
 
     def check_alive(self) -> None:
-        """Raise IssuerError if it has ended."""
+        """Raise IssuerError if the worker has ended."""
         if not self.alive:
             raise IssuerError(f"drawing process {self.name} has ended: {self.last_words()}")
 
     @property
     def halted(self) -> bool:
-        """Whether the process is stopped by a signal."""
+        """True if a signal has stopped the process."""
         stat = Path(f"/proc/{self.process.pid}/stat")
         try:
             return stat.read_text().rpartition(")")[2].split()[0] == "T"
@@ -108,11 +111,11 @@ class Worker:
             return False
 
     def last_words(self) -> str:
-        """Return the end of what it printed."""
+        """Return the last 600 characters that the worker has printed."""
         return self._log.read_text(errors="replace").strip()[-600:] or "it said nothing"
 
     def stuck(self, since: int) -> str:
-        """Describe a process that gets no numbers: the tags it waits for, and its stacks."""
+        """Describe a worker that receives no numbers: the tags that it waits for, and the stacks of its threads."""
         lacking = [job.tag for job in self.setup.jobs if not self._follower.served(job.at, since)]
         state = "stopped" if self.halted else self.setup.colour
         said = self.last_words()
@@ -124,13 +127,13 @@ class Worker:
 
 
 class Workers:
-    """The workers of a run, and when they were stopped."""
+    """The workers of a run, and the times when SIGSTOP stopped them."""
 
     def __init__(self, patience: float) -> None:
-        """`patience`: seconds to wait for numbers before the run counts as stuck."""
+        """`patience`: if a worker receives no numbers for this many seconds, the run counts as stuck."""
         self.patience = patience
         self.workers: list[Worker] = []
-        #: By worker name: when it was stopped. `back` is 0 until it continues.
+        #: By name of the worker: when SIGSTOP stopped it. `back` is 0 until the worker continues.
         self.stopped: dict[str, list[Strike]] = {}
         self._replaced = 0
 
@@ -138,13 +141,13 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After an error or Ctrl-C they need not hand numbers back, and a call may wait long for a Redis that is down.
+        # After an error or Ctrl-C, workers are killed. Otherwise a call could wait long for a Redis that is down.
         for worker in self.workers if kind else ():
             worker.process.kill()
         self.dismiss()
 
     def start(self, *setups: Setup) -> list[Worker]:
-        """Start workers."""
+        """Start workers with these settings. Return them."""
         fresh = [Worker(setup) for setup in setups]
         self.workers += fresh
         return fresh
@@ -156,7 +159,11 @@ class Workers:
         timeout: float | None = None,
         only: Iterable[int] | None = None,
     ) -> None:
-        """Wait until each worker got numbers since a time in ns, of all tags or `only` these. Raises IssuerError."""
+        """Wait until each worker has received numbers of each of its tags since a time in ns. Raises IssuerError.
+
+        `workers`: None means all. `timeout`: in seconds; None means `patience`. `only`: indices of the tags to
+        check.
+        """
         chosen = [*(self.workers if workers is None else workers)]
         wanted = None if only is None else [*only]
         waiting = list(chosen)
@@ -176,7 +183,7 @@ class Workers:
             raise IssuerError(f"no numbers within {seconds:g} s in {stuck}") from None
 
     def dismiss(self, workers: Collection[Worker] | None = None) -> None:
-        """Stop these workers, or all, and wait for their end. They hand back the numbers that they hold."""
+        """Stop these workers (None: all), and wait for their end. They return unused numbers to the store."""
         ending = [worker for worker in self.workers if workers is None or worker in workers]
         for worker in ending:
             self.resume(worker)
@@ -186,13 +193,13 @@ class Workers:
             self.workers.remove(worker)
 
     def renamed(self, setup: Setup, **changes: object) -> Setup:
-        """Return the settings of a successor: a new name, and these changes."""
+        """Return the settings of a new worker: those of another worker, with a new name and these changes."""
         self._replaced += 1
         name = f"{setup.name.split('r')[0]}r{self._replaced}"
         return replace(setup, name=name, **changes)  # type: ignore[arg-type]  # names of its fields
 
     def replaced(self, worker: Worker, **changes: object) -> Worker:
-        """Wait until a worker has ended, if it still runs after a stop request. Return its successor."""
+        """End a worker if it still runs, and start its successor, which has these changes. Return the successor."""
         worker.end()
         self.workers.remove(worker)
         successor = Worker(self.renamed(worker.setup, **changes))
@@ -205,7 +212,7 @@ class Workers:
         worker.process.send_signal(signal.SIGSTOP)
 
     def resume(self, worker: Worker) -> None:
-        """Continue a worker with SIGCONT if it was stopped."""
+        """If a worker was stopped with SIGSTOP, continue it with SIGCONT."""
         pauses = self.stopped.get(worker.name, [])
         if worker.alive and (worker.halted or (pauses and not pauses[-1].back)):
             worker.process.send_signal(signal.SIGCONT)

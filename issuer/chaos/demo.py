@@ -32,15 +32,15 @@ TAG = "orders"
 STEP = 1000
 PROCESSES = 4
 
-#: Steps of the demo, by how many numbers were drawn. At these counts no load is running: loads start at 20 % of a
-#: segment.
+#: Each step of the demo starts when this many numbers were drawn. No segment is being loaded then, because loads start
+#: when 20 % of a segment are used.
 SNAPSHOT_AT, KILL_AT, RECOVER_AT, GOAL = 1_500, 2_700, 4_450, 5_700
 
 #: Seconds between two draws of a process. Slow enough to watch.
 PACE = 0.005
-#: Seconds between two reads of the records.
+#: Seconds between two reads of the files in which the processes record their calls.
 LOOK = 0.01
-#: Timeout of a draw in seconds. Longer than a restart of the server, because a strict tag waits for it.
+#: Timeout of a draw, in seconds. Draws of a strict tag wait while Redis restarts, so it is longer than a restart.
 PATIENCE = 15.0
 
 now = time.monotonic_ns
@@ -55,10 +55,10 @@ class Gap(NamedTuple):
 
 
 def gaps(calls: Iterable[CallEntry], back: float, floor: int) -> list[Gap]:
-    """Return the ranges of numbers below the highest that no caller received.
+    """Return the ranges of numbers that no caller received, below the highest number that a caller received.
 
-    `back`: when clients could connect to the restarted server, in ns. inf means never. `floor`: highest number that
-    `recover` skipped. 0 means none.
+    `back`: when clients could connect to the restarted server, in ns; inf means never. `floor`: highest number that
+    `recover` skipped; 0 means none.
     """
 
     def cause(below: CallEntry, above: CallEntry) -> str:
@@ -78,7 +78,7 @@ def gaps(calls: Iterable[CallEntry], back: float, floor: int) -> list[Gap]:
 
 
 def play() -> bool:
-    """Run the demo. Return False if a number was issued twice, above `max` or out of order. Raises IssuerError."""
+    """Run the demo. Return False if a number was issued twice, above the store's max or out of order."""
     with ExitStack() as ends:
         made = tempfile.TemporaryDirectory(prefix="issuer-demo-", ignore_cleanup_errors=True)
         folder = Path(ends.enter_context(made))
@@ -127,12 +127,14 @@ class _Story:
         self._loading = [Follower(folder / LOADS, name) for name in names]
         self._screen = Screen(GOAL)
         self._count = self._highest = 0
-        #: Loaded segments. `began` is the last number that was issued before the load.
+        #: Loaded segments. Their `began` is not a time: it is the last number issued before the load.
         self._segments: list[CallEntry] = []
         self._shares: list[float] = []
-        #: When clients could connect to the restarted server, in ns; the last number before the kill.
+        #: `_back`: when clients could connect to the restarted server, in ns. `_before`: last number issued before the
+        #: kill.
         self._back, self._before = math.inf, 0
-        #: Highest number that was loaded before the kill. Replies to earlier draws can be recorded after the kill.
+        #: Highest number that was loaded before the kill. A lower number was issued before the kill, even if its call
+        #: is recorded later.
         self._top = math.inf
         self._resumed = False
         #: Highest number that `recover` skipped.
@@ -162,7 +164,7 @@ class _Story:
         for worker in self._crew.workers:
             worker.check_alive()
         calls = [call for follower in self._drawing for call in follower.fresh(0)]
-        # Read the loads after the calls: then the segment of each number is known.
+        # Read the loads after the calls, so that the segment of each number is known.
         loaded = [call for follower in self._loading for call in follower.fresh(0)]
         for call in calls:
             if call.first < 0:
@@ -174,8 +176,8 @@ class _Story:
         after = [call.first for call in calls if call.first > self._top]
         if after and not self._resumed:
             self._resumed = True
-            # Show where the segment of `first` starts: another process may have drawn a lower number of it that is not
-            # recorded yet.
+            # Show the start of the segment that contains `first`. Another process may have drawn a lower number of this
+            # segment, and its call may not be recorded yet.
             first = min(after)
             above = next((one.first for one in [*self._segments, *loaded] if one.first <= first <= one.last), first) - 1
             found = f"after {self._before}, numbers go on above {above}"
@@ -205,7 +207,7 @@ class _Story:
         self._screen.say("Redis is killed (kill -9) and restarted from the snapshot", mark="✗", hue="red")
         self._server.kill()
         self._top = max(segment.last for segment in self._segments)
-        # Otherwise the processes would draw before `cur` is read.
+        # Keep the processes from drawing until `cur` is read.
         self._front.refuse()
         self._server.restore(self._snapshot)
         with self._server.client() as client:

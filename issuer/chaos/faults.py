@@ -1,4 +1,4 @@
-"""Faults: each is a function that strikes a world, and returns when all servers work again."""
+"""The faults of `issuer chaos`. Each is a function that causes the fault, and returns when all servers work again."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ Strike = Callable[[World], None]
 
 SCRIPTS = ("next", "lease", "open", "load")
 
-#: Seconds: delay of a reply, stop of a process, cut from Redis, return to Redis, time without numbers left.
+#: Durations in seconds. DELAY: of a late reply. STOPPED: of a stopped process. CUT_OFF: of processes without Redis.
+#: REJOINED: until they use Redis again. RUN_OUT: of a tag without numbers.
 DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
 
-#: Faults of requests that contain certain bytes, by their names in a report.
+#: Faults on the network, by their names in a report. Arguments: a proxy, bytes in the requests to hit, how many to hit.
 WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
     "request dropped": FaultProxy.drop_requests,
     "reply dropped": FaultProxy.drop_replies,
@@ -39,7 +40,7 @@ WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`name` for the command line, `what` for tables."""
+    """A fault. `name`: for --faults. `what`: what happens, for tables. `strike`: causes the fault."""
 
     name: str
     what: str
@@ -47,7 +48,7 @@ class Fault:
 
 
 def entering(faults: list[Fault], name: str, what: str) -> Callable[[Strike], Strike]:
-    """Return a decorator that adds a function to this list, with its name and what happens."""
+    """Return a decorator that adds a function to `faults`, as a fault with this name. `what`: what happens."""
 
     def entered(strike: Strike) -> Strike:
         faults.append(Fault(name, what, strike))
@@ -61,7 +62,7 @@ fault = partial(entering, FAULTS)
 
 
 def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
-    """Return the faults with these names; F2 means F2a, F2b and so on. No names mean all. Raises ConfigurationError."""
+    """Return the faults with these names; F2 means F2a, F2b and so on. Without names, return all faults."""
     there = list(among)
     wanted = [name.strip() for name in names]
     if not wanted:
@@ -78,7 +79,7 @@ def _family(name: str) -> str:
 
 
 def some(world: World) -> Worker:
-    """Return any worker."""
+    """Return a random worker."""
     return random.choice(world.crew.workers)  # noqa: S311 - no secret
 
 
@@ -86,9 +87,10 @@ def some(world: World) -> Worker:
 
 
 def trapped(world: World, point: str, number: int) -> list[Worker]:
-    """Send a signal at this point of an extension; see worker.POINTS. Return the workers that it hit.
+    """Send a signal to a worker that loads a segment. Return the workers that the signal hit.
 
-    It can hit several, as each tag elects its own loader.
+    `point`: when to send it, one of worker.POINTS. It can hit several workers, because each tag has a loader of its
+    own.
     """
     for worker in world.crew.workers:
         worker.trap(point, number)
@@ -101,7 +103,7 @@ def trapped(world: World, point: str, number: int) -> list[Worker]:
 
 
 def _killed_at(world: World, *, name: str, point: str) -> None:
-    """Kill a loader at this point of its extension."""
+    """Kill a worker that loads a segment, at this point of the load."""
     killed = trapped(world, point, signal.SIGKILL)
     with world.fault(f"{name} killed after {point}", hits=len(killed)):
         for worker in killed:
@@ -119,7 +121,7 @@ for name, point, what in zip(
 
 @fault("F8", "a process is stopped for a second")
 def stopped(world: World) -> None:
-    """Stop a process at any point with SIGSTOP, while the others draw."""
+    """Stop a process with SIGSTOP, whatever it does at the moment, while the others draw."""
     worker = some(world)
     others = [one for one in world.crew.workers if one is not worker]
     with world.fault("F8 process stopped", hits=1):
@@ -134,7 +136,7 @@ def stopped(world: World) -> None:
 
 @fault("F2a", "Redis is killed and restarted from a snapshot")
 def back_from_a_snapshot(world: World) -> None:
-    """Kill -9: Redis forgets the draws since the snapshot."""
+    """Kill Redis with SIGKILL, and restart it without the draws since the snapshot."""
     snapshot = world.master.snapshot()
     world.more()
     with world.fault("F2a back from a snapshot", hits=len(world.crew.workers)):
@@ -143,7 +145,7 @@ def back_from_a_snapshot(world: World) -> None:
 
 @fault("F2b", "Redis is killed and restarted without the end of its AOF")
 def aof_tail_cut(world: World) -> None:
-    """Kill -9 with an AOF: the last writes never reached the disk."""
+    """Kill Redis, and cut the end of its AOF, as if the last writes had not reached the disk."""
     master = world.master
     with master.client() as client:
         client.config_set("appendonly", "yes")
@@ -162,7 +164,7 @@ def aof_tail_cut(world: World) -> None:
 
 @fault("F2c", "Redis is killed and restarted without data")
 def wiped(world: World) -> None:
-    """Kill -9: Redis loses everything."""
+    """Kill Redis, and restart it without data."""
     with world.fault("F2c wiped", hits=len(world.crew.workers)):
         world.master.wipe()
 
@@ -196,7 +198,7 @@ def there_and_back(world: World) -> None:
 
 @fault("F6a", "the store is locked until Redis has no number left")
 def store_locked(world: World) -> None:
-    """Lock the store until no process holds numbers."""
+    """Lock the store until no numbers are left in Redis and in the processes."""
     with closing(sqlite3.connect(world.folder / "store" / "issuer.db", timeout=10, isolation_level=None)) as store:
         store.execute("BEGIN IMMEDIATE")
         with world.fault("F6a store locked", hits=len(world.crew.workers)):
@@ -208,7 +210,7 @@ def store_locked(world: World) -> None:
 
 
 def used_up(fields: Any) -> bool:
-    """Return whether the hash has no number left."""
+    """Return whether a hash has no numbers left. `fields`: the fields of the hash."""
     return bool(fields) and fields["cur"] == fields["max"] and "next_max" not in fields
 
 
@@ -216,7 +218,7 @@ def used_up(fields: Any) -> bool:
 
 
 def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = SCRIPTS) -> None:
-    """Affect calls of one script after another in this manner. `name`: name of the fault."""
+    """Cause a fault on the network for one script after another. `name`: name of the fault. `manner`: a key of WIRE."""
     for script in scripts:
         before = sum(front.hits for front in world.fronts)
         with world.fault(f"{name} {manner}: {script}", hits=len(world.crew.workers)):
@@ -224,7 +226,7 @@ def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = S
                 WIRE[manner](front, world.sha(script), 3)
             until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
             world.deliver()
-        # Without this wait, the next script could hit the call that restores the service.
+        # Without this wait, the next round could hit the call that restores the service.
         world.more()
 
 
@@ -240,13 +242,13 @@ for name, manner, what in (
 
 
 def insisted(world: World, tag: str) -> None:
-    """Recover the tag. Try again after a time-out, like an operator."""
+    """Recover the tag. After a timeout, try again, as an operator would."""
     until(lambda: world.ids.recover(tag), world.crew.patience, f"{tag} is recovered", ignoring=(Unavailable,))
 
 
 @fault("F10", "eight `recover` run at once, under load")
 def recovered_at_once(world: World) -> None:
-    """Recover each tag eight times at once, then one of them in eight processes."""
+    """Recover each tag in eight threads at once, then one tag in eight processes at once."""
     one = random.choice(world.counted)  # noqa: S311 - no secret
     with world.fault("F10 eight recover", segments=2 * 2 * 8):
         with ThreadPoolExecutor(8) as pool:
@@ -257,21 +259,21 @@ def recovered_at_once(world: World) -> None:
 
 @fault("F12a", "FLUSHALL while a load is under way")
 def flushed(world: World) -> None:
-    """Delete everything, also the scripts. Then a load arrives that was sent before."""
+    """Delete all keys. Then a load arrives that was sent before."""
     with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)), world.held_load(), world.master.client() as client:
         client.flushall()
 
 
 @fault("F12b", "SCRIPT FLUSH while a load is under way")
 def scripts_flushed(world: World) -> None:
-    """Delete the scripts, not the numbers. Then a load arrives that names a script."""
+    """Delete the scripts, but no keys. Then a load arrives that names a deleted script."""
     with world.fault("F12b SCRIPT FLUSH"), world.held_load(), world.master.client() as client:
         client.script_flush()
 
 
 @fault("F12c", "the key of a tag is deleted while a load is under way")
 def key_deleted(world: World) -> None:
-    """Delete the hashes, like an eviction."""
+    """Delete the hashes of all tags, as an eviction would. Then a load arrives that was sent before."""
     hits = len(world.crew.workers)
     with world.fault("F12c key deleted", hits=hits), world.held_load(), world.master.client() as client:
         client.delete(*map(world.key, range(len(world.tags))))
@@ -279,13 +281,13 @@ def key_deleted(world: World) -> None:
 
 @fault("F12d", "the reply of a load is lost, then the key is deleted")
 def load_in_doubt(world: World) -> None:
-    """Run a load, draw its numbers, delete the hash. A driver that sends the load again now would repeat them."""
+    """Drop the reply of a load, draw the loaded numbers, and delete the hash. A second load would repeat them."""
     for front in world.fronts:
         front.drop_reply_then_hold(world.sha("load"))
     held = until(world.held, world.crew.patience, "a load is lost, the next one held")
     key = next(world.key(at) for at in range(len(world.tags)) if world.key(at).encode() in held[0])
     with world.master.client(decode_responses=True) as client:
-        # All loaded numbers are drawn then: no more arrive while loads are held.
+        # Wait until all loaded numbers are drawn. No more arrive while loads are held.
         until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
         with world.fault("F12d load in doubt", segments=4, hits=len(world.crew.workers)):
             client.delete(key)
@@ -295,7 +297,7 @@ def load_in_doubt(world: World) -> None:
 
 @fault("F12e", "Redis evicts all keys while a load is under way")
 def evicted(world: World) -> None:
-    """Let Redis run out of memory. The load arrives when its hash is prepared again."""
+    """Let Redis evict all keys. A load that was sent before arrives when its hash has been prepared again."""
     keys = [world.key(at) for at in range(len(world.tags))]
     fault = world.fault("F12e evicted", segments=4, hits=len(world.crew.workers))
     with fault, world.held_load() as held, world.master.client() as client:
@@ -314,7 +316,7 @@ def evicted(world: World) -> None:
 
 
 def _fork(world: World, forking: Sequence[Worker], only: Sequence[int]) -> None:
-    """Let workers fork, one after another. Return when each child has drawn numbers of the tags in `only`."""
+    """Let workers fork, one after another. Return when each child has drawn of each tag with an index in `only`."""
     for worker in forking:
         since = now()
         worker.process.send_signal(signal.SIGUSR1)
@@ -334,7 +336,7 @@ def _forking(workers: Iterable[Worker]) -> list[Worker]:
 
 @fault("F18a", "a process with a lease forks")
 def forked(world: World) -> None:
-    """Let processes fork. Child and parent both continue to draw."""
+    """Let processes fork that hold a lease. Child and parent both continue to draw."""
     forking = _forking(world.crew.workers)
     with world.fault("F18a fork in mid-lease", hits=len(forking)):
         _fork(world, forking, [TREND])
@@ -342,7 +344,7 @@ def forked(world: World) -> None:
 
 @fault("F18b", "processes that are cut off from Redis fork")
 def forked_direct(world: World) -> None:
-    """Let a process fork that draws from its own segments without Redis. Its child does the same."""
+    """Let processes fork that draw from their own segments without Redis. Their children do the same."""
     cut, _ = world.halves()
     forking = _forking(cut)
     world.fronts[0].refuse()
@@ -363,8 +365,9 @@ def cut_off(world: World) -> None:
         world.crew.wait_served(since, cut, only=[TREND, PLAIN])
         sleep(CUT_OFF)
     finally:
-        # A process that returns may raise the floor above a segment that is being loaded: that load is rejected.
+        # When a process uses Redis again, Redis skips the numbers that the process has issued. If Redis passes a
+        # segment that is being loaded, the load is rejected, and the segment is lost.
         with world.fault("F21 cut off", hits=len(cut), segments=2 + len(cut)):
             world.fronts[0].pass_through()
-    # They return to Redis at their next sweep, within a second.
+    # The processes use Redis again after their next periodic check, within a second.
     sleep(REJOINED)

@@ -1,12 +1,13 @@
 """The gap that each fault caused: how many numbers no caller received because of it.
 
-The report judges each strike by itself, so that a costly strike cannot hide behind cheap ones.
+A strike is one occurrence of a fault. The report compares each strike with its own limit, so that a costly strike
+cannot hide behind cheap ones.
 
-When a number was lost is not recorded. But it was lost between two known moments:
+It is not recorded when a number was lost. But the time is between two known moments:
 
-- It was not lost before it was reserved. At the last read of the store before that, `max` was lower.
-- Strict tags: it was not lost after a caller received a higher number. Numbers are drawn in order, so no caller can
-  receive the lower one later.
+- The number was not lost before it was reserved. At the last read of the store before the reservation, `max` was lower.
+- Strict tags: the number was not lost after a caller received a higher number. Numbers are drawn in order, so no caller
+can receive the lower number later.
 - Trend tags: a process can hold numbers while others receive higher ones, but within a process numbers increase. So
   the number was lost before every process that drew at that time had received a higher number, or had ended.
 - Trend tags that are drawn through a server: there is no upper bound, because its processes share their clients.
@@ -42,8 +43,8 @@ _FOREVER = 1 << 63
 class Cost:
     """The gaps that strikes of one name caused.
 
-    `strikes`: number of strikes. `gap`: size of all gaps. `worst`: largest gap of one strike in one tag. `allowed`: the
-    gap that the design allows for it. `over`: how often a gap was larger than allowed.
+    `strikes`: number of strikes. `gap`: size of all gaps together. `worst`: largest gap of one strike in one tag.
+    `allowed`: how large this gap may be by design. `over`: how often a gap was larger than allowed.
     """
 
     strikes: int = 0
@@ -67,7 +68,7 @@ class Cost:
 
 
 def allowance(tag: Watched, segments: int, hits: int) -> int:
-    """Return the largest gap that the design allows. `segments`: segments lost in Redis. `hits`: processes hit."""
+    """Return the largest gap that the design allows. `segments`: segments lost in Redis. `hits`: processes affected."""
     # A process holds at most two segments of its own, the segment of a running draw, and two leases.
     return segments * tag.step + hits * (3 * tag.step + 2 * tag.lease)
 
@@ -81,7 +82,7 @@ def allowed(tag: Watched, strike: Strike) -> int:
 
 
 class _Lost(NamedTuple):
-    """A count of numbers that were lost between two moments, in ns."""
+    """A count of numbers that were lost between two moments, which are in ns."""
 
     numbers: int
     earliest: int
@@ -90,13 +91,14 @@ class _Lost(NamedTuple):
 
 @dataclass(slots=True)
 class Missing:
-    """Finds the ranges of numbers that no caller received. `told` must be called in the order of first numbers."""
+    """Finds the numbers of a tag that no caller received. `told` must get the calls in the order of first numbers."""
 
     tag: Watched
     _stretches: list[tuple[int, int]] = field(default_factory=list)
-    #: For each range: when each worker first received a higher number.
+    #: For each range of missing numbers: when each worker first received a higher number.
     _passed: list[dict[str, int]] = field(default_factory=list)
-    #: For each worker: how many ranges already have its entry; when its first call began and its last call ended.
+    #: By worker. `_seen`: in how many ranges of `_passed` it has an entry. `_lives`: begin of its first call, end of
+    #: its last.
     _seen: dict[str, int] = field(default_factory=dict)
     _lives: dict[str, tuple[int, int]] = field(default_factory=dict)
     _highest: int = 0
@@ -105,7 +107,7 @@ class Missing:
         self._highest = self.tag.base
 
     def told(self, call: CallEntry, worker: str) -> None:
-        """Take the next call. `call.first` must not decrease."""
+        """Process the next call. Its first number must not be lower than the one of the call before."""
         if call.first > self._highest + 1:
             self._stretches.append((self._highest + 1, call.first - 1))
             self._passed.append({})
@@ -119,11 +121,11 @@ class Missing:
 
     @property
     def count(self) -> int:
-        """How many numbers below the highest no caller received."""
+        """How many numbers no caller received, below the highest number received."""
         return sum(last - first + 1 for first, last in self._stretches)
 
     def lost(self, *, ended: bool) -> Iterator[_Lost]:
-        """Yield the missing numbers. `ended`: also those above the highest number that a caller received."""
+        """Yield the missing numbers. `ended`: also yield reserved numbers above the highest that a caller received."""
         highs = [*accumulate((value for _, value in self.tag.samples), max)]
         for (first, last), passed in zip(self._stretches, self._passed, strict=True):
             yield from self._pieces(highs, first, last, self._latest(passed))
@@ -138,14 +140,14 @@ class Missing:
         if not self.tag.ascends:
             return _FOREVER
         return max(
-            # If the worker has ended, a call of it may have been running until this time.
+            # If the worker was killed, its last call may have been running until this time.
             passed.get(worker, ended + self.tag.timeout)
             for worker, (began, ended) in self._lives.items()
             if began <= soonest
         )
 
     def _pieces(self, highs: Sequence[int], first: int, last: int, latest: int) -> Iterator[_Lost]:
-        """Split a range at the values of `max` (`highs`): numbers reserved later were lost later."""
+        """Split a range of missing numbers by the time of their reservation. `highs`: the values of the store's max."""
         while first <= last:
             at = bisect_left(highs, first)
             top = min(last, highs[at]) if at < len(highs) else last
@@ -157,13 +159,13 @@ class Missing:
 def charge(
     costs: dict[str, Cost], missing: Missing, strikes: Sequence[Strike], workers: int, end: Strike | None
 ) -> None:
-    """Charge the missing numbers of a tag to strikes. `workers`: how many drew from it. `end`: end of the run."""
+    """Charge the missing numbers of a tag to strikes. `workers`: how many drew its numbers. `end`: end of the run."""
     tag = missing.tag
     strikes = sorted(strikes, key=lambda strike: strike.since)
     if end is not None:
         strikes = [*strikes, replace(end, back=_FOREVER)]
     starts = [strike.since for strike in strikes]
-    # The ends must not decrease: then the strikes that can explain a number are consecutive.
+    # The ends must not decrease. Only then the strikes that can explain a number are consecutive.
     ends = [*accumulate((strike.back + tag.timeout for strike in strikes), max)]
     bounds = [allowed(tag, strike) for strike in strikes]
     gaps, elsewhere = _shared(missing.lost(ended=end is not None), starts, ends, bounds)
@@ -177,10 +179,14 @@ def charge(
 def _shared(
     pieces: Iterable[_Lost], starts: Sequence[int], ends: Sequence[int], bounds: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Return the gap of each strike, and the gap that no strike can explain."""
+    """Return the gap of each strike, and the gap that no strike can explain.
+
+    `starts`, `ends`: for each strike, when it can have lost numbers. `bounds`: for each strike, its largest allowed
+    gap.
+    """
     gaps = [0] * len(starts)
     elsewhere = 0
-    #: By the last strike that can explain numbers: the first such strike, and how many numbers.
+    #: By the last strike that can explain some numbers: the first strike that can, and the count of these numbers.
     waiting: dict[int, list[tuple[int, int]]] = {}
     for piece in pieces:
         first, last = bisect_left(ends, piece.earliest), bisect_right(starts, piece.latest) - 1
@@ -188,7 +194,8 @@ def _shared(
             elsewhere += piece.numbers
         else:
             waiting.setdefault(last, []).append((first, piece.numbers))
-    #: Numbers with the fewest possible strikes come first: minus the first strike, how many numbers, the last strike.
+    #: A heap. An entry has minus the first strike, the count of numbers, and the last strike. Entries with the fewest
+    #: possible strikes come first.
     open_: list[tuple[int, int, int]] = []
     for at in reversed(range(len(starts))):
         for first, count in waiting.get(at, ()):

@@ -1,6 +1,6 @@
-"""Guards of the protocol that can be removed, to show that a run finds the harm.
+"""Guards are checks that prevent a duplicate. Without a guard, a run must find duplicates.
 
-They are removed in the drawing processes only, and only on request.
+Guards are removed only on request (--without), and only in the drawing processes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EXHAUSTED = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A guard. `what`: what it ensures. Its removal changes `scripts`, and then calls `patch`."""
+    """A guard. `what`: what it ensures. To remove it, change the texts in `scripts`, then call `patch`."""
 
     what: str
     scripts: Mapping[str, Sequence[Change]] | None = None
@@ -97,7 +97,7 @@ GUARDS: dict[str, Guard] = {
 
 
 def scripts_without(names: Sequence[str]) -> Mapping[str, Script]:
-    """Return the scripts without these guards. Raises ConfigurationError if one is unknown, or not in its script."""
+    """Return the scripts without these guards. Raises ConfigurationError if a guard is unknown or not in its script."""
     texts = {name: script(name).text for name in NAMES}
     for name in names:
         if name not in GUARDS:
@@ -123,6 +123,6 @@ def take_out(names: Sequence[str]) -> None:
     if mutated != {name: script(name) for name in NAMES}:
         for module in (tag_scripts, machine_scripts):
             vars(module)["script"] = mutated.__getitem__  # imported there by name
-        # A process that has seen higher numbers rejects lower ones of a strict tag itself. Without this line it would
-        # hide the missing guard of the scripts.
+        # If a strict tag goes back to lower numbers, the process itself rejects them. This check is removed too: it
+        # would hide that the guard is missing in the scripts.
         state.TagState.went_back = lambda *_: False  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""A run: one fault after another, numbers after each, and the verdict at the end."""
+"""A run: causes one fault after another, waits for new numbers after each, and checks all numbers at the end."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from issuer.chaos.screen import Screen
 from issuer.chaos.world import Terms, World
 from issuer.errors import IssuerError
 
-#: After this many faults the numbers of a world are checked, and a new world begins.
+#: After this many faults, the numbers of a world are checked, and a world of new servers and processes is started.
 BOUT = 60
 
 
 def play(world: World, faults: Iterable[Fault]) -> Verdict:
     """Cause one fault after another, wait for numbers after each, and check all numbers at the end.
 
-    The run ends early if a worker gets no numbers any more, or if a fault cannot be caused. `stuck` of the verdict then
+    The run ends early if a worker receives no more numbers, or if a fault cannot be caused. Then `stuck` of the verdict
     has the reason.
     """
     stuck = []

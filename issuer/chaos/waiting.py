@@ -15,7 +15,7 @@ _LONGEST_PAUSE = 0.05
 def until(
     condition: Callable[[], T], timeout: float = 20.0, message: str = "", ignoring: tuple[type[Exception], ...] = ()
 ) -> T:
-    """Call `condition` until it returns a true value. Return that value.
+    """Call `condition` again and again until it returns a true value. Return this value.
 
     An exception of a type in `ignoring` counts as "not yet". Other exceptions end the wait. After `timeout` seconds,
     AssertionError is raised, with `message` and the last result.

@@ -1,4 +1,4 @@
-"""A run as seen from outside: its tags, and the faults that struck it."""
+"""The tags of a run, and the faults that happened in it, as the checks need them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A fault that struck a run. Times are in ns of the monotonic clock.
+    """One occurrence of a fault in a run. Times are in ns of the monotonic clock.
 
-    `began`, `back`: when it began, and when all servers answered again. `segments`: segments in Redis whose numbers may
-    be lost. `hits`: processes whose held numbers may be lost. `split`: two masters served at once, so order is not
-    promised from `began` to `back`. `settled`: end of the fault before; numbers may be lost from then on, as its
-    preparation may cost some. -1: from `began` on.
+    `began`: when it began. `back`: when all servers answered again. `segments`: how many segments in Redis may lose
+    their numbers. `hits`: how many processes may lose the numbers that they hold. `split`: two masters served at once,
+    so no order is promised from `began` to `back`. `settled`: end of the fault before. The preparation of a fault may
+    lose numbers, so the strike is charged for numbers lost after `settled`; -1 means after `began`.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Strike:
 
     @property
     def since(self) -> int:
-        """The time from which on it may have cost numbers."""
+        """The time from which on the strike may have lost numbers."""
         return self.began if self.settled < 0 else self.settled
 
 
@@ -33,11 +33,11 @@ class Strike:
 class Watched:
     """A tag of the run.
 
-    `base`: the number before its first. `timeout`: deadline of a call in ns. `samples`: times in ns at which the store
-    was read, each with its `max`. `keyed`: each number is drawn for an idempotency key. A repeated key gets the same
-    number again, so these numbers are in no order. `counted`: the numbers come from the tag's counter, which has a
-    `max`, and missing numbers are gaps. `served`: drawn through servers. Their processes share the clients, so a client
-    gets numbers of a trend tag in no order.
+    `base`: the number before the first number. `timeout`: of a call, in ns. `samples`: pairs of the time in ns at which
+    the store was read, and the tag's `max` in it. `keyed`: each number is drawn for an idempotency key. A repeated key
+    returns the same number, so these numbers are in no order. `counted`: the numbers come from the tag's counter, so
+    they are limited by `max`, and missing numbers are gaps. `served`: numbers are drawn through `issuer serve`. Several
+    server processes answer one client, so it receives numbers of a trend tag in no order.
     """
 
     name: str
@@ -53,5 +53,5 @@ class Watched:
 
     @property
     def ascends(self) -> bool:
-        """Whether a worker's numbers increase."""
+        """True if each worker must receive increasing numbers."""
         return not self.keyed and (self.order == "strict" or not self.served)

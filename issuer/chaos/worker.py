@@ -35,13 +35,13 @@ from issuer.wiring import aconnect, connect
 
 #: Seconds that a caller waits after an error.
 AFTER_ERROR = 0.01
-#: A call that takes this many ns is recorded separately, not together with the calls before and after it.
+#: Shorter calls that return consecutive numbers are recorded as one. In ns.
 LONG = 20_000_000
 #: On this signal a process prints the stack of each of its threads and tasks.
 STACKS = signal.SIGUSR2
-#: The last line of that.
+#: The last line that a process prints after its stacks.
 STACKS_END = "These were all threads and tasks."
-#: How many numbers a forked child draws.
+#: How many numbers a forked child draws of each tag.
 FORKED_DRAWS = 200
 
 Manner = Literal["next", "take", "run", "stream", "once"]
@@ -50,7 +50,9 @@ Colour = Literal["threads", "tasks"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Callers of one tag. `at`: index of the tag in the run. `most`: most numbers of a call.
+    """Work for a process: to draw numbers of one tag. `at`: index of the tag in the run.
+
+    `callers`: how many threads or tasks draw. `most`: most numbers of a call.
 
     `manner` "run" calls `next` up to `most` times in a row. "once" draws for the idempotency keys `key`, `key` + 1, and
     so on, each until it has its number.
@@ -90,12 +92,12 @@ class Setup:
     program: ClassVar[str] = "issuer.chaos.worker"
 
     def dumped(self) -> str:
-        """Return it as an argument of a command line."""
+        """Return the setup as text, for the command line of a worker."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parsed(cls, text: str) -> Self:
-        """Return the setup from such an argument."""
+        """Return the setup from the text that `dumped` returned."""
         content = json.loads(text)
         return cls(**{**content, "jobs": [Job(**job) for job in content["jobs"]]})
 
@@ -107,24 +109,24 @@ class Setup:
 
 # ---------------------------------------------------------------------- traps
 
-#: Points of an extension at which a signal can hit: before the reservation, before the load, after the load.
+#: Steps of the load of a segment: prepare the hash, reserve, load. A trap sends its signal after one of them.
 POINTS = ("open", "reserve", "load")
 
 
 def trap_file(folder: Path, name: str) -> Path:
-    """Return the file that sets a trap for the worker's next extension; see `lay_traps`."""
+    """Return the path of a worker's trap file; see `lay_traps`."""
     return folder / f"trap.{name}"
 
 
 def lay_traps(setup: Setup) -> None:
-    """Let an extension send its own process a signal. The trap file contains the point and the signal."""
+    """Let a load of a segment send a signal to its own process, if there is a trap file with a point and a signal."""
     path = trap_file(Path(setup.folder), setup.name)
     load, reserve_and_load = tag_scripts.load, extend.reserve_and_load
 
     own = os.getpid()
 
     def spring(point: str) -> None:
-        if os.getpid() != own:  # a forked child: the trap is for its parent
+        if os.getpid() != own:  # in a forked child: the trap is for its parent
             return
         with suppress(OSError, ValueError):
             where, number = path.read_text().split()
@@ -155,7 +157,8 @@ LOADS = "loads"
 class Loads:
     """Records each segment that this process loads, as a call for the first tag.
 
-    A record has the first and last number, the last number issued before (as `began`), and the time of the load.
+    A record has the first and last number of the segment, the last number issued before (as `began`), and the time of
+    the load (as `ended`).
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -225,7 +228,7 @@ class DrawLoop:
         self._key += 1
 
     def _row(self, draw: Callable[[], int], times: int) -> bool:
-        """Draw `times` numbers. Record consecutive ones together. Return False after an error."""
+        """Draw `times` numbers. Record consecutive numbers as one call. Return False after an error."""
         first = last = since = until = 0
         try:
             for _ in range(times):
@@ -270,8 +273,8 @@ def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
         return
     name = f"{setup.name}f{os.getpid()}"
     try:
-        # First tags with numbers that the parent holds, which both processes could issue. The strict tag comes last,
-        # as it may have to wait for Redis.
+        # Start with tags of which the parent holds numbers: both processes could issue these. The strict tag comes
+        # last, because it may have to wait for Redis.
         for job in sorted(setup.jobs, key=lambda job: (job.manner != "run", -job.at)):
             caller = DrawLoop(setup, job, next(numbers), name)
             stream = ids.stream(job.tag)
@@ -286,7 +289,7 @@ def draw(setup: Setup, ids: NumberSource, stop: threading.Event) -> None:
     numbers = count()
     forks = threading.Semaphore(0)
     signal.signal(signal.SIGUSR1, lambda *_: forks.release())
-    # Nobody waits for children that have ended.
+    # Nobody waits for forked children, so the kernel must remove them when they end.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(STACKS, _stacks)
 
@@ -348,7 +351,7 @@ def told_to_stop(take: Callable[[bytes], object] = len) -> threading.Event:
     stop = threading.Event()
 
     def until_stdin_ends() -> None:
-        # The descriptor itself: a buffered read would hold a lock that the interpreter needs at its end.
+        # os.read is used, because a buffered read would hold a lock that the interpreter needs at its end.
         while read := os.read(0, 100):
             take(read)
         stop.set()

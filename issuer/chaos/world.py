@@ -62,9 +62,9 @@ now = time.monotonic_ns
 class Terms:
     """Settings of a run. Times are in seconds.
 
-    `pace`: pause between two calls of a caller. `most`: most numbers of a call. `timeout`: timeout of a call.
-    `patience`: time without numbers after which a run is stuck. `without`: guards to remove. `journal`: whether
-    reservations are written to a journal.
+    `callers`: how many threads or tasks of a worker do the same job. `pace`: pause between two calls of a caller.
+    `most`: most numbers of a call. `timeout`: timeout of a call. `patience`: time without numbers after which a run is
+    stuck. `without`: guards to remove. `journal`: whether reservations are written to a journal.
     """
 
     step: int = 1500
@@ -232,7 +232,7 @@ class World:
         return self.watch(name, order, above, keyed=keyed)
 
     def watch(self, name: str, order: str, base: int, *, keyed: bool = False, counted: bool = True) -> int:
-        """Check the numbers of an existing tag above `base`. Return its index; see `Watched`."""
+        """From now on, check the numbers of an existing tag above `base`. Return its index. See `Watched`."""
         timeout = int(self.terms.timeout * 1e9)
         watched = Watched(name, order, base, self.terms.step, self.terms.lease, timeout, keyed=keyed, counted=counted)
         with self._sampling:
@@ -243,7 +243,7 @@ class World:
 
     @contextmanager
     def fault(self, name: str, *, segments: int = 2, hits: int = 0, split: bool = False) -> Iterator[None]:
-        """Record a strike: it begins now, and all servers work again at the end of the block. See `Strike`."""
+        """Record a strike. It begins with the block, and its servers work again when the block ends. See `Strike`."""
         settled, began = self._settled, now()
         yield
         self._settled = now()
@@ -256,7 +256,7 @@ class World:
 
     @property
     def counted(self) -> list[str]:
-        """Names of the tags that have a counter. Only these can be recovered."""
+        """Names of the tags that have a counter. Only such tags can be recovered."""
         return [tag.name for tag in self.tags if tag.counted]
 
     def halves(self) -> tuple[list[Worker], list[Worker]]:
@@ -266,11 +266,11 @@ class World:
         return there, [worker for worker in self.crew.workers if worker not in there]
 
     def key(self, at: int) -> str:
-        """Return the Redis key of the tag."""
+        """Return the Redis key of the tag with this index."""
         return redis_key(PREFIX, self.tags[at].name)
 
     def sha(self, script: str) -> bytes:
-        """Return the bytes that each call of the script contains."""
+        """Return the SHA-1 of a script in hex. Each call of the script contains these bytes."""
         return self.scripts[script].sha.encode()
 
     @contextmanager
@@ -304,8 +304,8 @@ class World:
         """Make the other server a replica, then cut its link. Return when it lacks some draws."""
         self.follow()
         self.link.blackhole()
-        # Not `more`, which would set `_settled`: the first replica starts a new term of the master, and the gap of that
-        # belongs to this fault.
+        # `more` is not used, because it sets `_settled`. When a master gets its first replica, it starts a new term.
+        # The gap from this must be charged to this fault.
         self.crew.wait_served(now())
 
     def swap(self) -> None:
@@ -336,7 +336,7 @@ class World:
         lasting = {worker.name for worker in self.crew.workers if worker.alive}
         end = Strike(THE_END, now(), 0, hits=len(lasting))
         self.crew.dismiss()
-        # The workers have returned the numbers that they held: these are not lost.
+        # Read `max` again, because the workers have returned unused numbers, which are not lost.
         until(self._sampled, 10, "max is read", ignoring=(IssuerError,))
         callers = all_calls(self.folder)
         return check(self.tags, callers, self.strikes, lasting=lasting, stopped=self.crew.stopped, end=end)

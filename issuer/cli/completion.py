@@ -12,14 +12,14 @@ import click
 from issuer.cli.session import Session, is_missing
 from issuer.wiring import connect
 
-#: Longest wait for the store after the Tab key, in seconds.
+#: Longest wait for the store after a user has pressed the Tab key, in seconds.
 PATIENCE = 1.0
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _completed(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the tags that begin with the text. After any error, return nothing."""
+    """Return the tags that begin with the text `incomplete`. After any error, return no tags."""
     logging.getLogger("issuer").addHandler(logging.NullHandler())
     logging.getLogger("issuer").propagate = False
     try:

@@ -32,7 +32,7 @@ UNREACHABLE: Final = 5
 #: The exit code that shells report after SIGINT.
 INTERRUPTED: Final = 130
 
-#: The meaning of each code, for `issuer -h` and the page of the command line.
+#: The meaning of each exit code, for `issuer -h` and the page about the command line.
 MEANINGS: Final = {
     OK: "success",
     FAILED: "any other error, or the answer `no` to a question",
@@ -50,14 +50,14 @@ _CODES: Final = (
     ((Unavailable, errors.FenceError), UNREACHABLE),
 )
 
-#: The option for results and errors in JSON.
+#: The option of commands that print results and errors as JSON.
 _AS_JSON: Final = "--json"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def json_option(told: str = "Print JSON.") -> Callable[[_F], _F]:
-    """Return a decorator that adds the option --json, as the argument `as_json`."""
+    """Return a decorator that adds the option --json, as the argument `as_json`. `told`: its help."""
     return click.option(_AS_JSON, "as_json", is_flag=True, help=told)
 
 
@@ -67,7 +67,7 @@ def code_of(error: IssuerError) -> int:
 
 
 def complain(message: object) -> None:
-    """Write an error to stderr. If a retry can help, the message contains the time to wait."""
+    """Write an error to stderr. If it makes sense to try again, the message contains the time to wait."""
     again = f"; try again in {lasting(message.retry_after)}" if isinstance(message, Unavailable) else ""
     say(f"{click.style('error:', fg='red', bold=True)} {said(message)}{again}")
 
@@ -75,7 +75,7 @@ def complain(message: object) -> None:
 class Warnings(logging.Handler):
     """Writes the warnings of the library to stderr.
 
-    With --json, they are kept until the end, because the JSON object of an error contains them.
+    With --json, warnings are kept until the end: if the command fails, the JSON object of its error contains them.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -84,7 +84,7 @@ class Warnings(logging.Handler):
         self._held: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a warning, or keep it until the end."""
+        """Write a warning. With --json, keep it until the end."""
         if self.as_json:
             self._held.append(record)
         else:
@@ -97,9 +97,9 @@ class Warnings(logging.Handler):
             self._say(record)
 
     def fail(self, error: object, code: str = "usage", kind: str = "UsageError") -> None:
-        """Write the error that ends the command, as a message or as a JSON object with all warnings.
+        """Write the error that ends the command: as a message, or as a JSON object that contains all warnings.
 
-        `code`, `kind`: used if the error is not from the library.
+        `code`, `kind`: code and class of the error in JSON, if the error is not from the library.
         """
         if not self.as_json:
             complain(error)
@@ -117,12 +117,12 @@ class Warnings(logging.Handler):
 
 
 class Edge(click.Group):
-    """A group that ends the program with one of the exit codes above, and never with a traceback."""
+    """A group of commands. It ends the program with one of the exit codes above, and never with a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]  # the rest as it is
         """Run the command line, and exit. With standalone_mode=False, return the result or raise the error.
 
-        With --json, errors are written to stderr as JSON too, also usage errors.
+        With --json, all errors are written to stderr as JSON, also usage errors.
         """
         _open_streams()
         ends = options.get("standalone_mode", True)
@@ -145,7 +145,7 @@ class Edge(click.Group):
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGHUP end the program like Ctrl-C, with exit code 128 + signal.
+    """While the block runs, SIGTERM and SIGHUP end the program as Ctrl-C does, with the exit code 128 + signal.
 
     Ignored signals stay ignored, for example SIGHUP under nohup. Outside of the main thread, nothing is changed.
     """
@@ -168,8 +168,8 @@ def ending_in_order() -> Iterator[None]:
 def _open_streams() -> None:
     """Open stdin, stdout and stderr on /dev/null if they are closed, for example by `>&-` in a shell.
 
-    In Python, they are None then. Without this function, the next file, such as the store, would get the descriptor of
-    stderr, and then C libraries would write their messages into it.
+    Without this function, the next opened file, such as the store, would get the descriptor of stderr. Then C libraries
+    would write their messages into this file. (In Python, closed streams are None.)
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -209,7 +209,7 @@ def _ended(run: Callable[[], object], warnings: Warnings) -> int:
         _forget_stdout()
     except OSError as error:
         warnings.fail(error, "os", type(error).__name__)
-        # If stdout failed, the last flush of the interpreter would fail too, with another exit code.
+        # If a write to stdout has failed, the last flush of the interpreter would also fail, with another exit code.
         _forget_stdout()
     return code if isinstance(code, int) else OK
 
@@ -220,13 +220,13 @@ def _no_option(error: click.NoSuchOption) -> str:
     root = None if context is None else context.find_root()
     if context is not root and root is not None and any(name in param.opts for param in root.command.params):
         return f"{name} must be before the command: issuer {name} ... {context and context.info_name}"
-    # Without the dashes: click compares them too, so all options look similar.
+    # The names are compared without dashes. click compares the dashes too, so that all options look similar.
     near = get_close_matches(name.lstrip("-"), [each.lstrip("-") for each in error.possibilities or ()])
     return error.message + (f" Did you mean --{near[0]}?" if near else "")
 
 
 def _forget_stdout() -> None:
-    """Redirect stdout to /dev/null, so that the last flush of the interpreter cannot fail."""
+    """Redirect stdout to /dev/null. Then the last flush of the interpreter cannot fail."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

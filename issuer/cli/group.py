@@ -25,13 +25,13 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
         context.exit()
 
 
-#: The headings of the help, in their order. SECTION in the module of a command is one of them.
+#: The headings of the help, in their order. Each module of a command has the constant SECTION, which is one of these.
 SECTIONS: Final = ("Numbers", "Tags", "Checks and recovery", "Servers", "Tools")
 
 
 @cache
 def _modules() -> dict[str, str]:
-    """Return the module of each command. `_` at the end of a module name avoids names of the standard library."""
+    """Return the module of each command. Some module names end with `_`, to avoid names of the standard library."""
     names = (each.name for each in iter_modules(commands.__path__, f"{commands.__name__}."))
     return {name.rpartition(".")[2].rstrip("_").replace("_", "-"): name for name in names}
 
@@ -39,7 +39,7 @@ def _modules() -> dict[str, str]:
 class _Commands(Edge):
     """A group that finds its commands in the modules of issuer.cli.commands.
 
-    Only the module of the requested command is imported. Importing all takes 60 ms longer.
+    Only the module of the requested command is imported. To import all modules takes 60 ms longer.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,12 +48,12 @@ class _Commands(Edge):
         return sorted(_modules(), key=lambda name: (SECTIONS.index(_section(name)), name))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name; None if there is none."""
+        """Return the command with this name, or None if there is no such command."""
         del ctx
         return _command(cmd_name) if cmd_name in _modules() else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each heading with its commands."""
+        """Write each heading of the help, with its commands."""
         widest = max(map(len, _modules()))
         room = formatter.width - 6 - widest
         for section, names in groupby(self.list_commands(ctx), _section):
@@ -107,5 +107,5 @@ def main(context: click.Context, /, *, config: str | None, **settings: Any) -> N
     context.color = color()
     context.obj = Session(given_settings(settings), config)
     for stream in (sys.stdout, sys.stderr):
-        # If the encoding of the terminal cannot represent a character of a tag, write `?`.
+        # If the encoding of the terminal lacks a character of a tag, `?` is written in its place.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it

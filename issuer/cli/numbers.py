@@ -1,4 +1,4 @@
-"""Options of commands for single numbers, and the parsing of a number or a text."""
+"""Options of the commands for single numbers. Also reads a number or a text that a user has given."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def value_argument(command: _F) -> _F:
-    """Add the argument VALUE, a number or a text, and --number."""
+    """Add the argument VALUE, which is a number or a text, and the option --number."""
     told = "Read VALUE as a number, even if it looks like a text of the tag."
     return click.argument("value")(click.option("--number", "as_number", is_flag=True, help=told)(command))
 
 
 def key_options(command: _F) -> _F:
-    """Add --shard-key and --restart-key."""
+    """Add the options --shard-key and --restart-key."""
     told = "Key that selects the series. Only for keyed tags."
     command = click.option("--restart-key", metavar="TEXT", help=told)(command)
     told = "Key that selects the shard. Only for tags with shards."
@@ -30,7 +30,7 @@ def key_options(command: _F) -> _F:
 
 
 def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool = False) -> Decoded:
-    """Return the parts of VALUE. If it cannot be a text of the tag's format, it is read as a number."""
+    """Decode VALUE. If it cannot be a text in the tag's format, it is read as a number."""
     number = int(value) if value.isascii() and value.isdecimal() and len(value) <= DIGITS_MOST else None
     if as_number:
         if number is None:
@@ -47,12 +47,12 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool 
         literals = (literal for literal, *_ in Formatter().parse(str(scheme["format"])))
         if any(literal and not literal.isdecimal() for literal in literals):
             return issuer.decode(tag, number, holder=holder)
-        # It may be a text with a typing mistake, which its check digit shows.
+        # VALUE may be a text with a typing mistake that the check digit has found.
         raise NotDecodable(f"{error}; if it is a number, give --number", tag=tag, value=value) from error
 
 
 def ambiguous(issuer: Issuer, tag: str) -> str:
-    """Return the reason why a number of the tag does not define its counter value."""
+    """Return the reason why several counter values of the tag belong to one number."""
     scheme = issuer.inspect(tag).scheme
     if "restart" in scheme:
         return "each period has this number; give the text, which contains the period"

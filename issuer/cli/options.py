@@ -14,7 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def settings_options(command: str) -> Callable[[_F], _F]:
-    """Return a decorator that adds the options of the settings of this command. Their values are None if not given."""
+    """Return a decorator that adds an option for each setting of this command. An option that is not given is None."""
 
     def add(function: _F) -> _F:
         for each in reversed(list(DEFINITIONS.values())):
@@ -26,7 +26,7 @@ def settings_options(command: str) -> Callable[[_F], _F]:
 
 
 def given_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given, by name, as `issuer.settings.load` takes them."""
+    """Return the settings that were given as options, by name, in the form that `issuer.settings.load` expects."""
     given = {name: options[name] for name in options if name in DEFINITIONS and options[name] not in (None, ())}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
@@ -49,7 +49,7 @@ def _setting(each: SettingDefinition) -> Callable[[_F], _F]:
 
 
 def check_askable(*, yes: bool) -> None:
-    """Raise UsageError if the user cannot confirm: without --yes, stdin must be a terminal."""
+    """If the user can't be asked, raise UsageError: without --yes, stdin must be a terminal."""
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("stdin is not a terminal, so this can't be confirmed: give --yes")
 
@@ -59,26 +59,26 @@ def asked(question: str, *, yes: bool) -> None:
     check_askable(yes=yes)
     if yes:
         return
-    # click.confirm is not used: it handles Ctrl-C like the answer no, and readline writes to stdout.
+    # click.confirm is not used, because it takes Ctrl-C for the answer no, and its readline writes to stdout.
     click.echo(f"{question} [y/N] ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise click.Abort
 
 
 class Whole(click.IntRange):
-    """A whole number. `name` is used in error messages."""
+    """A whole number. Error messages contain `name`."""
 
     name = "integer"
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds."""
+    """A number of seconds. Error messages contain `name`."""
 
     name = "number of seconds"
 
 
 class InSection(click.Option):
-    """An option with a heading in the help."""
+    """An option that the help shows under the heading `section`."""
 
     def __init__(self, *arguments: Any, section: str, **how: Any) -> None:
         super().__init__(*arguments, **how)

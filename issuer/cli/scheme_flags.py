@@ -1,4 +1,4 @@
-"""The settings of a tag's scheme: converts options into arguments, and settings into text."""
+"""A tag's scheme: converts command-line options into arguments, and stored settings into text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from issuer_persistence.records import Tag
 
 
 def given(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given, as arguments of `create` and `configure`.
+    """Return the options that were given, as arguments for the methods `create` and `configure`.
 
-    Raises SchemeError if bits of shards are given without --shards.
+    Raises SchemeError if --shard-bits or --app-bits is given without --shards.
     """
     found = {name: value for name, value in said.items() if value not in (None, ())}
     for name in ("shard_bits", "app_bits") if "shards" not in found else ():
@@ -37,7 +37,7 @@ def given(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings of a scheme as pairs of name and value. Empty if numbers are the tag's counter."""
+    """Return the settings of a scheme as pairs of name and value. If numbers are the plain counter, there are none."""
     lines = _strategy(scheme)
     if "format" in scheme:
         lines.append(("format", str(scheme["format"])))
@@ -56,7 +56,7 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("stride", _stride(scheme["stride"][-1])))
     before = None
     for piece in scheme.get("scramble", ()):
-        # A raised limit also adds a piece, with the same key.
+        # A new piece with the same key was added because the limit was raised: do not show it.
         if piece["fingerprint"] != before:
             since = "" if before is None else f"from {piece['from']} on "
             lines.append(("scramble", f"{since}key {piece['key']}, fingerprint {piece['fingerprint']}"))
@@ -65,7 +65,7 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def summed_up(tag: Tag) -> str:
-    """Return a summary of the scheme for a table. "" if numbers are the tag's counter."""
+    """Return a summary of the tag's scheme for a table. If numbers are the plain counter, it is ""."""
     scheme = tag.scheme
     words = [str(scheme["strategy"])] if scheme.get("strategy", SEGMENT) != SEGMENT else []
     if "shards" in scheme:

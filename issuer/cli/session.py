@@ -1,4 +1,4 @@
-"""A session: the options of the group, and the issuer that is created from them."""
+"""A session of the command line: the options before the command, and the issuer that is created from these options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from issuer_persistence.urls import mask
 
 @dataclass(slots=True)
 class Session:
-    """`options`: settings that were given as options of the group, by name."""
+    """`options`: settings given as options before the command, by name. `config`: path of the settings file."""
 
     options: Mapping[str, Any]
     config: str | None = None
@@ -30,7 +30,7 @@ class Session:
 
     @classmethod
     def of(cls, context: click.Context) -> Session:
-        """Return the session of a command line, also during completion with the Tab key."""
+        """Return the session. During completion with the Tab key there is none yet, so it is created."""
         root = context.find_root()
         if not isinstance(root.obj, cls):
             root.obj = cls(given_settings(root.params), root.params.get("config"))
@@ -38,20 +38,20 @@ class Session:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that were given, as arguments of `connect`."""
+        """The options that were given, as arguments for `issuer.connect`."""
         named = {settings_.DEFINITIONS[name].argument: value for name, value in self.options.items()}
         return named if self.config is None else {**named, "config": self.config}
 
     def settings(self, more: Mapping[str, Any] | None = None) -> settings_.Settings:
-        """Return the settings. `more`: options of the command, by name. Raises ConfigurationError."""
+        """Return the settings. `more`: settings given as options of the command, by name. Raises ConfigurationError."""
         return settings_.load({**self.options, **(more or {})}, config=self.config)
 
     def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
-        """Return the issuer. The first call creates it; it is closed at the end. Raises ConfigurationError.
+        """Return the issuer. The first call creates it. It is closed when the command ends. Raises ConfigurationError.
 
-        Without a scheduler, the command loads segments itself, within its timeout, and leaves no background work.
-        `makes_store`: whether the command may create the store. For other commands, a missing file is an error:
-        otherwise `doctor` and `verify` would check a new, empty store, and find no problem.
+        `scheduler`: if None, the command loads segments itself, within its timeout, and there is no background work.
+        `makes_store`: whether the command may create the store. If not, a missing file is an error. Otherwise `doctor`
+        and `verify` would create an empty store and find no problem in it.
         """
         if self._issuer is None:
             settings = self.settings()
@@ -70,22 +70,22 @@ class Session:
 
 
 def is_missing(store: object) -> bool:
-    """Return True if the store is a file that does not exist. It would look empty, and a write would create it."""
+    """Return True if the store is a file that does not exist. To a reader, it would look like an empty store."""
     path = file_path(store) if isinstance(store, str) else ""
     try:
         return bool(path) and not Path(path).exists()
-    except OSError:  # the store reports the problem
+    except OSError:  # `connect` reports the problem later
         return False
 
 
 T = TypeVar("T")
 
-#: From this many tags on there is a progress bar.
+#: With this many tags or more, a progress bar is shown.
 MANY = 20
 
 
 def progress_bar(label: str) -> Callable[[int, int], None]:
-    """Return a function that shows a bar, with the time left, on a terminal. It takes the tags done and their total."""
+    """Return a function that shows a progress bar if stderr is a terminal. Its arguments: tags done, all tags."""
     bar: Any = None
 
     def progress(done: int, of: int) -> None:

@@ -1,4 +1,4 @@
-"""The options of `create` and `configure`: one for each setting of a tag and of its scheme."""
+"""The options of the commands `create` and `configure`: one for each setting of a tag and of its scheme."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _option(value: str) -> tuple[str, str | int | bool]:
 
 
 def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
-    """Return a completion function for these names."""
+    """Return a function for the Tab key that completes one of these names."""
 
     def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         return sorted(name for name in names() if name.startswith(incomplete))
@@ -59,7 +59,7 @@ def _key_names(context: click.Context, _param: click.Parameter, incomplete: str)
     return [start + equals + key for key in sorted(keys) if key.startswith(name)]
 
 
-#: Parameters of click by the kind of a setting.
+#: Arguments for `click.option`, by the kind of the setting.
 _KINDS: Mapping[str, dict[str, Any]] = {
     "whole": {"metavar": "N", "type": int},
     "number": {"metavar": "N", "type": int},
@@ -71,18 +71,18 @@ _KINDS: Mapping[str, dict[str, Any]] = {
     "scramble": {"metavar": "[FROM=]KEY", "type": _key, "multiple": True, "shell_complete": _key_names},
     "options": {"metavar": "NAME=VALUE", "type": _option, "multiple": True},
 }
-#: Parameters of click for single settings.
+#: More arguments for `click.option`, by the name of the setting.
 _MORE: Mapping[str, dict[str, Any]] = {
     "restart": {"metavar": "PERIOD"},
     "timezone": {"metavar": "NAME", "shell_complete": _starting(lambda: [*available_timezones()])},
     "strategy": {"metavar": "NAME", "shell_complete": _starting(strategy_names)},
 }
-#: Text about forms of a value that only the command line has.
+#: Help about values that have a special form on the command line, by the name of the setting.
 _FORMS = {
     "scramble": ". FROM= is the first number that is scrambled with it. Can be repeated",
     "options": ". Can be repeated",
 }
-#: Members of the setting `shards`, which are options here.
+#: Parts of the setting `shards`. On the command line, each is an option of its own.
 _OF_SHARDS = {
     "shard_bits": TagOption(
         "whole", "Bits for the shard, 0..16. Default: 6, for 64 shards", section="Sites and shards"
@@ -92,9 +92,9 @@ _OF_SHARDS = {
 
 
 def tag_options(*, new: bool) -> Callable[[_F], _F]:
-    """Return a decorator that adds all of them. The value of an option that was not given is None or ().
+    """Return a decorator that adds an option for each setting. An option that is not given is None or ().
 
-    `new`: for a new tag. Otherwise the help has no options of settings that cannot be changed.
+    `new`: whether the command creates a tag. If not, the help has no options for settings that cannot be changed.
     """
 
     def add(command: _F) -> _F:

@@ -1,4 +1,4 @@
-"""Text output about tags: of `inspect`, `create`, `configure` and `machines`."""
+"""Text that the commands `inspect`, `create`, `configure` and `machines` print about a tag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDENT = 13
 
 
 def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
-    """Return the state of a tag as lines `name  value`, at most `room` cells wide. `now`: in ms since 1970."""
+    """Return the state of a tag as lines `name value`. `room`: longest line, in cells. `now`: in ms since 1970."""
     lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else []), *described(seen.scheme)]
     counter = seen.parts is None and counts(seen.scheme)
     if seen.parts is not None:
@@ -44,7 +44,7 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
 
 
 def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str]]:
-    """Return the lines about the numbers in Redis and about the usage."""
+    """Return the lines about the numbers in Redis and how fast they are used."""
     lines = []
     if seen.last_extension is not None:
         lines.append(("extended", moment(seen.last_extension, now)))
@@ -110,7 +110,7 @@ def _buffer(seen: Inspection, cur: int | None, last: int | None) -> str:
 
 
 def _short(seen: Inspection, number: int) -> str:
-    """Return a number without its period."""
+    """Return a counter value as text, without its period."""
     return counted(number, seen.scheme).partition(" ")[0]
 
 
@@ -135,7 +135,7 @@ def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:
 
 
 def stands(now: Tag) -> str:
-    """Return the max, the step and the limit of a tag."""
+    """Return a tag's max, step and limit as text."""
     if not counts(now.scheme):
         return now.order
     last = last_value(now.scheme, now.limit)
@@ -144,7 +144,7 @@ def stands(now: Tag) -> str:
 
 
 def settings_of(tag: Tag) -> str:
-    """Return the other settings of a tag, each after a comma."""
+    """Return the settings of a tag that `stands` does not show, each after a comma."""
     ahead = "" if tag.ahead == 1 or not counts(tag.scheme) else f", ahead {tag.ahead}"
     lease = "" if tag.lease is None or not counts(tag.scheme) else f", lease {tag.lease}"
     return ahead + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))

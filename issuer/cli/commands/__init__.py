@@ -1,1 +1,1 @@
-"""The commands. Each module has one command with the same name."""
+"""The commands of the command line. Each module has one command, which has the name of the module."""

@@ -30,17 +30,17 @@ from issuer_persistence.urls import mask
 
 SECTION = "Tools"
 
-#: Numbers per segment of the test tag: so many that reservations do not affect the results.
+#: Numbers per segment of the test tag. With so many, a draw almost never waits for a reservation in the store.
 STEP = 10_000_000
-#: Numbers per `take`.
+#: Numbers that one call of `take` draws.
 TAKEN = 1000
-#: Most reservations that are measured, because each leaves an entry in the ledger.
+#: Most reservations that are measured. There are few, because each leaves an entry in the ledger.
 RESERVATIONS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """`took`: sorted durations of calls in ns. `rate`: results per second. `each`: results per call."""
+    """One result. `took`: sorted durations of calls, in ns. `rate`: numbers per second. `each`: numbers per call."""
 
     name: str
     took: list[int]
@@ -48,7 +48,7 @@ class _Measured:
     each: int = 1
 
     def at(self, part: float) -> float:
-        """Return a quantile in us per result. `part`: 0..1, for example 0.5 for the median."""
+        """Return a quantile of the durations, in us per number. `part`: 0..1, for example 0.5 for the median."""
         place = max(0, math.ceil(part * len(self.took)) - 1)
         return self.took[place] / self.each / 1e3
 
@@ -132,7 +132,7 @@ def _content(settings: Settings, tag: str, threads: int, measured: dict[str, _Me
 @contextmanager
 def _made(issuer: Issuer, tag: str) -> Iterator[None]:
     """Create the test tag, and delete it at the end, also after an error."""
-    # Not a strict tag, because `reserve` is measured too. Draws from Redis take equally long.
+    # Not a strict tag, because such a tag has no `reserve`, which is measured too. Draws from Redis take equally long.
     issuer.create(tag, step=STEP, order="trend", description="made by issuer bench")
     try:
         issuer.next(tag)
@@ -149,7 +149,7 @@ def _made(issuer: Issuer, tag: str) -> Iterator[None]:
 
 
 def _ping(settings: Settings, seconds: float) -> _Measured:
-    """Measure a plain round trip to Redis. Raises RedisUnavailable."""
+    """Measure how long Redis takes to answer a PING. Raises RedisUnavailable."""
     timeout = settings.redis_timeout
     url = settings.redis_url
     try:
@@ -165,16 +165,16 @@ def _ping(settings: Settings, seconds: float) -> _Measured:
 def _timed(
     name: str, call: Callable[[], object], seconds: float, *, threads: int = 1, each: int = 1, few: bool = False
 ) -> _Measured:
-    """Call repeatedly in `threads` threads for `seconds` seconds. `each`: numbers per call.
+    """Measure a function that draws numbers: call it again and again in `threads` threads for `seconds` seconds.
 
-    `few`: make at most RESERVATIONS calls, and measure no rate.
+    `each`: numbers per call. `few`: make at most RESERVATIONS calls, and measure no rate.
     """
     stop: list[bool] = []
     with ThreadPoolExecutor(threads) as pool:
         try:
             done = list(pool.map(partial(_calls, call, stop, few=few), repeat(seconds, threads)))
         finally:
-            # Ctrl-C interrupts only this thread.
+            # The other threads need this signal to stop, because Ctrl-C interrupts only this thread.
             stop.append(True)
     took = sorted(one for calls, _rate in done for one in calls)
     return _Measured(name, took, None if few else sum(rate for _calls, rate in done) * each, each)
@@ -196,7 +196,7 @@ def _calls(call: Callable[[], object], stop: list[bool], seconds: float, *, few:
 
 
 def _time(microseconds: float) -> str:
-    """Return a duration with three digits and a unit."""
+    """Return a duration as text with three digits and a unit."""
     for unit, size in (("s", 1e6), ("ms", 1e3), ("us", 1.0)):
         if microseconds >= size:
             return f"{microseconds / size:.3g} {unit}"

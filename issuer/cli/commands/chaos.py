@@ -33,9 +33,9 @@ SECTION = "Tools"
 def chaos(*, seconds: float, faults: str, without: tuple[str, ...], as_list: bool, as_json: bool) -> int:
     """Cause faults while four processes draw numbers, and check every number.
 
-    The command kills, rolls back, cuts off and delays Redis and the processes. It checks that no number is issued
-    twice, is higher than the store's max, or is out of order. It compares the gap that each fault causes with the
-    promised maximum.
+    The command kills, delays and disconnects Redis and the processes, and restores old data of Redis. It checks that no
+    number is issued twice, is higher than the store's max, or is out of order. It compares the gap that each fault
+    causes with the promised maximum. A gap is numbers that are never issued.
 
     The command starts two redis-servers, an SQLite store and proxies of its own, on loopback and in a temporary folder.
     It removes them at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH. If

@@ -29,7 +29,7 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(context: click.Context, shell: str | None) -> None:
     """Print a script for your shell. With it, the Tab key completes commands, options and tags.
 
-    SHELL is bash, zsh or fish. Default: the shell that $SHELL names.
+    SHELL is bash, zsh or fish. Default: the shell in the variable $SHELL.
     """
     name = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(name) if name in SHELLS else None

@@ -13,7 +13,7 @@ from issuer_persistence.urls import mask
 
 SECTION = "Tools"
 
-#: Durations of this many seconds or more are also shown in larger units.
+#: Durations of this many seconds or more are shown in seconds and also in larger units, such as hours.
 LONG = 120
 
 
@@ -55,7 +55,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def _masked(name: str, value: object) -> object:
-    """Return the value without secrets. None if it is not set."""
+    """Return the value of a setting without secrets, or None if it has no value."""
     if value in ("", -1):
         return None
     if isinstance(value, dict):

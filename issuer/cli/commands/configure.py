@@ -36,9 +36,9 @@ SECTION = "Tags"
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation before numbers are skipped.")
 @click.pass_obj
 def configure(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
-    """Change settings of TAG, also while it is in use. Every process applies the change at its next reservation.
+    """Change settings of TAG, also while it is in use. Processes apply changes when they next reserve a segment.
 
-    Every process applies a new --lease within a minute.
+    A new --lease is applied by every process within a minute.
 
     --start and --above skip numbers. Skipped numbers are never issued, so the command asks for confirmation. A tag
     never goes back to lower numbers. A process that holds numbers of a trend tag can still issue some of them: leased
@@ -60,12 +60,12 @@ def configure(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     say(f"changed {plain(now.tag)}: {stands(now)}{settings_of(now)}")
 
 
-#: If more segments than this are skipped, the question contains the cost.
+#: If more segments than this are skipped, the question also contains how many numbers are lost.
 _FAR = 1000
 
 
 def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
-    """Ask the user to confirm that numbers are skipped. If they are reserved already, do not ask."""
+    """Ask the user to confirm that the numbers up to `below` are skipped. If they are reserved already, do not ask."""
     try:
         found = issuer.inspect(tag)
     except UnknownTag:  # `configure` then raises an error with more details

@@ -36,12 +36,13 @@ def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: 
     `counter` is the value of the tag's counter from which the number was computed. The ledger and Redis contain counter
     values.
 
-    If a tag starts again in each period, only its texts contain the period. For such a tag, give the text.
+    If a tag counts from 1 again in each period, only its texts contain the period. For such a tag, VALUE must be a
+    text.
 
     For snowflake tags, `holder` is the process that holds the machine number in Redis now, or held it last. If the tag
     was created with machine=store, `holder` is the process that made the number.
 
-    In JSON, `low` of a segment is the number before its first number, and `high` is its last number.
+    In JSON, a segment has `low`, the number before its first number, and `high`, its last number.
     """
     issuer = session.connect()
     found = read(issuer, tag, value, as_number=as_number, holder=True)

@@ -24,7 +24,7 @@ HEADINGS: Final[dict[Level, tuple[str, str]]] = {
     "ok": ("OK", "green"),
 }
 
-#: Most findings of one check that are shown. --json has all.
+#: At most this many findings of one check are shown. With --json, all are shown.
 SHOWN = 5
 
 #: Column at which the text begins.

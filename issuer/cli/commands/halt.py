@@ -29,9 +29,9 @@ SECTION = "Checks and recovery"
 def halt(session: Session, *, tag: str | None, everything: bool, yes: bool) -> int:
     """Stop the reservations of TAG in every process until `issuer recover` has run.
 
-    Use it if you don't trust the state of the store, or before you restore the store from a backup. Numbers that are
-    reserved already are still issued: those in Redis, leases, and segments of processes. When they are used up, callers
-    get an error that names `issuer recover`. Running the command twice is safe.
+    Use the command if you don't trust the state of the store, or before you restore the store from a backup. Numbers
+    that are reserved already are still issued: those in Redis and those that processes hold. When these are used up,
+    callers get an error that names `issuer recover`. Running the command twice is safe.
     """
     if (tag is None) is not everything:
         raise click.UsageError("give either a TAG or --all")

@@ -38,9 +38,9 @@ SECTION = "Tags"
 def inspect(session: Session, *, tag: str, deleted: bool, as_json: bool) -> int:
     """Show the settings and the state of TAG, as the store and Redis have them. Nothing is changed.
 
-    If the tag has a stride or a scramble key, its max and the numbers in Redis are counter values, not the
-    numbers that users see. If Redis is unavailable, the command shows only the state in the store, and the exit code
-    is 5.
+    If the tag has a stride or a scramble key, its max and the numbers in Redis are values of the tag's counter. They
+    are not the numbers that users see. If Redis is unavailable, the command shows only the state in the store, and the
+    exit code is 5.
     """
     seen = _deleted(session.connect(), tag) if deleted else session.connect().inspect(tag)
     if as_json:

@@ -35,8 +35,8 @@ def keeper(session: Session) -> None:
     """Load the next segment of every tag into Redis before the current one is used up.
 
     Run it as a daemon if there are clients that draw from Redis without this library. It runs until SIGTERM or Ctrl-C.
-    It writes a line to stderr for each segment. If Redis or the store is unavailable, the keeper tries again until the
-    server is back, also when it starts. Several keepers may run at the same time.
+    It writes a line to stderr for each segment. If Redis or the store is unavailable, the keeper tries again until it
+    is available, also at the start. Several keepers may run at the same time.
     """
     settings = session.settings()
     if settings.redis_url == "none":
@@ -79,7 +79,7 @@ def _tell(message: str) -> None:
 
 
 def _tell_segment(event: Event) -> None:
-    """Write a line about a loaded segment. It has the text of the log."""
+    """If the event is a loaded segment, write a line about it. The text is the same as in the log."""
     line = line_of(event) if isinstance(event, SegmentLoaded) else None
     if line is not None:
         _tell(line[1] % line[2])

@@ -26,8 +26,8 @@ _PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\.\s", re.DOTALL)
 def lua(name: str | None) -> None:
     """Print the Lua script NAME exactly as it is sent to Redis.
 
-    The comment at the top of the script is its contract: keys, arguments and replies. A program in any language can
-    draw numbers: it runs the script `next` with EVALSHA. If NAME is omitted, the command lists the scripts.
+    The comment at the top of the script documents its keys, arguments and replies. A program in any language can draw
+    numbers: it runs the script `next` with EVALSHA. If NAME is omitted, the command lists the scripts.
     """
     if name is not None:
         click.echo(script(name).text.rstrip("\n"))
@@ -37,6 +37,6 @@ def lua(name: str | None) -> None:
 
 
 def _purpose(name: str) -> str:
-    """Return the purpose of a script: the first sentence of its contract."""
+    """Return the purpose of a script. It is the first sentence of the comment at the top of the script."""
     found = _PURPOSE.match(script(name).text)
     return " ".join(found[1].split()) if found else ""

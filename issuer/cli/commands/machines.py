@@ -26,13 +26,13 @@ SECTION = "Checks and recovery"
 @json_option()
 @click.pass_obj
 def machines(session: Session, *, tag: str, as_json: bool) -> None:
-    """List the machine numbers that TAG has used. For each, show its holder and the last time in its numbers.
+    """List the machine numbers of TAG. For each, show which process holds it and the last time in numbers made with it.
 
-    If TAG shares a namespace with other tags, the list has the machine numbers of the namespace.
+    If TAG shares a namespace with other tags, the list has the machine numbers of all these tags.
 
-    If a machine's clock was ahead, its numbers contain times in the future. When the clock has been corrected,
-    processes with these machine numbers wait until that time. Without this wait, they could issue a number twice. To
-    end the wait, use `issuer set-aside`.
+    If a machine's clock was ahead, its numbers contain times in the future. After the clock has been corrected,
+    processes with its machine numbers wait until these times have passed. Without this wait, they could issue a number
+    twice. To end the wait, use `issuer set-aside`.
     """
     found = session.connect().machines(tag)
     if as_json:

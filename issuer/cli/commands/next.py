@@ -21,9 +21,10 @@ from issuer.views import view
 
 SECTION = "Numbers"
 
-#: Numbers per `take`. Each call has the whole timeout. An error can cause a gap of at most this size.
+#: Numbers that one call of `take` draws. The timeout is for one call. If a call fails, at most this many numbers are
+#: lost.
 CHUNK = 10_000
-#: With this many numbers or more, there is a progress bar.
+#: With this many numbers or more, a progress bar is shown.
 LONG = 100_000
 
 
@@ -66,7 +67,7 @@ def next(
     """Print the next number of TAG, or the next N numbers, one per line.
 
     If an error occurs after some numbers were printed, these numbers are valid, and no other caller gets them. The exit
-    code is that of the error.
+    code then shows the error.
     """
     if key is not None and count > 1:
         raise click.UsageError("--key selects a single number: omit -n")
@@ -82,13 +83,14 @@ def next(
             return
         for each in found:
             click.echo(each.text if as_text else each.value)
-            # If the next draw fails, the printed numbers are valid.
+            # Print the number at once: it is valid even if the next draw fails.
             sys.stdout.flush()
         return
-    # Each line ends at once. After Ctrl-C, text that is appended to the file must not extend a number.
+    # Numbers are printed with the end of their line. If text is appended to the file after Ctrl-C, it must not extend a
+    # number.
     before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "")
     lead = before
-    # Without a bar if numbers are written to the same terminal.
+    # No bar is shown if the numbers are written to the same terminal.
     hidden = count < LONG or sys.stdout.isatty() or not sys.stderr.isatty()
     with click.progressbar(length=count, label=tag, file=sys.stderr, hidden=hidden) as bar:
         try:

@@ -27,9 +27,9 @@ SECTION = "Numbers"
 @json_option()
 @click.pass_obj
 def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str | None, as_json: bool) -> None:
-    """Show the next number of TAG. No number is taken.
+    """Show the next number of TAG, but do not draw it.
 
-    The number is not reserved for you: the next caller of `issuer next` or of the library gets it.
+    The number is not reserved for you. The next caller that draws a number gets it.
     """
     found = session.connect().peek(tag, shard_key=shard_key, restart_key=restart_key)
     if as_json:

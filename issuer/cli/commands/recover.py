@@ -23,7 +23,7 @@ from issuer_persistence.journal import Journals, read
 
 SECTION = "Checks and recovery"
 
-#: Most tags that are named in the warning about tags that only the store has a record of.
+#: At most this many tags are named in the warning about tags that only the store has a record of.
 NAMED = 20
 
 
@@ -71,9 +71,9 @@ def recover(
 ) -> int:
     """Raise TAG above every number that may be issued already, so that no number is issued twice.
 
-    Run it after a store or a Redis server was restored from a backup. It also ends a halt. The command looks for the
-    highest number of the tag in the store, its ledger, Redis and the journals given. In Redis it also queries replicas
-    and former masters. Then it raises the store's max from OLD to NEW. At most GAP numbers are skipped and never
+    Run the command after a store or a Redis server was restored from a backup. It also ends a halt. It looks for the
+    highest number of the tag in the store, its ledger, Redis and the journals given. It also queries the replicas and
+    former masters of Redis. Then it raises the store's max from OLD to NEW. At most GAP numbers are skipped and never
     issued. The parts of a tag are recovered with it. The command is safe to run twice, on several machines at once, and
     while numbers are drawn.
 
@@ -130,7 +130,7 @@ def recover(
         done = recovered("recovering", dry_run=False, spared=spared)
         failed += [each.error for each in done if each.error is not None]
         _print(done, as_json=as_json)
-        if yes:  # else it was reported before
+        if yes:  # without --yes, this was reported before the question
             _say_unvouched(done)
     return max(map(code_of, failed), default=OK)
 
@@ -152,13 +152,13 @@ def _read(paths: tuple[str, ...]) -> Journals:
 
 
 def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
-    """Print the error of a tag, and return the outcome. A dry run without Redis adds an error."""
+    """Print the error of an outcome, and return the outcome. If Redis was not checked, an error is added to it."""
     done = outcome.result
     if done is not None and done.redis_error:
         away = RedisUnavailable(f"Redis was not checked: {done.redis_error}", tag=done.tag)
         outcome = replace(outcome, error=away)
     if isinstance(outcome.error, ConfigurationError):
-        # It concerns the servers or the journals. It would occur again for each other tag.
+        # A wrong configuration of the servers or the journals would cause the same error for each other tag.
         raise outcome.error
     if outcome.error is not None:
         complain(outcome.error)
@@ -174,9 +174,9 @@ def _print(outcomes: list[Outcome[Recovery]], *, as_json: bool) -> None:
 
 
 def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcome[Recovery]]:
-    """Report the cost of recovering tags without a problem, or that they are left out. Return the other outcomes.
+    """Report what it costs to recover tags without a problem. If `spare`, leave them out. Return the outcomes to use.
 
-    If a dry run could not query Redis, no tag counts as sound.
+    If Redis could not be queried, no tag counts as a tag without a problem.
     """
     sound = [each for each in outcomes if each.result is not None and each.result.sound]
     gap = sum(each.result.gap for each in sound if each.result is not None)
@@ -194,7 +194,7 @@ def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcom
 
 
 def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
-    """Report once each Redis node other than the master that answered, or that did not."""
+    """Report which Redis nodes other than the master answered, and which did not. Each node is reported once."""
     done = [outcome.result for outcome in outcomes if outcome.result is not None]
     asked = dict.fromkeys(node for each in done for node in each.asked)
     if asked:
@@ -205,7 +205,7 @@ def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
 
 
 def _say_unvouched(outcomes: list[Outcome[Recovery]]) -> int:
-    """Report the tags that only the store has a record of, and what to do about them. Return their number."""
+    """Report the tags that neither Redis nor a journal has a record of, and what to do. Return how many there are."""
     tags = [outcome.tag for outcome in outcomes if outcome.result is not None and outcome.result.unvouched]
     if tags:
         named = ", ".join(map(plain, tags[:NAMED])) + (", ..." if len(tags) > NAMED else "")

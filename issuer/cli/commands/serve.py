@@ -23,7 +23,7 @@ _FORMAT: Final = "--log-format"
 
 
 class _Serve(click.Command):
-    """The command. If logs are JSON, it logs usage errors as JSON too."""
+    """The command `serve`. If the log format is JSON, usage errors are logged as JSON too."""
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> click.Context:
         """Parse the arguments."""
@@ -34,11 +34,11 @@ class _Serve(click.Command):
 
 @contextmanager
 def _logging_errors(formats: list[str]) -> Iterator[None]:
-    """If the last of the formats is json, log the error that ends the command as JSON, and exit."""
+    """If an error ends the block and the last of `formats` is "json", log the error as JSON, and exit."""
     try:
         yield
     except Exception as error:
-        if formats[-1] != "json" or isinstance(error, click.exceptions.Exit):  # of --help
+        if formats[-1] != "json" or isinstance(error, click.exceptions.Exit):  # --help ends with an Exit
             raise
         from issuer.doors.server import logs
 
@@ -68,7 +68,7 @@ def serve(session: Session, /, *, verbose: bool, **given: Any) -> None:
 
     If there are no tokens, only programs on this machine can connect. Like `issuer keeper`, the server loads the next
     segment of every tag before it is needed. Logs go to stderr. Each option can also be set in issuer.toml or in the
-    environment. For example, the names for --http are http and ISSUER_HTTP.
+    environment. For example, --http has the name http in issuer.toml, and ISSUER_HTTP in the environment.
     """
     formats = [given["log_format"] or os.environ.get("ISSUER_LOG_FORMAT", "")]
     with _logging_errors(formats):

@@ -31,10 +31,10 @@ SECTION = "Checks and recovery"
 def set_aside(session: Session, *, tag: str, yes: bool, as_json: bool) -> None:
     """Set aside the machine numbers of TAG whose last time is in the future.
 
-    If a machine's clock was ahead, processes with its machine number wait until the last time in its numbers. To end
-    the wait, stop the processes, run this command, and start the processes again. The processes get other machine
-    numbers. This has two costs. A machine number that was set aside stays unused until its last time has passed, unless
-    no other is free. Until then, new numbers are lower than the numbers with future times.
+    If a machine's clock was ahead, processes with its machine number wait until the last time in its numbers has
+    passed. To end the wait, stop the processes, run this command, and start the processes again. They then get other
+    machine numbers. This has two costs. A machine number that was set aside is not used until its last time has passed,
+    unless no other is free. Until then, new numbers are lower than the numbers with future times.
     """
     check_askable(yes=yes)
     issuer = session.connect()

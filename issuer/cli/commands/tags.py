@@ -75,7 +75,7 @@ def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
         )
         for tag in found
     ]
-    # Omit flexible columns that are empty for all tags.
+    # Omit a flexible column if it is empty for all tags.
     kept = [at for at, column in enumerate(columns) if not column.flexible or any(row[at] for row in rows)]
     return table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], screen_width())
 

@@ -22,7 +22,7 @@ SECTION = "Checks and recovery"
 #: Blanks before the lines under a heading.
 INDENTED = 2
 
-#: Kind of a finding that is no problem: Redis was not available.
+#: The kind of finding that reports no problem, but that Redis was not available.
 UNSEEN = "Redis not looked at"
 
 
@@ -75,7 +75,7 @@ def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool
 
 
 def _sum_up(outcomes: list[Verdict], tag: str | None) -> None:
-    """Report how many tags were checked completely and are sound. `tag`: the only one that was named."""
+    """Report how many tags were checked completely and have no problem. `tag`: the tag that the user named, if any."""
     sound = [each.tag for each in outcomes if each.result == []]
     agree = [each.tag for each in outcomes if each.result and all(found.kind == UNSEEN for found in each.result)]
     failed = [each.tag for each in outcomes if each.error is not None]
@@ -90,11 +90,11 @@ def _sum_up(outcomes: list[Verdict], tag: str | None) -> None:
 
 
 def _reported(outcomes: Iterator[Verdict]) -> list[Verdict]:
-    """Return the outcomes, and report errors as they come. An unavailable server is reported once, not for each tag."""
+    """Return the outcomes. Report each error at once, but report an unavailable server only for the first tag."""
     checked: list[Verdict] = []
     away: set[type[IssuerError]] = set()
     for each in with_progress(outcomes, "verifying"):
-        if each.result is None and each.error is None:  # deleted in the meantime
+        if each.result is None and each.error is None:  # the tag was deleted in the meantime
             continue
         checked.append(each)
         if each.error is not None and type(each.error) not in away:
@@ -109,7 +109,7 @@ def _reported(outcomes: Iterator[Verdict]) -> list[Verdict]:
 
 
 def _report(findings: list[Discrepancy], room: int | None) -> str:
-    """Return each finding under a heading: process and time of its ledger entries, or what is wrong."""
+    """Return the findings as text. Each has a heading, and then the processes and times, or what is wrong."""
     lines: list[str] = []
     cells = None if room is None else room - INDENTED
     for finding in findings:

@@ -34,11 +34,11 @@ SECTION = "Checks and recovery"
 @json_option()
 @click.pass_obj
 def who(session: Session, *, tag: str, value: str, as_number: bool, as_json: bool) -> int:
-    """Show which process reserved the segment that VALUE of TAG is in, and when.
+    """Show which process reserved the segment that contains VALUE of TAG, and when.
 
-    VALUE is a number or a text of TAG. The ledger records segments, not single numbers. The caller that drew a number
-    from Redis is not recorded. In JSON, `low` of a segment is the number before its first number, and `high` is its
-    last number.
+    VALUE is a number or a text of TAG. The ledger records segments, not single numbers. It does not record which caller
+    drew a number from Redis. In JSON, a segment has `low`, the number before its first number, and `high`, its last
+    number.
     """
     issuer = session.connect()
     decoded = read(issuer, tag, value, as_number=as_number)
