@@ -73,7 +73,7 @@ class AsyncCare:
         self._refresh_due = 0.0
 
     async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
-        """Verify a tag and its parts, or all tags, one after the other; see Issuer.verify.
+        """Verify a tag with its shards or series, or all tags, one after the other; see Issuer.verify.
 
         If another tag than `tag` was deleted in the meantime, its outcome has no result and no error.
         """
@@ -92,7 +92,7 @@ class AsyncCare:
             yield Outcome(name, len(names), None if error else audit.findings, None if deleted else error)
 
     async def verify(self, tag: str | None, timeout: float | None) -> list[Discrepancy]:
-        """Verify a tag and its parts, or all tags. Return all discrepancies; see Issuer.verify."""
+        """Verify a tag with its shards or series, or all tags. Return all discrepancies; see Issuer.verify."""
         findings: list[Discrepancy] = []
         async with aclosing(self.verified(tag, timeout)) as outcomes:
             async for outcome in outcomes:
@@ -111,7 +111,7 @@ class AsyncCare:
         timeout: float | None = None,
         spared: Container[str] = (),
     ) -> AsyncGenerator[Outcome[Recovery], None]:
-        """Recover a tag and its parts, or all tags but those in `spared`, one after the other; see Issuer.recover."""
+        """Recover a tag with its shards or series, or all tags but those in `spared`, in turn; see Issuer.recover."""
         lowest = recovery.checked_at_least(tag, at_least)
         known: Mapping[str, Known] = {}
         if from_journal != ():
@@ -137,7 +137,7 @@ class AsyncCare:
     async def recover(
         self, tag: str | None, at_least: int, from_journal: Named, *, dry_run: bool, timeout: float | None
     ) -> list[Recovery]:
-        """Recover a tag and its parts, or all tags; see Issuer.recover.
+        """Recover a tag with its shards or series, or all tags; see Issuer.recover.
 
         After an error, the other tags are recovered nevertheless. At the end, the first error is raised.
         """

@@ -74,7 +74,7 @@ class Care:
         self._refresh_due = 0.0
 
     def verified(self, tag: str | None, timeout: float | None) -> Generator[Verdict, None]:
-        """Verify a tag and its parts, or all tags, one after the other; see Issuer.verify.
+        """Verify a tag with its shards or series, or all tags, one after the other; see Issuer.verify.
 
         If another tag than `tag` was deleted in the meantime, its outcome has no result and no error.
         """
@@ -93,7 +93,7 @@ class Care:
             yield Outcome(name, len(names), None if error else audit.findings, None if deleted else error)
 
     def verify(self, tag: str | None, timeout: float | None) -> list[Discrepancy]:
-        """Verify a tag and its parts, or all tags. Return all discrepancies; see Issuer.verify."""
+        """Verify a tag with its shards or series, or all tags. Return all discrepancies; see Issuer.verify."""
         findings: list[Discrepancy] = []
         with closing(self.verified(tag, timeout)) as outcomes:
             for outcome in outcomes:
@@ -112,7 +112,7 @@ class Care:
         timeout: float | None = None,
         spared: Container[str] = (),
     ) -> Generator[Outcome[Recovery], None]:
-        """Recover a tag and its parts, or all tags but those in `spared`, one after the other; see Issuer.recover."""
+        """Recover a tag with its shards or series, or all tags but those in `spared`, in turn; see Issuer.recover."""
         lowest = recovery.checked_at_least(tag, at_least)
         known: Mapping[str, Known] = {}
         if from_journal != ():
@@ -138,7 +138,7 @@ class Care:
     def recover(
         self, tag: str | None, at_least: int, from_journal: Named, *, dry_run: bool, timeout: float | None
     ) -> list[Recovery]:
-        """Recover a tag and its parts, or all tags; see Issuer.recover.
+        """Recover a tag with its shards or series, or all tags; see Issuer.recover.
 
         After an error, the other tags are recovered nevertheless. At the end, the first error is raised.
         """

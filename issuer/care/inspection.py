@@ -22,7 +22,8 @@ PAGE_MOST = 1000
 #: The rate is computed from this many of the newest reservations.
 RATE_FROM = 5
 
-#: The waste is computed from this many of the newest reservations. Few are enough to inspect tags every two seconds.
+#: The waste is computed from this many of the newest reservations. A higher value would make inspections too slow: some
+#: processes inspect each tag every two seconds.
 WASTE_FROM = 100
 
 

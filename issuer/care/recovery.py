@@ -139,7 +139,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
 
 
 def _of_this_term(key: str, hash: tag_scripts.Hash) -> Steps[bool]:
-    """Return True if the hash is complete, and was written in the current term of its master."""
+    """Return True if the hash is complete, and its master has not restarted or failed over since it was written."""
     if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
         return False
     info = yield from send(server_commands.replication_info(key))
@@ -285,11 +285,11 @@ def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mappin
 
 
 def halt(tag: str) -> Steps[None]:
-    """Stop reservations of the tag and its parts until `recover`. Numbers already reserved are still issued."""
+    """Stop reservations of a tag, with its shards or series, until `recover`. Reserved numbers are still issued."""
     for name in (yield from with_parts(check_found(tag))):
         try:
             yield from ask(lambda store, timeout: store.halt(name, timeout=timeout))  # noqa: B023 - called at once
-        except TagMissing:  # a part that was deleted in the meantime
+        except TagMissing:  # for a shard or series: it was deleted in the meantime
             if name == tag:
                 raise
 
@@ -332,7 +332,7 @@ def checked_at_least(tag: str | None, at_least: int) -> int:
 
 
 def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
-    """Raise InvalidArgument if `names` has parts of the tag, too: one `at_least` cannot be right for all parts."""
+    """Raise InvalidArgument if `names` has shards or series of the tag: one `at_least` cannot be right for all."""
     if len(names) > 1:
         problem = f"requires a single part of tag {tag!r}, such as {names[1]!r}, because each part has its own numbers"
         raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

@@ -181,7 +181,7 @@ class Audit:
             return
         self._hash = hash
         info = yield from send(server_commands.replication_info(key))
-        # If the fence is another one, the hash may come from an old snapshot. Then nobody can draw from it.
+        # If the replication id has changed, the hash may come from an old snapshot. Then nobody can draw from it.
         if hash.fence == info.get("master_replid"):
             both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
             for number, low, high in both:

@@ -125,7 +125,7 @@ class Gauged:
         return max(0, (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0))
 
     def _rate(self, *, direct: bool) -> float | None:
-        """Return the numbers issued per second by all processes. In direct mode, count only this process."""
+        """Return the numbers issued per second by all processes. If `direct` (without Redis): by this process."""
         state = self.combiner.supply.state
         now, positions = monotonic(), self._positions
         looked = 0 if state.hash is None else state.hash.cur or 0
@@ -144,7 +144,7 @@ class Gauged:
 
     @property
     def in_use(self) -> bool:
-        """True if the tag is in use, or a keeper keeps it. An idle tag cannot notice that an outage has ended."""
+        """True if the tag has background work. A tag without it cannot notice that an outage has ended."""
         supply = self.combiner.supply
         return supply.kept or supply.used_at > monotonic() - IDLE_AFTER
 
@@ -183,7 +183,7 @@ class Lines:
         """Update the counters and read the gauges.
 
         Args:
-            lines: Combiners of the issuer.
+            lines: Combiners of the issuer, one for each tag in use.
             into: Object that receives the gauges. None if the issuer is closed.
             label: Function that returns the label of a tag. Its second argument is True if the tag exists.
             count: Function that raises a counter.

@@ -80,7 +80,7 @@ class IssuerConfig:
             return Scheme(tag, self.settings.keys, reading=True)
 
     def context(self, tag: Tag, runtime: Runtime, run: Callable[[Steps[Any], Deadline], Any]) -> Context:
-        """Return the context for the strategy of a tag. `run` is explained in `Context`."""
+        """Return the context that the strategy of a tag works in. `Context` explains `run`."""
         return Context(
             tag=tag.tag,
             options=tag.scheme.get("options", {}),

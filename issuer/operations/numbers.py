@@ -253,7 +253,7 @@ class Issuing(Generic[L]):
             log.debug("tag %r: the strategy could not prepare the new tag: %s", record.tag, error)
 
     def delete(self, tag: str, deadline: Deadline) -> Steps[None]:
-        """Delete a tag and its parts, see Issuer.delete."""
+        """Delete a tag with its shards or series, see Issuer.delete."""
         for name in (yield from tags.delete(tag, self._config)):
             combiner = self._registry.drop(name)
             if combiner is not None and combiner.serving is not None:
@@ -310,7 +310,7 @@ class Issuing(Generic[L]):
                 value=how.key,
             )
         if part.restart_key is not None or part.shard is not None:
-            # Other tags can be created at their first use, but a part must be created with its parent's settings.
+            # Unlike other tags, a shard or series is not created here: it needs the settings of its parent tag.
             record = supply.state.record or (yield from supply.origin.read(make=False))
             if not parts.is_part(record, part.record.tag):
                 raise parts.not_a_part(record, part.record.tag)

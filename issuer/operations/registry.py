@@ -44,7 +44,7 @@ L = TypeVar("L", bound=AnyCombiner)
 
 log = logging.getLogger("issuer")
 
-#: A tag that was not used for this many seconds gets no more background work.
+#: If a tag was not used for this many seconds, its background work stops.
 IDLE_AFTER = 900.0
 
 #: How long a fork waits for a thread that is taking a number, in seconds. The limit is needed because a signal handler
@@ -69,7 +69,7 @@ class TagRegistry(Generic[L]):
         self.closed = False
 
     def combiner(self, tag: str) -> L:
-        """Return the tag's combiner. Raise InvalidArgument for an invalid name, IssuerError if the issuer is closed."""
+        """Return the combiner, which draws the numbers of a tag. If the issuer is closed, raise IssuerError."""
         try:
             return self.combiners[tag]
         except (KeyError, TypeError):
@@ -176,10 +176,10 @@ class TagRegistry(Generic[L]):
             return used + self._leaving
 
     def _forget_parts(self, since: float) -> None:
-        """Remove the combiners of parts that were not used after the time `since` and have no numbers in memory.
+        """Remove the combiners of shards and series that are unused since `since` and have no numbers in memory.
 
-        This saves memory: a tag may have one part per customer, and each takes 5 KB. A caller that is still using such
-        a combiner can draw with it.
+        This saves memory: a tag may have one series per customer, and each takes 5 KB. A caller that is still using
+        such a combiner can draw with it.
         """
         for combiner in list(self.combiners.values()):
             supply = combiner.supply

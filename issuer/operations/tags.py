@@ -236,15 +236,15 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     _check_segment(tag, before.scheme, asked.step or before.step, asked.ahead or before.ahead)
     before, after = yield from _Change(tag, key, asked, last, config.settings.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
-        # Apply the new scheme now, and not at the next reservation. Redis discards segments of the old scheme: a gap.
+        # Apply the new scheme now, and not at the next reservation. Redis then skips the loaded numbers.
         store_id = yield from identity()
         until = scheme_record.until(after)
         yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
-    # Apply these settings to the parts of the tag, too.
+    # Apply these settings to the shards or series of the tag, too.
     shared = TagOptions(step=asked.step, lease=asked.lease, ahead=asked.ahead)
     if shared != TagOptions():
         for part in (yield from parts.of(after)):
-            with suppress(UnknownTag):  # the part was deleted in the meantime
+            with suppress(UnknownTag):  # deleted in the meantime
                 yield from _share(part, limit_of_parts(after), shared)
     return scheme_record.in_true_order(after)
 
@@ -330,10 +330,10 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
 
 
 def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
-    """Apply the changes of a tag to a part. The part also gets the tag's limit: older versions allowed another one."""
+    """Apply a tag's changes to a shard or series, and set its limit again: older versions allowed another limit."""
     try:
         yield from floor.configure(part, None, shared.changes(part, limit=limit))
-    except LimitTooLow:  # the part has already passed the limit
+    except LimitTooLow:  # the shard or series has already passed this limit
         yield from floor.configure(part, None, shared.changes(part, limit=None))
 
 
@@ -352,7 +352,7 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
 
 
 def _check_skipping(record: Tag, asked: TagOptions) -> None:
-    """Reject `start` and `above` for tags with parts or periods. `changed` checks the settings of the scheme."""
+    """Reject `start` and `above` for tags with shards, series or periods. `changed` checks the scheme's settings."""
     if parts.has_parts(record):
         problem = "cannot be set for a tag with shards or a keyed tag, because each part has its own"
     elif "restart" in record.scheme:
@@ -370,9 +370,9 @@ def _seen(scheme: Mapping[str, Any], counter: int) -> int:
 
 
 def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
-    """Delete a tag, then its parts, and return their names.
+    """Delete a tag, then its shards or series, and return all names.
 
-    If the tag is already deleted, delete the parts that an interrupted call has left, and raise UnknownTag.
+    If the tag is already deleted, delete what an interrupted call has left, and raise UnknownTag.
     """
     record = yield from ask(lambda store, timeout: store.get(check_found(tag), timeout=timeout))
     if record is not None:
@@ -385,7 +385,7 @@ def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
     names = [tag]
     for part in (yield from parts.of(record)) if record is not None else ():
         names.append(part)
-        with suppress(UnknownTag):  # another process has deleted the part
+        with suppress(UnknownTag):  # another process has deleted it
             yield from floor.delete(part, config.hash_key(part))
     if gone is not None:
         raise gone

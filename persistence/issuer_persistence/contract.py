@@ -365,7 +365,7 @@ class Store(ABC):
     def examine(self, *, timeout: float) -> StoreFacts:  # noqa: ARG002 - nothing is asked here
         """Return facts about the configuration of the store. Nothing is changed.
 
-        This default knows only the kind of the store. A subclass can override it.
+        The default implementation reports only the kind of the store.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.

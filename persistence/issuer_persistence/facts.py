@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Upgrade(NamedTuple):
-    """Result of an upgrade of a store's schema: the versions of its tables. Both are 1 if the store has one version.
+    """Result of an upgrade of a store's schema, the layout of its tables. If the layout never changes, both are 1.
 
     Attributes:
         before: Version before the upgrade. 0 if nothing was written yet.

@@ -60,9 +60,9 @@ TURN = 15.0
 
 _state = State()
 _hooks: list[_Hooks] = []
-#: The lock of a thread that forks, from before the fork until it is over in the parent.
+#: Lock that a thread holds from before its fork until the fork is over in the parent.
 _turn = threading.RLock()
-#: The lock of the thread that runs the hooks in a child.
+#: Lock of the thread that runs the hooks in a child.
 _renewal = threading.RLock()
 
 
@@ -204,7 +204,7 @@ def _in_parent_unseen() -> None:
 
 
 class _Call:
-    """Descriptor that calls a function whenever the attribute is read. An attribute of the instance itself hides it."""
+    """Descriptor that calls a function when the attribute is read. If the instance has this attribute, it is unused."""
 
     def __init__(self, function: Hook) -> None:
         self._function = function

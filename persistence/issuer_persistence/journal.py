@@ -10,7 +10,7 @@ of the store. Every other line has the name and settings of one tag, and one of 
   such line for each tag, from the store or the previous file.
 
 The newline of a line is written after fsync has returned. A line without a newline was interrupted, for example by a
-kill or a full disk: it is torn. Its numbers were never used, and the next process that appends removes the line. If a
+kill or a full disk. Its numbers were never used, and the next process that appends removes the line. If a
 line with a newline has a wrong checksum, this is an error. All processes append to one file under its lock (flock), so
 the file must be on a local file system with hard links.
 """
@@ -79,7 +79,7 @@ def decoded(line: bytes) -> dict[str, Any] | None:
 
 
 def _whole(tail: bytes) -> bytes:
-    """Return the complete line at the end of a file, or b"" if the last line is torn.
+    """Return the complete line at the end of a file, or b"" if the last line is incomplete.
 
     After a power cut, a line can be followed by a wrong byte in place of its newline. This byte is ignored.
     """
@@ -113,7 +113,7 @@ class Known:
         return max([self.floor, *highs[newest:]])
 
     def ends(self, segment: str, high: int) -> None:
-        """Record the last number of a segment. If a segment has several, in any order, the lowest one is valid."""
+        """Record the last number of a segment. If it is recorded several times, in any order, the lowest one counts."""
         self.segments[segment] = min(high, self.segments.get(segment, high))
         if len(self.segments) > 2 * KEPT:
             by_end = sorted(self.segments.items(), key=lambda each: each[1])
@@ -148,7 +148,7 @@ class Journals:
         self.stores: dict[str, dict[str, Known]] = {}
 
     def take(self, file: IO[bytes], name: str) -> None:
-        """Read one file. Skip a torn last line. Raise Damaged if another line is damaged."""
+        """Read one file. Skip an incomplete last line. Raise Damaged if another line is damaged."""
         tags: dict[str, Known] = {}
         for number, line in enumerate(file, 1):
             ended = line.endswith(b"\n")
@@ -239,7 +239,7 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
                 try:
                     journals.take(file, os.fspath(path))
                 except Damaged as damaged:
-                    # Perhaps another process replaced a torn line while it was read. Read again under the lock.
+                    # Perhaps another process replaced an incomplete line during this read. Read again, under the lock.
                     try:
                         locks.lock(file.fileno(), CallDeadline(_READ_LOCK))
                     except (OSError, Unconfirmed):
@@ -387,7 +387,7 @@ class Journal:
         return head
 
     def _mend(self, descriptor: int) -> None:
-        """Repair the end of the file, under the lock: add the newline to a complete line, or remove a torn line."""
+        """Repair the last line, under the lock: add the newline to a complete line, or remove an incomplete line."""
         size = os.fstat(descriptor).st_size
         if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
             return
@@ -477,7 +477,7 @@ def _write(descriptor: int, lines: Iterable[bytes]) -> None:
 def _try_to_write(descriptor: int) -> None:
     """Check by a trial that there is space for a long line. Otherwise raise OSError.
 
-    If the process is killed here, the blanks of the trial are left in the file as a torn line.
+    If the process is killed here, the blanks of the trial are left in the file as an incomplete line.
     """
     before = os.fstat(descriptor).st_size
     try:

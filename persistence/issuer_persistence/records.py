@@ -377,7 +377,7 @@ class Tag:
 
     @property
     def scheme_id(self) -> str:
-        """Id of the scheme. "" if numbers are counter values.
+        """Id of the scheme, the settings that turn counter values into numbers. "" if numbers are counter values.
 
         If a change of the scheme leads to other numbers for the same counter values, the scheme gets a new id.
         """

@@ -70,7 +70,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawFacts:
-    """Result of a test draw from a hash that doesn't exist. If the scripts and the fence work, `status` is "empty".
+    """Result of a test draw from a hash that doesn't exist. If the Lua scripts work, `status` is "empty".
 
     `error` is the error of the draw, or of a command that the scripts use.
     """
@@ -84,7 +84,7 @@ class TagFacts:
     """Facts about a tag that was examined closely.
 
     Attributes:
-        hash: The tag's hash in Redis. None in direct mode, and after an error.
+        hash: The tag's hash in Redis. None if there is no Redis, and after an error.
         rate: Numbers used per second. None if there are too few reservations.
         rated_for: Time over which the rate was measured, in seconds. None if there is no reservation.
         store_max: The store's `max`, read again after the hash. None if the hash has no higher number than `record`.
@@ -106,7 +106,7 @@ class Facts:
     """All facts on which `doctor` bases its findings. A fact is None if it could not be gathered, or does not apply.
 
     Attributes:
-        redis: Name of Redis in messages. None in direct mode.
+        redis: Name of Redis in messages. None if there is no Redis.
         redis_error: Error of the search for Redis masters.
         store_error: Error of a request to the store.
         records: Records of all tags.

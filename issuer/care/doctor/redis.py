@@ -61,7 +61,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 
 def info_allowed(facts: Facts) -> Iterator[Finding]:
-    """Check whether the INFO command is allowed. The fence reads the replication id from INFO."""
+    """Check whether the INFO command is allowed. The check for lost data (the fence) needs it."""
     for server in facts.servers:
         if isinstance(server.error, FenceError):
             yield Check("redis-info", server.name).weak(

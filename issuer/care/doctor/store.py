@@ -217,7 +217,7 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 
 def timeouts(facts: Facts) -> Iterator[Finding]:
-    """Check whether `timeout` is long enough that a loader that hangs is replaced while its callers still wait."""
+    """Check `timeout`: if the process that loads a segment hangs, it must be replaced while callers still wait."""
     window = lasting_(facts.settings.window)
     what = f"timeout is {lasting_(facts.settings.timeout)}; a loader that hangs is replaced after {window}"
     if facts.settings.timeout > facts.settings.window:
