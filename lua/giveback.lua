@@ -34,8 +34,9 @@ if not current or seen_reign ~= reign then return {'spent', 'reign'} end
 if born ~= seen_born then return {'spent', 'born'} end
 if not top then return {'corrupt'} end
 if cur ~= high then return {'spent', 'cur'} end
--- The lease can be returned if no later draw is still out: since the lease, no numbers were returned (`backs` is the
--- same), or only numbers above it. The last returns in a row began at backs_before and went down to backs_low.
+-- The lease can be returned if all draws after it were returned already: since the lease, no numbers were returned
+-- (`backs` is the same), or only numbers above it. The last returns in a row began at backs_before and went down to
+-- backs_low.
 local last = seen_backs == backs
 if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end
 -- Buffer 1 may be a later segment now, if it begins at high and all numbers drawn from it were returned. Then cur is

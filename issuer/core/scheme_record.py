@@ -29,7 +29,7 @@ class OtherStrategyError(IssuerError):
     """The tag's numbers come from a strategy without a counter: the caller must use it. Users never see this error."""
 
 
-#: Setting in a part's scheme: name of the tag to which the part belongs. Users may create tags with such names too.
+#: Setting in a part's scheme: the name of its parent tag. A name like `orders#17` alone does not make a tag a part.
 PART_OF = "part_of"
 
 #: Setting of a tag that issues no numbers, but stores the timestamp of this machine number.

@@ -24,8 +24,8 @@ from issuer.gateway.commands import RedisCall
 #: If a call times out in less time, in seconds, the server may only be slow, and its breaker is not opened.
 EVIDENCE = 0.25
 
-#: After this many seconds another trial may start, even if the last one has not ended. Callers of strict tags wait for
-#: the first trial that succeeds.
+#: A trial is a call that tests a server. After this many seconds another one may start, even if the last has not ended.
+#: Callers of strict tags wait for the first trial that succeeds.
 TRIAL = 0.5
 
 #: After this many seconds without a trial, any call may test the server: there may be no scheduler that does so.
@@ -155,7 +155,7 @@ class Topology(ABC):
         self.checked: set[Address] = set()
         #: The servers that have run a script, and so were masters.
         self.ruled: set[Address] = set()
-        #: The breaker of each server. None: the breaker of the search for a key's server.
+        #: The circuit breaker of each server. Under None: the breaker of the search for a key's server.
         self.breakers: defaultdict[Address | None, Breaker] = defaultdict(Breaker)
 
     def retry_after(self, key: str) -> float:
@@ -180,7 +180,7 @@ class Topology(ABC):
         raise NotImplementedError
 
     def learn(self, guide: Address, answer: Any, key: str) -> Address | None:
-        """Process a guide's answer. Returns the server of the key, None if the guide knows none."""
+        """Process a guide's answer to `question`. Returns the server that has the key, None if the guide knows none."""
         raise NotImplementedError
 
     def unfound(self, key: str, trouble: Exception | None, *, unknown: bool) -> Exception:
@@ -345,7 +345,7 @@ def _unfound(trouble: Exception | None, what: str) -> Exception:
 
 
 def judge(breaker: Breaker, error: Exception, began: float) -> None:
-    """Inform the breaker about an error. `began`: start of the call on the monotonic clock."""
+    """Record an error in the server's circuit breaker. `began`: start of the call on the monotonic clock."""
     match error:
         case Outdated():
             return

@@ -35,7 +35,7 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """The outcome of an extension.
+    """The outcome of `extend`.
 
     "loaded": (low, high] is in Redis, and `cur` was the last number issued before. "ready": no segment was needed.
     "elsewhere": another process is the loader. "stale": all loads came too late.

@@ -100,7 +100,7 @@ class FastPath:
         self.numbers: dict[str, Iterator[int]] = {}
 
     def publish(self, tag: str, numbers: Iterator[int]) -> None:
-        """Publish these numbers for `next(tag)`."""
+        """Let `next(tag)` take its numbers from this iterator."""
         self.numbers[tag] = numbers
 
     def unpublish(self, tag: str, only: Iterator[int] | None = None) -> None:
@@ -271,7 +271,7 @@ class LocalBuffer(Generic[P]):
         take_all(shown)
 
     def stop_publishing(self) -> None:
-        """Publish nothing from now on, as a scheme must convert each number first."""
+        """Let `next` find no numbers here from now on, as a scheme must convert each number first."""
         self.unpublish()
         self._fast_path = None
 
@@ -285,7 +285,7 @@ class LocalBuffer(Generic[P]):
 
     @property
     def open(self) -> Iterator[int]:
-        """The iterator over the published numbers. It may be exhausted."""
+        """The iterator from which `next` takes numbers without a lock. It may be exhausted."""
         return self._state[3] if self._fast_path is not None else _NOTHING
 
     @property

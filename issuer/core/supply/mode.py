@@ -55,7 +55,7 @@ class Origin:
         self.mode = Mode.REDIS if runtime.redis else Mode.DIRECT
         #: Held while the mode changes, or while a range is added to the local buffer.
         self.lock = CallLock()
-        #: The hash's `born` id when the record was last read for a lease.
+        #: The id of the hash (`born`) when the record was last read for a lease.
         self.born = ""
         #: Size of a stream's leases if no setting has it: the minimum, and in `stream_lease` the current size. 0: none.
         self._stream_least = 0

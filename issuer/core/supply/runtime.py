@@ -30,7 +30,7 @@ class Runtime:
         store: URL of the store, for messages.
         background: Runs a job on the scheduler. Returns False if no scheduler is alive.
         scheduled: Whether there should be a scheduler.
-        flight: Makes a flight for this driver.
+        flight: Makes a Flight, work that one caller does for all, for threads or tasks.
         attend: Lets the scheduler check the tags in the background from now on.
         fast_path: Where numbers for `next` are published.
         scheme: Returns the scheme that converts a tag's counter, None if users see the counter. Raises

@@ -341,7 +341,7 @@ class Supply:
 
     @property
     def open(self) -> Iterable[int]:
-        """The iterator over the published numbers. It may be exhausted."""
+        """The iterator from which `next` takes numbers without a lock. It may be exhausted."""
         return () if self.state.buffer is None else self.state.buffer.open
 
     # ------------------------------------------------------------------ what the scheduler does

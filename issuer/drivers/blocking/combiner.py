@@ -23,14 +23,14 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: How long a leader waits for the end of the previous draw, in seconds: its thread may have been interrupted.
+#: How long the leader of a batch waits for the end of the last draw, in seconds: its thread may be interrupted.
 TURN = 1.0
 
-#: How long a leader waits until all threads of the last batch have their numbers, in seconds. 1000 threads take 15 ms,
-#: but one of them may have given up.
+#: How long the leader of a batch waits until all threads of the last batch have their numbers, in seconds. 1000 threads
+#: take 15 ms, but one of them may have given up.
 PASSING = 0.005
 
-#: The next leader does not wait for a smaller batch than this: two threads are 10 % faster without the wait.
+#: The leader does not wait if the last batch was smaller than this: two threads are 10 % faster without the wait.
 PASSES = 3
 
 #: Parts of a reply of `next` without an election: status, low, high.

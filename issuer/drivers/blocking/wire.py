@@ -215,7 +215,7 @@ class RoundTrips:
     # ------------------------------------------------------------------ one exchange
 
     def _asked(self, exchange: Exchange, *, trusts: bool) -> Any:
-        """Return the reply, and inform the server's breaker.
+        """Return the reply, and record in the server's circuit breaker whether it answered.
 
         `trusts`: whether numbers come from this server, so that it must be a supported one. Raises FenceError.
         """
