@@ -361,7 +361,7 @@ class JournalDamaged(IssuerError, code="journal_damaged"):
 
 
 class FenceError(IssuerError, code="fence"):
-    """The fence cannot work with this Redis, so the issuer could not detect that Redis has gone back in time.
+    """The fence, the check that Redis has lost no data, cannot work with this Redis.
 
     The reason is one of these: INFO is denied, the server is not a master, or the server is not supported.
     """

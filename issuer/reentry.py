@@ -38,7 +38,7 @@ class CallLock:
 
 
 def callees(methods: Collection[CodeType], within: CodeType | None = None) -> Iterator[object]:
-    """Yield `self` of each of the methods that this thread is executing, innermost first. Stop at the code `within`."""
+    """Yield the object of each of these methods that this thread is executing, innermost first, up to code `within`."""
     frame = currentframe()
     while frame is not None and frame.f_code is not within:
         if frame.f_code in methods:

@@ -189,7 +189,7 @@ class Access:
         self._published = _Published()
         self._content = b""
         self._entries: list[Entry] = []
-        #: For each token: its digest, its entry in the file, and the caller. The caller is None if it has expired.
+        #: For each token: its digest, its entry in the file, and the caller, which is None if the token has expired.
         self._callers: list[tuple[bytes, Entry, Caller | None]] = []
         self._complaint = ""
         self._changed: tuple[int, ...] = ()

@@ -35,7 +35,7 @@ def nameless(owner: object) -> int:
     """Return the descriptor of a file without a name. This process and its forks share the file.
 
     The descriptor is closed when `owner` is freed. Other processes cannot open the file, so they cannot hold its locks.
-    This process cannot open the file a second time either. Closing a second descriptor would release all its locks.
+    This process cannot open the file a second time either: closing a second descriptor would release all of its locks.
     """
     if sys.platform == "linux":
         descriptor = os.memfd_create("issuer")  # works also without a writable directory
@@ -49,9 +49,9 @@ def nameless(owner: object) -> int:
 class RateBuckets:
     """Token buckets by name, in memory that a process shares with its forks. A token bucket limits a rate.
 
-    For each name, a table holds one time: the bucket has as many tokens as if it had been empty then, and had filled
-    since. A name keeps its place in the table until the server ends. A file lock protects each place: if a process dies
-    with a lock, the system releases the lock.
+    For each name, a table holds the time at which its bucket was empty. The tokens in the bucket were added since then.
+    A name keeps its place in the table until the server ends. A file lock protects each place: if a process dies with a
+    lock, the system releases the lock.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:

@@ -91,7 +91,16 @@ class Served(Looped):
 
     @property
     def port(self) -> int:
-        return self.server.port
+        return self.server.shared.about.port
+
+    @property
+    def clients(self) -> int:
+        return len(self.server.shared.connections)
+
+    @property
+    def waiting(self) -> int:
+        """How many INCRs wait for their number."""
+        return sum(connection.unanswered for connection in self.server.shared.connections)
 
     def client(self) -> Raw:
         return Raw(self.port)

@@ -177,7 +177,7 @@ def test_no_token_shows_in_a_log_or_a_reply(
         assert str(said[-1]) == "ERR internal error"
         assert ISSUE not in repr(said) + repr(client) + caplog.text
         assert ISSUE[8:] not in caplog.text
-        (connection,) = served.server._shared.connections
+        (connection,) = served.server.shared.connections
         assert ISSUE not in repr(connection._session)
 
 
@@ -217,7 +217,7 @@ def test_a_client_that_does_not_authenticate_is_closed_soon(
     monkeypatch.undo()
     with guarded.client() as known:
         assert known.ask("AUTH", ADMIN) == b"OK"
-        (connection,) = guarded.server._shared.connections
+        (connection,) = guarded.server.shared.connections
 
         async def end_time() -> None:
             connection._end_stranger()

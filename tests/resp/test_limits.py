@@ -46,7 +46,7 @@ def test_a_client_that_never_reads_is_read_no_more_and_harms_nobody(direct: Serv
     with direct.client() as deaf, direct.client() as client:
         deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         flood(deaf, packed("ECHO", b"x" * BULK_MOST))
-        (held,) = (each for each in direct.server._shared.connections if not each._reading)
+        (held,) = (each for each in direct.server.shared.connections if not each._reading)
         assert held._transport.get_write_buffer_size() <= UNREAD_MOST + 2 * BULK_MOST
         assert len(held._pending) <= 2
         assert client.ask("INCR", "a") == 1
@@ -56,7 +56,7 @@ def test_of_short_commands_with_long_replies_no_more_is_begun_than_can_be_writte
     with direct.client() as deaf, direct.client() as client:
         # More than the system takes from a server for a client that doesn't read.
         deaf.send(packed("COMMAND", "DOCS") * 4000)
-        held = until(lambda: next((each for each in direct.server._shared.connections if not each._reading), None))
+        held = until(lambda: next((each for each in direct.server.shared.connections if not each._reading), None))
         assert held is not None
         assert held._transport.get_write_buffer_size() <= 2 * UNREAD_MOST
         assert client.ask("PING") == b"PONG"
@@ -104,7 +104,7 @@ def test_a_client_that_does_not_take_its_replies_is_closed_at_last(serve: Serve)
     served = serve(idle=1.0)
     with served.client() as deaf:
         flood(deaf, packed("ECHO", b"x" * BULK_MOST))
-        until(lambda: not served.server.clients)
+        until(lambda: not served.clients)
 
 
 def test_one_client_too_many_is_told_so_and_the_next_may_come_when_one_has_gone(serve: Serve) -> None:
@@ -116,7 +116,7 @@ def test_one_client_too_many_is_told_so_and_the_next_may_come_when_one_has_gone(
             assert str(why) == "ERR max number of clients reached"
         assert one.ask("PING") == b"PONG"
         two.socket.close()
-        until(lambda: served.server._shared.served == 1)
+        until(lambda: served.server.shared.served == 1)
         with served.client() as four:
             assert four.ask("PING") == b"PONG"
 
@@ -125,13 +125,13 @@ def test_a_thousand_idle_clients_keep_nobody_from_drawing(direct: Served) -> Non
     idle = [Raw(direct.port) for _ in range(1000)]
     try:
         with direct.client() as client:
-            until(lambda: direct.server.clients == 1001)
+            until(lambda: direct.clients == 1001)
             assert client.ask("INCR", "a") == 1
             assert [each.ask("PING") for each in idle[::100]] == [b"PONG"] * 10
     finally:
         for each in idle:
             each.socket.close()
-    until(lambda: direct.server.clients == 0)
+    until(lambda: direct.clients == 0)
 
 
 def test_closing_answers_what_was_asked_and_takes_no_new_clients(direct: Served) -> None:
@@ -151,7 +151,7 @@ def test_closing_does_not_wait_for_a_client_that_never_reads(direct: Served) -> 
     with direct.client() as deaf:
         flood(deaf, packed("ECHO", b"x" * BULK_MOST))
         direct.wait(direct.server.close(0.2))
-        assert direct.server.clients == 0
+        assert direct.clients == 0
 
 
 def random_bytes(served: Served, seed: int, cases: int) -> None:
@@ -171,7 +171,7 @@ def random_bytes(served: Served, seed: int, cases: int) -> None:
                     raise AssertionError(f"seed {seed}: a reply is none") from error
             before = int(client.ask("GET", "a") or 0)
             assert client.ask("INCR", "a") == before + 1, seed
-    until(lambda: served.server.clients == 0)
+    until(lambda: served.clients == 0)
 
 
 def test_random_bytes_break_nothing(direct: Served, caplog: pytest.LogCaptureFixture) -> None:

@@ -96,10 +96,10 @@ def test_clients_that_come_during_a_draw_share_the_next_one(
     before = draws(redis_client)
     redis_proxy.hold(match=script("next").sha.encode(), times=1)
     clients[0].send(packed("INCR", "a"))
-    until(lambda: served.server.waiting == 1)
+    until(lambda: served.waiting == 1)
     for client in clients[1:]:
         client.send(packed("INCR", "a") * 2)
-    until(lambda: served.server.waiting == 39)
+    until(lambda: served.waiting == 39)
     redis_proxy.release()
     numbers = [number for client in clients for number in client.replies(1 if client is clients[0] else 2)]
     assert sorted(numbers) == list(range(3, 42))
@@ -116,13 +116,13 @@ def test_an_incr_that_comes_while_a_get_waits_is_answered_after_it(
     served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
     served.create("a", order="strict")
     incr = packed("INCR", "a") if again else packed("INCR", "a") * 2
-    sent = served.server._shared.commands
+    sent = served.server.shared.commands
     with served.client() as client:
         assert client.ask("INCR", "a") == 1
         redis_proxy.hold(times=1)
         client.send(packed("GET", "a"))
         until(lambda: sent["GET"] == 1)
-        (connection,) = served.server._shared.connections
+        (connection,) = served.server.shared.connections
         client.send(incr)
         until(lambda: connection._pending or sent["INCR"] > 1)
         redis_proxy.release()
@@ -136,14 +136,14 @@ def test_a_client_that_waits_for_longer_than_the_idle_time_is_answered(
     served.create("a", order="strict")
 
     async def look() -> None:
-        served.server._shared.ticks += 100  # so much time has gone by
+        served.server.shared.ticks += 100  # so much time has gone by
         served.server._look()
 
     with served.client() as client:
         for command, reply in (("INCR", 1), ("GET", b"1")):
             redis_proxy.hold(times=1)
             client.send(packed(command, "a"))
-            until(lambda: any(not each.idle for each in served.server._shared.connections))
+            until(lambda: any(not each.idle for each in served.server.shared.connections))
             served.wait(look())
             redis_proxy.release()
             assert client.reply() == reply

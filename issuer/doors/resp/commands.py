@@ -18,7 +18,7 @@ from issuer.doors.resp.session import ClientInfo
 from issuer.doors.tokens import Scope
 from issuer.errors import InvalidArgument
 
-#: The version of Redis that this server reports. From it, clients choose the commands that they send.
+#: The version of Redis that this server reports. Clients send only commands that this version of Redis has.
 REDIS_VERSION: Final = "7.0.0"
 
 #: For GET, EXISTS and TYPE, a token needs one of these scopes.
@@ -32,7 +32,7 @@ _NAME_MOST: Final = 200
 
 @dataclass(slots=True)
 class About:
-    """Facts for INFO. `most`: largest number of clients. `uptime`, `clients`: return seconds, and connected clients."""
+    """Facts for INFO. `most`: limit of clients. `uptime` returns seconds, `clients` the number of connected clients."""
 
     port: int
     most: int

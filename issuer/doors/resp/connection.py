@@ -114,8 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._farewell: asyncio.TimerHandle | None = None
         #: Timer that closes the connection if the client does not authenticate in time.
         self._authenticating: asyncio.TimerHandle | None = None
-        #: The last data that consisted of INCRs of one tag, the tag, and the number of INCRs. Clients often send the
-        #: same bytes again, which then need no parsing.
+        #: The last data that was only INCRs of one tag, then the tag, and the number of INCRs. Clients often send the
+        #: same data again, which then needs no parsing.
         self._same = b""
         self._same_tag = ""
         self._same_times = 0
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _unread(self) -> int:
-        """Return how many bytes of the client the system has received that this server has not read yet."""
+        """Return how many bytes from the client wait in the system's buffer, not yet read by this server."""
         found = fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, b"\0" * 4)
         return int.from_bytes(found, sys.byteorder)
 
@@ -404,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wait_for(answer, demand.fail)
 
     def _refusals(self, tag: str, times: int) -> Sequence[bytes]:
-        """Return error replies for the INCRs that the client's token does not allow, which are the last of them."""
+        """Return error replies for the last INCRs, if the client's token does not allow all of them."""
         try:
             granted, problem = self._session.caller().need_some("issue", tag, times)
         except IssuerError as refused:
@@ -428,21 +428,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _wait_for(self, answer: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]) -> None:
         """Run `answer` in a task. No other command of the client begins before the task has ended."""
+
+        async def answered() -> None:
+            try:
+                await answer()
+            except asyncio.CancelledError:
+                fail(ending())
+            except Exception as problem:  # noqa: BLE001 - the client gets the error
+                fail(problem)
+            self._asking = False
+            if not self.lost:
+                self.flush()
+
         self._asking = True
-        task = self._shared.loop.create_task(self._waited_for(answer, fail))
+        task = self._shared.loop.create_task(answered())
         self._shared.tasks.add(task)
         task.add_done_callback(self._shared.tasks.discard)
-
-    async def _waited_for(self, answer: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]) -> None:
-        try:
-            await answer()
-        except asyncio.CancelledError:
-            fail(ending())
-        except Exception as problem:  # noqa: BLE001 - the client gets the error
-            fail(problem)
-        self._asking = False
-        if not self.lost:
-            self.flush()
 
     # ------------------------------------------------------------------ replies
 
@@ -468,7 +469,7 @@ class Connection(asyncio.BufferedProtocol):
         elif done and self._parser.fault:
             self._dismiss(error(f"ERR Protocol error: {self._parser.fault}"))
         elif done and parting and self._parser.between and not self._unread():
-            self._dismiss(b"")  # sent with the last reply, so that the client sees both
+            self._dismiss(b"")  # the client sees the end together with the last reply
             return
         elif not self._reading:
             self._hold()
@@ -476,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_back(held=False)
 
     def _hold_back(self, *, held: bool) -> None:
-        """Make the system hold back all data that is written from now on. `held=False`: make it send the data."""
+        """Make the system hold back written data, until the next call with `held=False`."""
         if sys.platform == "linux" and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 

@@ -79,7 +79,7 @@ class Demand(Waiter):
 
 
 class ReplyQueue:
-    """The replies to a client, in the order of its requests. A `Demand` is in the place of a reply that still waits.
+    """The replies to a client, in the order of its requests. A `Demand` stands for the replies to its INCRs.
 
     `packed`: number of bytes in the queue, without the replies to INCRs.
     """

@@ -25,7 +25,7 @@ STRANGERS_BYTES: Final = 16_384
 _HEADER_MOST: Final = 16
 
 #: First words of lines in an HTTP request. A web page can make a browser send such a request to any port of its
-#: machine, with commands in the body.
+#: machine, with commands in the body. The server closes such a connection.
 OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 _ASTERISK, _DOLLAR = b"*$"
@@ -74,7 +74,7 @@ class Parser:
         self._rest = b""
         #: `_rest`, the bytes that are not parsed yet, is parsed again when it has this many bytes.
         self._needed = 0
-        #: An array that is not complete: its elements until now, how many are missing, and the bytes until now.
+        #: Of an incomplete array: the elements that have arrived, how many are missing, and the bytes that arrived.
         self._arguments: Request = []
         self._missing = 0
         self._size = 0

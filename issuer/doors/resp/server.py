@@ -26,38 +26,23 @@ _BACKLOG: Final = 1024
 
 
 class RespServer:
-    """A server that listens. `start` creates it."""
+    """A server that listens. `start` creates it. `shared`: state of all connections."""
 
     def __init__(self, shared: Shared, server: asyncio.Server, idle: float) -> None:
-        self._shared = shared
+        self.shared = shared
         self._server = server
         self._every = idle / _LOOKS
         self._look_again: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._look()
 
-    @property
-    def port(self) -> int:
-        """The port on which the server listens."""
-        return self._shared.about.port
-
-    @property
-    def clients(self) -> int:
-        """Number of connected clients."""
-        return len(self._shared.connections)
-
-    @property
-    def waiting(self) -> int:
-        """Number of INCRs that wait for their number."""
-        return sum(connection.unanswered for connection in self._shared.connections)
-
     def drain(self) -> None:
         """Begin a stop: close each connection with the reply to its next command that draws or reads a tag.
 
         The client sees that the connection is closed before it sends another command, and connects again.
         """
-        self._shared.draining = True
-        for connection in self._shared.connections:
+        self.shared.draining = True
+        for connection in self.shared.connections:
             connection.asked = False
 
     async def close(self, seconds: float) -> None:
@@ -69,7 +54,7 @@ class RespServer:
         self._server.close()
         if self._look_again is not None:
             self._look_again.cancel()
-        shared = self._shared
+        shared = self.shared
         shared.emptied = self._empty.set
         for connection in list(shared.connections):
             connection.end()
@@ -85,14 +70,14 @@ class RespServer:
         await self._emptied(max(1.0, deadline.left()))
 
     async def _emptied(self, seconds: float) -> None:
-        if self._shared.connections:
+        if self.shared.connections:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._empty.wait()
 
     def _look(self) -> None:
         """Disconnect clients that have sent nothing during the idle time. Clients that wait for a result stay."""
-        shared = self._shared
+        shared = self.shared
         shared.ticks += 1
         for connection in list(shared.connections):
             if shared.ticks - connection.heard > _LOOKS and connection.idle:

@@ -27,26 +27,22 @@ class ClientInfo:
 
     def caller(self) -> Caller:
         """Return the caller of the client's token. Raises Unauthenticated, also if the token has been revoked."""
-        try:
-            if self.stranger:
-                raise Unauthenticated("Authentication required.", advice="")  # noqa: TRY301 - handled like the others
-            return self.access.identify(self._token)
-        except Unauthenticated as error:
-            self._failed(error)
-            raise
+        return self._identified(self._token)
 
     def authenticate(self, token: bytes) -> None:
         """Set the token of the client. If it is invalid, raise Unauthenticated and keep the previous token."""
         text = token.decode(errors="surrogateescape")
-        try:
-            self.access.identify(text)
-        except Unauthenticated as error:
-            self._failed(error)
-            raise
+        self._identified(text)
         self._token = text
 
-    def _failed(self, error: Unauthenticated) -> None:
-        self.access.failed("resp", self.address.rpartition(":")[0], f"connection {self.number}", error)
+    def _identified(self, token: str | None) -> Caller:
+        try:
+            if token is None and self.stranger:
+                raise Unauthenticated("Authentication required.", advice="")  # noqa: TRY301 - handled like the others
+            return self.access.identify(token)
+        except Unauthenticated as error:
+            self.access.failed("resp", self.address.rpartition(":")[0], f"connection {self.number}", error)
+            raise
 
     def reset(self) -> None:
         """Reset the protocol version, the name and the token to their initial values."""

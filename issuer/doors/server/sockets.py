@@ -20,9 +20,9 @@ from issuer.errors import ConfigurationError
 #: Number of connections that may wait to be accepted.
 BACKLOG = 1024
 
-#: At the end: seconds for TCP handshakes that have begun.
+#: When the server stops: seconds in which TCP handshakes that have begun can finish.
 HANDSHAKES: Final = 0.2
-#: At the end: longest time in seconds until the workers have accepted all connections.
+#: When the server stops: longest time in seconds until the workers have accepted all connections.
 ACCEPTING: Final = 1.0
 
 #: Socket option that sets a packet filter. Python's `socket` lacks the name. The value is valid on every Linux platform
@@ -36,7 +36,7 @@ _NO_SYN: Final = (
     (0x06, 0, 0, 0),  # drop
     (0x06, 0, 0, 0xFFFFFFFF),  # pass
 )
-#: Offset in Linux's tcp_info of a listening socket: the number of connections that wait to be accepted.
+#: Offset in Linux's struct tcp_info. For a listening socket, it has the number of connections that wait for `accept`.
 _WAITING_AT: Final = 24
 
 _WHY = {

@@ -158,7 +158,7 @@ class Supervisor:
 
         Raises the error of a process that cannot start.
         """
-        # Exclude existing objects from garbage collection: it would write to them, and children would get copies.
+        # Exclude existing objects from garbage collection: in children, it would write to them and copy their memory.
         gc.collect()
         gc.freeze()
         with self._catching():

@@ -222,7 +222,7 @@ class Application:
         if not route.of_tag and not route.checked:
             tag = asked.tag = str(body.get("tag", said.get("tag", "")))
             caller.need(route.scope, tag or None)
-        accept = headers.get(b"accept")
+        accept, timeout = headers.get(b"accept"), body.get("timeout", said.get("timeout"))
         call = RequestCall(
             caller=caller,
             as_string="as" in said,
@@ -230,7 +230,7 @@ class Application:
             as_lines=bool(route.line) and calls.wants(accept, LINES, b"application/*"),
             tag=tag,
             key=calls.key_of(headers) if route.key else None,
-            timeout=self._timeout(body.get("timeout", said.get("timeout"))),
+            timeout=None if timeout is None else min(self._service.longest, timeout),
             path=path,
             query=said,
             body=body,
@@ -246,12 +246,6 @@ class Application:
             if route.scope:
                 raise
             return _NOBODY
-
-    def _timeout(self, asked: Any) -> float | None:
-        """Return the timeout of a call in seconds, at most `longest`. None means the timeout of the issuer."""
-        if isinstance(asked, bool) or not isinstance(asked, int | float):
-            return None
-        return min(self._service.longest, asked)
 
 
 _NEXT: Final = route_of("POST", "/v1/tags/-/next")[0]

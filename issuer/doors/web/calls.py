@@ -19,7 +19,7 @@ BODY_MOST: Final = 65_536
 #: Seconds in which the whole body must arrive.
 BODY_WITHIN: Final = 30.0
 
-#: In a path, stands in place of the tag if the tag is in the query.
+#: Text that a path has in place of the tag if the tag is in the query.
 ELSEWHERE: Final = "-"
 
 #: Headers that must not be repeated. If a header occurred twice, a proxy might check one value and this server use the

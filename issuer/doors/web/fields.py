@@ -74,6 +74,7 @@ _BITS: Final = {
     "additionalProperties": False,
 }
 _NUMBER: Final = {"type": ["integer", "string"], "minimum": 0, "maximum": HIGHEST, "pattern": "^[0-9]{1,19}$"}
+_PAIR: Final = {"type": "array", "prefixItems": [_NUMBER, _STRING], "minItems": 2, "maxItems": 2}
 
 TEXT: Final = Kind(_STRING, lambda value: isinstance(value, str), "a string")
 WHOLE: Final = Kind(_INTEGER, is_whole, "an integer", _whole)
@@ -87,12 +88,7 @@ FLAG: Final = Kind({"type": "boolean"}, lambda value: isinstance(value, bool), "
 #: A number of a tag. Some clients cannot represent integers above 2^53, so a string is accepted too.
 NUMBER: Final = Kind(_NUMBER, _is_digits, "an integer, or a string of its digits")
 LIMIT: Final = Kind(
-    {
-        "anyOf": [
-            {"type": ["integer", "string"], "minimum": 1, "maximum": HIGHEST, "pattern": "^[0-9]{1,19}$"},
-            {"enum": [*NAMES]},
-        ]
-    },
+    {"anyOf": [{**_NUMBER, "minimum": 1}, {"enum": [*NAMES]}]},
     lambda value: is_whole(value) or isinstance(value, str),
     f"an integer, or one of {', '.join(NAMES)}",
 )
@@ -102,15 +98,7 @@ STEP: Final = Kind(
     'an integer or "auto"',
 )
 SCRAMBLE: Final = Kind(
-    {
-        "anyOf": [
-            _STRING,
-            {
-                "type": "array",
-                "items": {"type": "array", "prefixItems": [_NUMBER, _STRING], "minItems": 2, "maxItems": 2},
-            },
-        ]
-    },
+    {"anyOf": [_STRING, {"type": "array", "items": _PAIR}]},
     _are_keys,
     "the name of a key, or a list of [first number, name]",
 )

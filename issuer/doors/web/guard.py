@@ -44,7 +44,7 @@ class HeaderGuard:
         Raises:
             ConfigurationError: `allowed` is not a list of names.
         """
-        named: Any = allowed  # it may come from a settings file
+        named: Any = allowed  # a settings file may contain another type
         if isinstance(named, str) or not all(isinstance(each, str) and each.strip() for each in named):
             raise ConfigurationError(f"allowed_hosts is a list of names, not {brief(allowed)}")
         self._allowed = {_name_of(each.strip().lower()) for each in (*_LOCAL, *allowed)}

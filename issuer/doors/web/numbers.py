@@ -20,7 +20,7 @@ from issuer.views import view
 #: How many numbers one piece of a body has. To make a piece takes 0.15 ms, during which no other request runs.
 _PIECE: Final = 1000
 
-#: The two forms of a reply with a number: without and with `as=string`. Their values are `before_number`, the number.
+#: The forms of a reply with a number: without and with `as=string`. Each is filled with `before_number` and the number.
 NUMBER_BODY: Final = (b"%b%d}", b'%b"%d"}')
 
 
@@ -65,9 +65,8 @@ def _issued(call: RequestCall, issued: Issued) -> Reply:
     if call.as_text:
         return Reply(b"%d" % issued.value, TEXT)
     content = {"tag": issued.tag, "number": issued.value, "text": issued.text}
-    parts = {"period": issued.period, "shard": issued.shard}
-    present = {name: part for name, part in parts.items() if part is not None}
-    return shown(content | present, as_string=call.as_string)
+    content |= {name: part for name in ("period", "shard") if (part := getattr(issued, name)) is not None}
+    return shown(content, as_string=call.as_string)
 
 
 async def take(service: Service, call: RequestCall) -> Reply:

@@ -57,7 +57,10 @@ def _operation(route: Route) -> dict[str, Any]:
         "operationId": route.name,
         "summary": route.told,
         "parameters": _parameters(route),
-        "responses": _responses(route),
+        "responses": {
+            **{str(status): _good(route, status) for status in route.statuses},
+            **{str(status): _bad(status) for status in statuses(route)},
+        },
         "security": [{"token": []}, {}] if route.scope else [{}],
     }
     if route.scope:
@@ -77,30 +80,23 @@ def _members(fields: Sequence[Field]) -> dict[str, Any]:
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
-    found = []
-    if route.of_tag:
-        tag = {"type": "string", "minLength": 1, "maxLength": 200}
-        found.append(_parameter("tag", "path", tag, "Name of the tag, 1 to 200 bytes"))
-    if "{shown}" in route.path:
-        found.append(_parameter("shown", "path", {"type": "string", "minLength": 1}, "Number or text to decode"))
-    if "{number}" in route.path:
-        found.append(_parameter("number", "path", {"type": "string", "pattern": "^[0-9]{1,100}$"}, "Number to look up"))
-    found += [_parameter(each.name, "query", each.described, each.about) for each in route.parameters]
-    if route.key:
-        about = "Text that the caller chooses. A retry with the same text returns the same number"
-        found.append(
-            _parameter("Idempotency-Key", "header", {"type": "string", "minLength": 1, "maxLength": 200}, about)
-        )
-    return found
+    text = {"type": "string", "minLength": 1}
+    name = {**text, "maxLength": 200}
+    in_path = (
+        _parameter("tag", "path", name, "Name of the tag, 1 to 200 bytes"),
+        _parameter("shown", "path", text, "Number or text to decode"),
+        _parameter("number", "path", {"type": "string", "pattern": "^[0-9]{1,100}$"}, "Number to look up"),
+    )
+    about = "Text that the caller chooses. A retry with the same text returns the same number"
+    return [
+        *(each for each in in_path if f"{{{each['name']}}}" in route.path),
+        *(_parameter(each.name, "query", each.described, each.about) for each in route.parameters),
+        *([_parameter("Idempotency-Key", "header", name, about)] if route.key else []),
+    ]
 
 
 def _parameter(name: str, place: str, schema: Mapping[str, Any], about: str) -> dict[str, Any]:
     return {"name": name, "in": place, "required": place == "path", "schema": dict(schema), "description": about}
-
-
-def _responses(route: Route) -> dict[str, Any]:
-    good = {str(status): _good(route, status) for status in route.statuses}
-    return good | {str(status): _bad(status) for status in statuses(route)}
 
 
 def statuses(route: Route) -> list[int]:

@@ -66,7 +66,7 @@ class Service:
         Raises TooManyRequests if the token has used too many new keys in this second.
         """
         bucket = self._keys.get(owner)
-        if bucket is None:  # the colon makes it different from the names of tokens
+        if bucket is None:  # no token has a name with a colon
             bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.settings.keys_per_second)
         if wait := bucket.take():
             problem = f"more than {bucket.most} new Idempotency-Keys in a second (keys_per_second)"

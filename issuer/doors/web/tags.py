@@ -6,7 +6,8 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NoBase64
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -32,11 +33,8 @@ def _count(query: Mapping[str, Any]) -> int:
 
 async def tags(service: Service, call: RequestCall) -> Reply:
     """Show a page of the tags that the caller may read, sorted by name."""
-    count, beyond = _count(call.query), None
-    if "cursor" in call.query:
-        beyond = place(call.query["cursor"])
-        if not isinstance(beyond, str):
-            raise InvalidArgument("must be the `next` of a page", value=call.query["cursor"], argument="cursor")
+    count = _count(call.query)
+    beyond = _beyond(call.query, lambda place: isinstance(place, str))
     refusal: Forbidden | None = None
     try:
         call.caller.need("read")
@@ -74,7 +72,7 @@ async def inspect(service: Service, call: RequestCall) -> Reply:
 async def configure(service: Service, call: RequestCall) -> Reply:
     """Change settings of a tag."""
     said = {name: value for name, value in call.body.items() if name != "timeout"}
-    service.plain.pop(call.tag, None)  # also done below: a concurrent draw may have read the old settings meanwhile
+    service.plain.pop(call.tag, None)  # repeated below, as a draw at the same time may add the tag again
     changed = await service.ids.configure(call.tag, timeout=call.timeout, **said)
     service.plain.pop(call.tag, None)
     return shown(view(changed), as_string=call.as_string)
@@ -88,9 +86,7 @@ async def delete(service: Service, call: RequestCall) -> Reply:
 
 async def segments(service: Service, call: RequestCall) -> Reply:
     """Show a page of the ledger of a tag."""
-    beyond = place(call.query["cursor"]) if "cursor" in call.query else None
-    if beyond is not None and not _is_position(beyond):
-        raise InvalidArgument("must be the `next` of a page", value=call.query["cursor"], argument="cursor")
+    beyond = _beyond(call.query, _is_position)
     upward = bool(call.query.get("upward"))
     page = await service.ids.segments(call.tag, _count(call.query), beyond=beyond, upward=upward, timeout=call.timeout)
     if page.last is not None and not _is_position(page.last):
@@ -111,9 +107,13 @@ def cursor(place: Any) -> str:
     return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
-def place(cursor: str) -> Any:
-    """Return the position of the last entry of the previous page. Raises InvalidArgument if the cursor is invalid."""
-    try:
-        return json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (NoBase64, UnicodeError, ValueError, RecursionError) as error:
-        raise InvalidArgument("must be the `next` of a page", value=cursor, argument="cursor") from error
+def _beyond(query: Mapping[str, Any], fits: Callable[[Any], bool]) -> Any:
+    """Return the position of the last entry of the previous page, or None for the first page."""
+    cursor = query.get("cursor")
+    if cursor is None:
+        return None
+    with suppress(NoBase64, UnicodeError, ValueError, RecursionError):
+        place = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if fits(place):
+            return place
+    raise InvalidArgument("must be the `next` of a page", value=cursor, argument="cursor")

@@ -60,16 +60,15 @@ async def recover(service: Service, call: RequestCall) -> Reply:
     return shown({"dry_run": dry_run, "recoveries": list(map(view, done))}, as_string=call.as_string)
 
 
-async def alive(service: Service, call: RequestCall) -> Reply:
+async def alive(_: Service, call: RequestCall) -> Reply:
     """Reply that the event loop runs."""
-    del service
     return shown({"status": "ok"}, as_string=call.as_string)
 
 
 async def readyz(service: Service, call: RequestCall) -> Reply:
     """Reply whether this process accepts requests. Also show whether Redis and the store answer, and the halted tags.
 
-    The process is not ready only when it stops. While Redis or the store is down, buffered numbers are still served.
+    A process is ready until it begins to stop. While Redis or the store is down, buffered numbers are still served.
     While a tag is halted, other tags are served. All servers share Redis and the store: if an outage made them not
     ready, a load balancer would remove all of them at once.
     """
@@ -84,23 +83,20 @@ async def readyz(service: Service, call: RequestCall) -> Reply:
     return shown(content, as_string=call.as_string)
 
 
-async def metrics(service: Service, call: RequestCall) -> Reply:
+async def metrics(service: Service, _: RequestCall) -> Reply:
     """Show the metrics of the server."""
-    del call
     if service.metrics is None:
         raise Problem(404, "not_found", "this server has no metrics")
     media, body = await in_thread(service.metrics)  # it may read the files of other workers
     return Reply(body, media.encode())
 
 
-async def document(service: Service, call: RequestCall) -> Reply:
+async def document(service: Service, _: RequestCall) -> Reply:
     """Show the OpenAPI document."""
-    del call
     return Reply(service.document)
 
 
-async def page(service: Service, call: RequestCall) -> Reply:
+async def page(service: Service, _: RequestCall) -> Reply:
     """Show the OpenAPI document as a page for people."""
-    del call
     policy = [(b"content-security-policy", POLICY.encode()), (b"referrer-policy", b"no-referrer")]
     return Reply(service.page, b"text/html; charset=utf-8", headers=policy)
