@@ -72,7 +72,7 @@ class Turns:
         self._again: dict[str, int] = {}
 
     def found(self, entry: LedgerEntry) -> tuple[LedgerEntry, LedgerEntry] | None:
-        """Add the next entry. If two hashes are now proved, return an entry of each, the lower entry first."""
+        """Add the next entry. If two hashes are proved to be in use, return an entry of each, the lower one first."""
         last = self._last
         if not entry.born or (last is not None and last.born == entry.born):
             return None

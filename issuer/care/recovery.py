@@ -157,10 +157,9 @@ def _check_counter(record: Tag | None, at_least: int) -> None:
 
 
 def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
-    """Return True if the store's journal does not list the tag, and the tag's highest number in this journal.
+    """Look up a tag in the store's journal. Return True if it is missing there, and its highest number there.
 
-    It is called if Redis has no numbers of the tag. For tags without a counter this is normal: the result is (False,
-    0).
+    This is called if Redis has no numbers of the tag. For tags without a counter this is normal: return (False, 0).
     """
     if record is None or record.deleted or not countable(record.scheme) or parts.is_machine(record):
         return False, 0

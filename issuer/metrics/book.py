@@ -1,4 +1,4 @@
-"""The metrics of all issuers that share a registry of prometheus_client, in a `Book`. Reading them updates them."""
+"""The metrics of all issuers that share a registry of prometheus_client. They are updated whenever they are read."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _of_all(folder: str) -> Iterable[Metric]:
 def _sound(file: str) -> bool:
     if _merged([file]) is not None:
         return True
-    if not _runs(file):  # if the process runs, it is just creating the file
+    if not _runs(file):  # a process that runs may just be creating its file
         _sparing.say(log.warning, file, "broken", "metrics: %s cannot be read, so its counts are missing", file)
     return False
 

@@ -49,7 +49,7 @@ class Readings:
     values: dict[Definition, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
     def add(self, which: Definition, value: float, *labels: str) -> None:
-        """Merge a value into the gauge. Tags with the same label are summed up, or the lowest or highest is used."""
+        """Add a value to a gauge. If its labels have a value already, store the sum, or else the lowest or highest."""
         found = self.values.setdefault(which, {})
         if labels not in found:
             found[labels] = value

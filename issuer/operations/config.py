@@ -117,7 +117,7 @@ class IssuerConfig:
     ) -> Runtime:
         """Return the objects that all tags of the issuer share. The arguments are those of `Runtime`.
 
-        `background` takes the time limit of a job in seconds, and the job. `scheduler` is the scheduler, or None.
+        `background` runs a job in the background, within a time limit in seconds. `scheduler` is None if there is none.
         """
         return Runtime(
             settings=self.settings,

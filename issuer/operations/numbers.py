@@ -1,4 +1,4 @@
-"""Issue numbers that need more than a plain draw, as steps, which both drivers run.
+"""Issue numbers that need more than a plain draw, as steps (generators), which the blocking or asyncio driver runs.
 
 Each shard and each restart key has a tag of its own, such as `orders#17`, which is called a part. If a caller passes a
 `key`, each call with this key returns the same number. A strategy computes numbers without a counter. A format turns
@@ -67,7 +67,7 @@ def _named(tag: str) -> Iterator[None]:
 
 
 def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
-    """Return the description of a call for plugins. If a plugin changes numbers, but must not, raise an error."""
+    """Describe a call for plugins. If the numbers must stay `as_drawn`, but a plugin changes them, raise an error."""
     tag, strategy = record.tag, scheme_record.strategy(record.scheme)
     if as_drawn and chain.changes(strategy):
         problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
@@ -124,7 +124,7 @@ class Issuing(Generic[L]):
         self._runtime = runtime
         self._combiner = registry.combiner
         self._lock = CallLock()
-        #: For each tag, the time at which its series were counted, and their number, with those created since.
+        #: For each tag, the time of the last count of its series, and their number, including series created since.
         self._series: dict[str, tuple[float, int]] = {}
 
     def failed(self, tag: str, error: IssuerError) -> None:

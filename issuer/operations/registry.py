@@ -102,7 +102,7 @@ class TagRegistry(Generic[L]):
 
     def _end(self, combiner: L, why: IssuerError) -> None:
         """Remove a combiner. It issues no more numbers. Its waiting callers get the error `why`."""
-        combiner.supply.origin.retire(why)  # must be first: until then the combiner can publish numbers
+        combiner.supply.origin.retire(why)  # must be first: until then the combiner can offer numbers
         self._remove(combiner)
 
     def _remove(self, combiner: L) -> None:
@@ -138,7 +138,7 @@ class TagRegistry(Generic[L]):
                 combiner.supply.state.buffer.discard()
 
     def settle(self) -> None:
-        """Publish the numbers of all tags again, after `unpublish`."""
+        """Let `next` take numbers of all tags without a lock again, after `unpublish`."""
         for combiner in list(self.combiners.values()):
             combiner.supply.origin.publish()
 

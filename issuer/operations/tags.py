@@ -1,4 +1,4 @@
-"""Create, change and delete tags, as steps, which both drivers run."""
+"""Create, change and delete tags, as steps (generators), which the blocking or asyncio driver runs."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def scheme_of_parts(tag: str, scheme: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limit_of_parts(record: Tag) -> int:
-    """Return the last counter value of each part of the tag."""
+    """Return the last counter value that each shard or series of the tag may use."""
     shards = record.scheme.get("shards")
     return record.limit if shards is None else shard_layout(shards).most("sequence")
 

@@ -204,7 +204,7 @@ def _in_parent_unseen() -> None:
 
 
 class _Call:
-    """Descriptor that calls a function when the attribute is read. If the instance has this attribute, it is unused."""
+    """Descriptor that calls a function when the attribute is read. An attribute of the instance takes precedence."""
 
     def __init__(self, function: Hook) -> None:
         self._function = function

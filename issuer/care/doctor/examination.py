@@ -29,7 +29,7 @@ from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 T = TypeVar("T")
 
-#: All checks. Each takes the facts and yields findings. A check that does not apply, as without Redis, yields none.
+#: All checks. Each takes the facts and yields findings. If there is no Redis, for example, some yield none.
 CHECKS = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)
 
 #: Levels of findings, the worst first.

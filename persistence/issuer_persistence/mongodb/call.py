@@ -57,7 +57,7 @@ _TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}
 
 
 def _shape(name: str, setting: Setting) -> Document:
-    """Return the filter condition for a setting: valid, or missing in a document of an older version."""
+    """Return the filter condition for documents with a valid value of a setting, or of older versions without it."""
     if setting.range is not None:
         lowest, highest = setting.range
         held = {**INTEGER, "$gte": Int64(lowest), "$lte": Int64(highest)}

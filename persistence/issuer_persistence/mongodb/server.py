@@ -83,7 +83,7 @@ class Collections(NamedTuple):
 
 
 def without_prefix(url: str) -> tuple[str, str | None]:
-    """Return the URL without the option `collectionPrefix`, and the value of the option, or None if it is not set."""
+    """Remove the option `collectionPrefix` from a URL. Return the URL and the option's value, None if it is not set."""
     address, mark, query = url.partition("?")
     separator = "&" if "&" in query else ";"
     prefix, others = None, []

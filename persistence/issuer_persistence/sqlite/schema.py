@@ -79,8 +79,8 @@ STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES)
 #: Columns that were added later, each with its schema. Schema 5 added columns to `segments`, the others to `tags`.
 ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"))
 
-#: Newest schema. A file has its schema in `user_version`. If the schema is newer than this program, the program rejects
-#: the file: it would lose the values of columns that it does not know.
+#: Newest schema. A file has its schema in `user_version`. If a file has a newer schema than the program, the program
+#: rejects the file: it does not know all columns, and would lose their values.
 SCHEMA = len(STEPS)
 
 

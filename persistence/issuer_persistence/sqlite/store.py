@@ -289,7 +289,7 @@ class SQLiteStore(TransactionalStore):
 
     @contextmanager
     def _turn(self, timeout: float) -> Iterator[CallDeadline]:
-        """Wait until no other thread uses the file, and keep the file for this thread during the block."""
+        """Wait until no other thread uses the file, and lock it for this thread during the block."""
         forks.notice()
         deadline, lock = CallDeadline(timeout), self._lock
         if not lock.acquire(timeout=deadline.left()):
