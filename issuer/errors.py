@@ -179,7 +179,7 @@ class TagDiffers(TagExists, code="tag_differs"):
 
 
 class LimitReached(IssuerError, code="limit_reached"):
-    """The call requested more numbers than are left up to the tag's limit.
+    """The call requested more numbers than the tag has left up to its limit.
 
     Attributes:
         limit: Last number that the tag may issue.

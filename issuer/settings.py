@@ -19,7 +19,7 @@ from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
 
-#: Environment variables of other programs that name the store, in order of priority.
+#: Environment variables of other programs with the URL of the store, in order of priority.
 STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
 #: Environment variable of other programs with the URL of Redis. Used only if a store is configured too.
 REDIS_VARIABLE = "REDIS_URL"
@@ -59,7 +59,7 @@ class SettingType(Generic[T]):
 
 
 def seconds(value: Any, name: str, *, zero: bool) -> float:
-    """Return a duration as a float. Raises InvalidArgument if it is negative, no number, or 0 without `zero`."""
+    """Return a duration as a float. Raises InvalidArgument if it is no number, negative, or 0 and `zero` is False."""
     within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
     if not within or (value == 0 and not zero):
         least = "0 or more" if zero else "above 0"
@@ -143,7 +143,7 @@ def _count(lowest: int, highest: int) -> SettingType[int]:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of HOST:PORT. An IPv6 address loses its brackets. Raises ConfigurationError."""
+    """Return the host, an IPv6 address without its brackets, and the port. Raises ConfigurationError if invalid."""
     host, colon, port = address.strip().rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not bare or (":" in bare) is (bare == host) or not re.fullmatch("[0-9]{1,5}", port):
@@ -154,7 +154,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _address(address: object) -> str:
-    """Return the address to listen on, "" for none. Raises ConfigurationError."""
+    """Return the address to listen on, or "" for none. Raises ConfigurationError if it is not HOST:PORT."""
     if not isinstance(address, str):
         raise ConfigurationError(f"must be HOST:PORT, not {brief(address)}")
     if address.strip().lower() in ("", "none"):
@@ -173,7 +173,7 @@ def _one_of(*words: str) -> SettingType[str]:
 
 
 def _names(names: object) -> list[str]:
-    """Return the names in a list or in a comma-separated text. Raises ConfigurationError."""
+    """Return the names in a list or in a comma-separated text. Raises ConfigurationError for another type."""
     each = names.split(",") if isinstance(names, str) else names
     if not isinstance(each, (list, tuple)) or not all(isinstance(name, str) and name.strip() for name in each):
         raise ConfigurationError('must be a list of names, as in ["ids.example.com"] or "ids.example.com,ids"')
@@ -181,7 +181,7 @@ def _names(names: object) -> list[str]:
 
 
 def _prefix(prefix: object) -> str:
-    """Return the prefix if it can begin a Redis key. Raises ConfigurationError."""
+    """Return the prefix. Raises ConfigurationError if the prefix cannot be the beginning of a Redis key."""
     if (
         not isinstance(prefix, str)
         or not prefix

@@ -143,7 +143,7 @@ def _without_empty(content: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in content.items() if value or name not in names}
 
 
-# ---------------------------------------------------------------------- beside the fields
+# ---------------------------------------------------------------------- parts of views, and errors as text
 
 
 def said(error: object) -> str:

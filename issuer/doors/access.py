@@ -272,7 +272,7 @@ class Access:
             log.error("%s; the tokens that were read before stay valid", complaint)
 
     def _read(self, path: Path) -> tuple[int, ...]:
-        """Read and apply the file. Return its state. Raises ConfigurationError."""
+        """Read and apply the tokens file. Return its state. Raises ConfigurationError if the file is invalid."""
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())

@@ -58,7 +58,7 @@ def unknown(given: bytes) -> bytes:
     return error(f"ERR unknown command '{given[:64].decode(errors='backslashreplace')}'")
 
 
-# ---------------------------------------------------------------------------------------------- commands that wait
+# ---------------------------------------------------------------------- commands that wait for Redis or the store
 
 
 async def incrby(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
@@ -110,7 +110,7 @@ ASKING: Final[Mapping[str, Callable[[ClientInfo, LookUps, Sequence[bytes]], Awai
     "TYPE": type_of,
 }
 
-# ---------------------------------------------------------------------------------------------- answered at once
+# ---------------------------------------------------------------------------------------------- other commands
 
 AtOnce = Callable[[ClientInfo, About, Sequence[bytes]], bytes]
 

@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         #: The value of `Shared.ticks` when the client last sent something.
         self.heard = 0
 
-    # ------------------------------------------------------------------ called by the loop
+    # ------------------------------------------------------------------ called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Serve the client, or reject it if there are too many."""
@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         if not shared.connections:
             shared.emptied()
 
-    # ------------------------------------------------------------------ the end
+    # ------------------------------------------------------------------ closing
 
     def end(self) -> None:
         """Answer the commands that have arrived, read no more, then close."""
