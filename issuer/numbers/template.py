@@ -57,11 +57,6 @@ class Part:
     base: digits.Base = digits.DECIMAL
 
     @property
-    def varies(self) -> bool:
-        """Whether the number of characters is not fixed."""
-        return self.width == 0
-
-    @property
     def signs(self) -> str:
         """All characters that this part of a text can contain. Do not use it for keys, which can contain any."""
         return self.text if self.kind == "text" else self.base.readable
@@ -171,6 +166,7 @@ class Template:
         canonical = ""
         key: str | None = None
         numbers: dict[str, int] = {}
+        codes: dict[str, int] = {}
         for part, piece in zip(self._parts, found.groups(), strict=True):
             shown = piece
             if part.kind in ("seq", "shard"):
@@ -182,19 +178,13 @@ class Template:
                 key = piece
                 if not _is_key(key):
                     raise NotDecodable(f"{brief(text)} has no valid key", value=text)
+            elif part.kind in CODES and codes.setdefault(part.kind, int(piece)) != int(piece):
+                raise NotDecodable(f"{brief(text)} has two different dates", value=text)
             canonical += shown
-        codes = self._codes(found, text)
         try:
             return Parsed(numbers["seq"], day(codes), codes, numbers.get("shard"), key)
         except ValueError as error:
             raise NotDecodable(f"{brief(text)} has no valid date: {error}", value=text) from None
-
-    def _codes(self, found: re.Match[str], text: str) -> dict[str, int]:
-        shown: dict[str, int] = {}
-        for part, piece in zip(self._parts, found.groups(), strict=True):
-            if part.kind in CODES and shown.setdefault(part.kind, int(piece)) != int(piece):
-                raise NotDecodable(f"{brief(text)} has two different dates", value=text)
-        return shown
 
     def _on(self, date: dt.date | None) -> list[tuple[str, Check | None]]:
         if date is None and self.codes:
@@ -307,7 +297,7 @@ def _stops(text: str, parts: Sequence[Part]) -> str | None:
     unclear where the first field ends: raises SchemeError.
     """
     stop: str | None = "" if any(part.kind == "key" for part in parts) else None
-    varying = [place for place, part in enumerate(parts) if part.varies]
+    varying = [place for place, part in enumerate(parts) if not part.width]
     for place, following in pairwise(varying):
         left = parts[place]
         taken = set() if left.kind == "key" else set(left.signs)
