@@ -69,9 +69,9 @@ def machine_release(key: str, number: int, token: str, used: int) -> RedisCall[R
 def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
     """Return commands that take a machine number from its holder. They delete its name and lease, not its timestamps.
 
-    The holder loses the number at its next renewal. Until then it can use timestamps up to its ceiling. The next holder
-    starts above this ceiling, so no script is needed. The name is deleted first, so that an interrupted call can be
-    repeated.
+    The holder loses the number at its next renewal. Until then it can use timestamps up to the recorded ceiling. The
+    next holder starts above this ceiling, so no script is needed. The name is deleted first, so that an interrupted
+    call can be repeated.
     """
     words = (pack("HSET", key, f"{number}:holder", ""), pack("HDEL", key, f"{number}:token", f"{number}:lapses"))
     return tuple(RedisCall(each, "", int, repeatable=True, key=key) for each in words)

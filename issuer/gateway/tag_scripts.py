@@ -167,7 +167,7 @@ def _election(window: float | None) -> int:
     return -1 if window is None else round(window * 1000)
 
 
-#: How a caller of `open` takes part in the election of a loader.
+#: How a caller of `open` takes part in the election of a loader (see lua/open.lua).
 Role = Literal["claim", "mine", "look", "resign"]
 
 
@@ -302,7 +302,7 @@ class Hash:
 
 
 def read_hash(key: str) -> RedisCall[Hash]:
-    """Read the hash. Changes nothing."""
+    """Return a command that reads the hash of a tag."""
     return RedisCall(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True, key=key)
 
 

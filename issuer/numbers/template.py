@@ -84,7 +84,7 @@ class Part:
         return self.kind in {"seq", "shard"} and self.base is digits.DECIMAL
 
     def shown(self, number: int | None) -> int | str:
-        """Return the value for the operator %. Raises FormatOverflow if the number has too many digits."""
+        """Return the value that fills `pattern`: a number if the base is 10, or a text. Raises FormatOverflow."""
         if number is None or not is_number(number):
             raise InvalidArgument(f"{self.kind} must be an integer in 0..2^63-1, not {brief(number)}", value=number)
         if number > self.most:

@@ -95,8 +95,8 @@ class _Meter:
 class Rate(Plugin):
     """Plugin that counts the issued numbers of all tags. It can be shared by threads; each tag has its own lock.
 
-    The 1 s window moves in steps of 0.1 s, the others in steps of 1 s. Each tag takes 1.8 kB of memory. A forked child
-    counts from 0.
+    The window of 1 s moves in steps of 0.1 s, the windows of 10 and 60 s in steps of 1 s. Each tag takes 1.8 kB of
+    memory. A forked child counts from 0.
 
     Args:
         order: Position among plugins. None means -1000.

@@ -12,7 +12,7 @@ from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, brief
 from issuer.interrupts import raise_interrupt
 
-#: Called with the tag and the cause. It runs in the caller's thread or task, before the error reaches the caller.
+#: A function of the tag and the error. It runs in the caller's thread or task, before the caller receives the error.
 Handler = Callable[[str, Exception], object]
 
 log = logging.getLogger("issuer.rejected")

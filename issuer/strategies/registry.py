@@ -1,4 +1,4 @@
-"""Strategies by name: built in, registered, or entry points of installed packages."""
+"""Finds strategies by name: built-in strategies, registered ones, and entry points of installed packages."""
 
 from __future__ import annotations
 

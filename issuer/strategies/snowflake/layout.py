@@ -125,7 +125,7 @@ class Layout:
 
     @property
     def shift(self) -> int:
-        """How many bits are below the time."""
+        """Number of bits that follow the time."""
         return self.machine_bits + self.sequence_bits
 
     @property

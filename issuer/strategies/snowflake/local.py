@@ -18,7 +18,7 @@ log = logging.getLogger("issuer.strategies")
 #: process is killed, the next one waits for at most this time.
 AHEAD = 3000
 
-#: A higher ceiling is written to the file after this many seconds.
+#: A higher ceiling (last usable timestamp) is written to the file after this many seconds.
 WRITE_AFTER = 1.0
 
 
@@ -194,7 +194,7 @@ class Copied(LeasedMachines):
 
     def _written(self, floor: int, before: int) -> Tenure:
         leased = self._leased
-        # If the clock is far behind, `before` may be above the ceiling of the lease. Then no number is issued.
+        # If the clock is far behind, `before` may be above the last timestamp of the lease. Then no number is issued.
         ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
         self._file.write(self._properties(ceiling))
         return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)

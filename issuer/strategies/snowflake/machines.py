@@ -40,7 +40,7 @@ log = logging.getLogger("issuer.strategies")
 LEASE = 30.0
 
 #: How much clocks may differ, in seconds. An expired machine number is not leased again for the same time, because an
-#: isolated Redis master continues for up to 10 s (its setting `min-replicas-max-lag`).
+#: isolated Redis master accepts writes for up to 10 s (its setting `min-replicas-max-lag`).
 MARGIN = 10.0
 
 #: A lease is renewed when a third of it has passed, so two renewals may fail.
@@ -48,7 +48,7 @@ RENEW_AFTER = 1 / 3
 
 #: How many free machine numbers are tried before their list is read again. A try fails if another process is faster.
 TRIES = 16
-#: How many times the list is read before the claim fails.
+#: How many times the list of free machine numbers is read before the claim fails.
 ROUNDS = 32
 
 

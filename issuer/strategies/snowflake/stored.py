@@ -69,8 +69,8 @@ class Stored(Machines):
             sent = self._clock.elapsed()
             record = yield from self._record(number)
             ahead = record.max - self._clock.ms()
-            # True if the previous process of this name has returned this number. If its last timestamp is still in the
-            # future, the clock is behind. Then wait: another number would hide the problem.
+            # `ours`: the previous process with this name has returned this number. If its last timestamp is still in
+            # the future, this clock is behind. Then wait, because another number would hide the problem.
             ours = record.description == self._left(record.max)
             if ahead <= NEAR or ours:
                 now = self._clock.ms()
@@ -152,7 +152,7 @@ class Stored(Machines):
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
-        """Reserve n ms above all reservations. Raises StoreBehind if this would not be above `above`."""
+        """Reserve n ms above all reservations. `above`: last ms seen used. Raises StoreBehind if the store is below."""
         return (
             yield from direct.reserve(
                 _tag(self._namespace, number), seen=above, n=n, reason="machine", application=self._application
