@@ -242,11 +242,8 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
     """Return the state of each tag according to the journals, by the tag's name. Nothing is changed.
 
     Journals of another store are used only if this store is empty, or was restored from these journals. Then `recover`
-    creates missing tags from them, but does not raise existing ones. In any other case an error is raised, because the
-    journals may have been given by mistake.
-
-    Raises:
-        ConfigurationError: The journals belong to another store, and this store was not restored from them.
+    creates missing tags from them, but does not raise existing ones. In any other case ConfigurationError is raised,
+    because the journals may have been given by mistake.
     """
     if not journals.stores:
         return {}

@@ -131,9 +131,7 @@ class TagOptions:
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
         """Return the settings for `Store.create`. `limit` is the last counter value, `scheme` is made from `given`.
 
-        Raises:
-            InvalidArgument: A setting is invalid.
-            ConfigurationError: The order is strict, but there is no Redis.
+        If a setting is invalid, raise InvalidArgument. If the order is strict without Redis, raise ConfigurationError.
         """
         check_tag(tag)
         last = whole(limit, "limit", 1, HIGHEST)

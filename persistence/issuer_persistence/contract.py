@@ -36,22 +36,14 @@ if TYPE_CHECKING:
 
 
 class CallDeadline:
-    """Time limit of one call to a store. After the limit the call raises Unconfirmed.
-
-    Args:
-        timeout: Time limit in seconds, from now.
-    """
+    """Time limit of one call to a store: `timeout` seconds from now. After it the call raises Unconfirmed."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._end = time.monotonic() + timeout
 
     def left(self) -> float:
-        """Return the seconds left, above 0.
-
-        Raises:
-            Unconfirmed: The deadline has passed.
-        """
+        """Return the seconds left, above 0. After the deadline, raise Unconfirmed."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise Unconfirmed(f"not done within {self._timeout:g} s")

@@ -138,11 +138,7 @@ def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
 
 
 class Journals:
-    """The content of journals.
-
-    Attributes:
-        stores: State of each tag: by the id of the store, then by the name of the tag.
-    """
+    """The content of journals. `stores` has the state of each tag, by the store's id, then by the tag's name."""
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Known]] = {}

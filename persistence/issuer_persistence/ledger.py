@@ -78,11 +78,7 @@ class LedgerEntry:
 
     @classmethod
     def checked(cls, fields: Mapping[str, object]) -> LedgerEntry:
-        """Build an entry from the fields that a store has read.
-
-        Raises:
-            Corrupt: A field is missing, of another type or out of its range.
-        """
+        """Build an entry from the fields that a store has read. If one is missing or invalid, raise Corrupt."""
         tag = str(fields.get("tag"))
         entry = cls(
             tag=typed(tag, fields, "tag", str),
@@ -163,14 +159,11 @@ class LedgerPage:
 
 
 def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, int]]:
-    """Compute what changes when the numbers after `used` are returned: the new `max`, and the new high of each entry.
+    """Return the new `max`, and the new high of each entry by id, when the numbers after `used` are returned.
 
     Args:
         held: Contiguous reservations of one tag, the oldest first.
         used: Last number used. If it is lower than the `low` of the first reservation, this `low` is used instead.
-
-    Returns:
-        The new `max` of the tag, and the new highs by the entries' ids.
 
     Raises:
         ValueError: The reservations are not contiguous, or `used` is higher than the end of the first reservation.

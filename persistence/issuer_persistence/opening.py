@@ -45,11 +45,7 @@ def store_class(url: str) -> type[Store]:
 
 
 def open_store(url: str) -> Store:
-    """Return the store that a URL names, without any I/O. If the store is down, its first call raises an error.
-
-    Raises:
-        Misconfigured: No store has this scheme, or the store rejects the URL.
-    """
+    """Return the store that a URL names, without any I/O. If the URL is wrong, raise Misconfigured."""
     return store_class(url).open(url)
 
 

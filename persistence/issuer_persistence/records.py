@@ -236,11 +236,7 @@ def number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, h
 
 
 def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
-    """Return the settings in a store's record or in a journal's line, by name.
-
-    Raises:
-        Corrupt: A setting is damaged.
-    """
+    """Return the settings in a store's record or a journal's line, by name. If one is damaged, raise Corrupt."""
     found: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         value = fields.get(name)
@@ -315,11 +311,7 @@ class Tag:
 
     @classmethod
     def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:
-        """Build a record from the fields that a store has read.
-
-        Raises:
-            Corrupt: A field is missing, of another type or out of its range.
-        """
+        """Build a record from the fields that a store has read. If one is missing or invalid, raise Corrupt."""
         return cls(
             tag=tag,
             max=number(tag, fields, "max"),
@@ -389,11 +381,7 @@ class Tag:
         return self.step * self.ahead
 
     def live(self) -> Tag:
-        """Return the record itself.
-
-        Raises:
-            TagMissing: The tag is deleted.
-        """
+        """Return the record itself. If the tag is deleted, raise TagMissing."""
         if self.deleted:
             raise TagMissing(self.tag)
         return self
@@ -433,20 +421,12 @@ class Tag:
         return after
 
     def recovered(self, at_least: int) -> Tag:
-        """Return the record after a recovery: `max` is at least `at_least`, and the tag is not halted.
-
-        Raises:
-            TagMissing: The tag is deleted.
-        """
+        """Return the record after a recovery: `max` is at least `at_least`, and the tag is not halted."""
         self.live()
         return self.changed(max=max(self.max, at_least), halted=False)
 
     def stopped(self, below: int | None) -> Tag:
-        """Return a halted copy of the record. If `max` is at least `below`, return the record unchanged.
-
-        Raises:
-            TagMissing: The tag is deleted.
-        """
+        """Return a halted copy of the record. If `max` is at least `below`, return the record unchanged."""
         self.live()
         in_time = below is None or self.max < below
         return self.changed(halted=True) if in_time and not self.halted else self

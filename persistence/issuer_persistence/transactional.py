@@ -63,11 +63,8 @@ class TransactionalStore(Store):
     def transaction(self, timeout: float, *, writes: bool = True) -> AbstractContextManager[Transaction]:
         """Begin a transaction. If the block ends normally, also by `return`, commit. If the block raises, roll back.
 
-        Only one transaction that writes may be open at a time, in all processes. Another one waits.
-
-        Args:
-            timeout: Longest duration of the transaction in seconds, above 0.
-            writes: False if the block only reads.
+        Only one transaction that writes may be open at a time, in all processes. Another one waits, but not longer than
+        `timeout` seconds. `writes` is False if the block only reads.
         """
 
     def store_id(self, *, timeout: float) -> str:

@@ -18,12 +18,7 @@ from issuer_persistence.records import Tag
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
-    """Difference between a server's clock and this machine's clock.
-
-    Attributes:
-        ahead: How far the server's clock is ahead, in ms. It is negative if the clock is behind.
-        doubt: Uncertainty of `ahead` in ms: half of the request's round trip.
-    """
+    """Lead of a server's clock over this machine's, in ms. `doubt` is the uncertainty: half of the round trip."""
 
     ahead: int
     doubt: int = 0

@@ -166,10 +166,8 @@ def find_or_make(
     """Return the collections of the store, its `meta` document, and True if this call may have created the store.
 
     An existing store is only read. So the call also works if MongoDB has no majority, and accepts no writes. If there
-    is no store and `make` is False, none is created, and the document is None.
-
-    Raises:
-        Misconfigured: There is no store, but one of its collections has documents.
+    is no store and `make` is False, none is created, and the document is None. If there is no store, but one of its
+    collections has documents, raise Misconfigured.
     """
     made = False
     while True:

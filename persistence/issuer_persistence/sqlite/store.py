@@ -88,12 +88,7 @@ def _entry(row: Sequence[object]) -> dict[str, object]:
 
 
 class SQLiteTransaction(Transaction):
-    """One transaction on the open file.
-
-    Attributes:
-        connection: Connection to the file.
-        entered: The ledger entry that this transaction has written, or None.
-    """
+    """One transaction on the open file. `entered` is the ledger entry that it has written, or None."""
 
     def __init__(self, connection: sqlite3.Connection, file: SQLiteFile, newest: dict[str, LedgerEntry]) -> None:
         self.connection, self._file, self._newest = connection, file, newest
