@@ -267,7 +267,7 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
 
 
 def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
-    """Return the reason why a store was not restored from another store's journals. "" if this is possible.
+    """Return why a store cannot have been restored from another store's journals, or "" if it may have been.
 
     `live` has the `max` of each tag in the store. `foreign` are the other store's journals, `own` those of this store.
     """

@@ -88,7 +88,7 @@ def _sound(file: str) -> bool:
 
 
 def _merged(files: list[str]) -> Iterable[Metric] | None:
-    """Return the metrics in the files together. If one of the files cannot be read, return None."""
+    """Return the merged metrics of the files. If one of the files cannot be read, return None."""
     with suppress(*_BROKEN):
         return list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]  # prometheus_client's
     return None

@@ -49,7 +49,7 @@ class Readings:
     values: dict[Definition, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
     def add(self, which: Definition, value: float, *labels: str) -> None:
-        """Add a value to a gauge. If its labels have a value already, store the sum, or else the lowest or highest."""
+        """Add a value to a gauge. If the labels have one already, store the sum, or for some gauges the min or max."""
         found = self.values.setdefault(which, {})
         if labels not in found:
             found[labels] = value
@@ -125,7 +125,7 @@ class Gauged:
         return max(0, (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0))
 
     def _rate(self, *, direct: bool) -> float | None:
-        """Return the numbers issued per second by all processes. If `direct` (without Redis): by this process."""
+        """Return the numbers issued per second: by all processes, or if `direct` (without Redis), by this process."""
         state = self.combiner.supply.state
         now, positions = monotonic(), self._positions
         looked = 0 if state.hash is None else state.hash.cur or 0

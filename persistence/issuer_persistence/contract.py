@@ -64,7 +64,7 @@ class Store(ABC):
 
     @classmethod
     def open(cls, url: str) -> Store:
-        """Return the store at a URL. It is called for URL schemes registered as entry points `issuer.stores`.
+        """Return the store at a URL. The URL's scheme was registered as an entry point of the group `issuer.stores`.
 
         Args:
             url: URL of the store, with its scheme.

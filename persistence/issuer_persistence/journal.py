@@ -298,7 +298,7 @@ class Journal:
             return head is not None
 
     def begin(self, store_id: str, tags: Iterable[Mapping[str, object]], *, timeout: float) -> None:
-        """Create the journal with a line of the kind `tag` for each tag. If there is one already, do nothing.
+        """Create the journal with a line of the kind `tag` for each tag. If the journal exists, do nothing.
 
         Errors are those of `prepare`.
         """

@@ -195,7 +195,7 @@ class Check:
 APART = 2_000
 
 #: If clocks differ by this many ms or more, rate and runway are wrong, because they are computed from times in the
-#: ledger. It is a twentieth of the 20 minutes that a segment should last.
+#: ledger. This is a twentieth of the 20 minutes that a segment should last.
 FAR_APART = 60_000
 
 _WHY = (

@@ -170,7 +170,7 @@ class MongoStore(Store):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve_checked`. If the ledger entry fails, raise Unconfirmed: nobody gets the numbers."""
+        """See `Store.reserve_checked`. If the ledger entry cannot be written, raise Unconfirmed and use no numbers."""
         with self._call(timeout) as call:
             if self._doubtful:
                 call.confirm()

@@ -151,7 +151,7 @@ class SQLiteTransaction(Transaction):
 
 
 class SQLiteStore(TransactionalStore):
-    """A store with its tags and ledger in the SQLite file at `path`. Threads wait for each other.
+    """A store with its tags and ledger in the SQLite file at `path`. One thread at a time uses it, the others wait.
 
     Each call opens the file and closes it again, see `SQLiteFile`. The first write creates the file, and missing parent
     directories (mode 0700). If the file is no store, or a newer version wrote it, calls raise Misconfigured, and the
