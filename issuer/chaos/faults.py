@@ -63,15 +63,10 @@ fault = partial(entering, FAULTS)
 
 def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
     """Return the faults with these names; F2 means F2a, F2b and so on. Without names, return all faults."""
-    there = list(among)
-    wanted = [name.strip() for name in names]
-    if not wanted:
-        return there
-    for name in wanted:
-        if not any(_family(one.name) == name or one.name == name for one in there):
-            known = ", ".join(one.name for one in there)
-            raise ConfigurationError(f"no fault {name!r}; there are {known}")
-    return [one for one in there if one.name in wanted or _family(one.name) in wanted]
+    wanted, answering = {name.strip() for name in names}, {one: {one.name, _family(one.name)} for one in among}
+    for name in wanted.difference(*answering.values()):
+        raise ConfigurationError(f"no fault {name!r}; there are {', '.join(one.name for one in answering)}")
+    return [one for one, known in answering.items() if not wanted or wanted & known]
 
 
 def _family(name: str) -> str:
@@ -320,14 +315,14 @@ def _fork(world: World, forking: Sequence[Worker], only: Sequence[int]) -> None:
     for worker in forking:
         since = now()
         worker.process.send_signal(signal.SIGUSR1)
-        pattern = f"{{}}.{worker.name}f*"
-
-        def drawn(at: int, pattern: str = pattern, since: int = since) -> bool:
-            children = {path.name.split(".")[1] for path in world.folder.glob(pattern.format(at))}
-            return any(Follower(world.folder, child).served(at, since) for child in children)
-
         for at in only:
-            until(lambda: drawn(at), world.crew.patience, f"the child draws {world.tags[at].name}")  # noqa: B023
+            drawn = partial(_child_served, world, worker, at, since)
+            until(drawn, world.crew.patience, f"the child draws {world.tags[at].name}")
+
+
+def _child_served(world: World, worker: Worker, at: int, since: int) -> bool:
+    children = {path.name.split(".")[1] for path in world.folder.glob(f"{at}.{worker.name}f*")}
+    return any(Follower(world.folder, child).served(at, since) for child in children)
 
 
 def _forking(workers: Iterable[Worker]) -> list[Worker]:

@@ -7,7 +7,7 @@ It is not recorded when a number was lost. But the time is between two known mom
 
 - The number was not lost before it was reserved. At the last read of the store before the reservation, `max` was lower.
 - Strict tags: the number was not lost after a caller received a higher number. Numbers are drawn in order, so no caller
-can receive the lower number later.
+  can receive the lower number later.
 - Trend tags: a process can hold numbers while others receive higher ones, but within a process numbers increase. So
   the number was lost before every process that drew at that time had received a higher number, or had ended.
 - Trend tags that are drawn through a server: there is no upper bound, because its processes share their clients.

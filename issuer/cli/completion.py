@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any, TypeVar
 
 import click
 
+from issuer.cli.options import F
 from issuer.cli.session import Session, is_missing
 from issuer.wiring import connect
 
 #: Longest wait for the store after a user has pressed the Tab key, in seconds.
 PATIENCE = 1.0
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _completed(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -33,6 +31,6 @@ def _completed(context: click.Context, _param: click.Parameter, incomplete: str)
         return []
 
 
-def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
+def tag_argument(*, required: bool = True) -> Callable[[F], F]:
     """Return the argument TAG for an existing tag. The Tab key completes it."""
     return click.argument("tag", shell_complete=_completed, required=required)

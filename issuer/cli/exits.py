@@ -13,11 +13,12 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from itertools import takewhile
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 import click
 
 from issuer import errors
+from issuer.cli.options import F
 from issuer.errors import IssuerError, Unavailable
 from issuer.terminal import say
 from issuer.times import lasting
@@ -53,10 +54,8 @@ _CODES: Final = (
 #: The option of commands that print results and errors as JSON.
 _AS_JSON: Final = "--json"
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def json_option(told: str = "Print JSON.") -> Callable[[_F], _F]:
+def json_option(told: str = "Print JSON.") -> Callable[[F], F]:
     """Return a decorator that adds the option --json, as the argument `as_json`. `told`: its help."""
     return click.option(_AS_JSON, "as_json", is_flag=True, help=told)
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from string import Formatter
-from typing import Any, TypeVar
 
 import click
 
 from issuer.api.blocking import Issuer
+from issuer.cli.options import F
 from issuer.errors import NotDecodable, brief
 from issuer.numbers.codec import DIGITS_MOST, Decoded
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def value_argument(command: _F) -> _F:
+def value_argument(command: F) -> F:
     """Add the argument VALUE, which is a number or a text, and the option --number."""
     told = "Read VALUE as a number, even if it looks like a text of the tag."
     return click.argument("value")(click.option("--number", "as_number", is_flag=True, help=told)(command))
 
 
-def key_options(command: _F) -> _F:
+def key_options(command: F) -> F:
     """Add the options --shard-key and --restart-key."""
     told = "Key that selects the series. Only for keyed tags."
     command = click.option("--restart-key", metavar="TEXT", help=told)(command)

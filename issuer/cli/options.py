@@ -10,13 +10,14 @@ import click
 
 from issuer.settings import DEFINITIONS, SettingDefinition
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+#: A function that becomes a command.
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def settings_options(command: str) -> Callable[[_F], _F]:
+def settings_options(command: str) -> Callable[[F], F]:
     """Return a decorator that adds an option for each setting of this command. An option that is not given is None."""
 
-    def add(function: _F) -> _F:
+    def add(function: F) -> F:
         for each in reversed(list(DEFINITIONS.values())):
             if each.command == command:
                 function = _setting(each)(function)
@@ -31,7 +32,7 @@ def given_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
-def _setting(each: SettingDefinition) -> Callable[[_F], _F]:
+def _setting(each: SettingDefinition) -> Callable[[F], F]:
     flag, kind, default = f"--{each.argument.replace('_', '-')}", each.kind, each.default
     how: dict[str, Any] = {"metavar": kind.metavar}
     end = f" Default: {each.shown_default}."

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 from zoneinfo import available_timezones
 
 import click
 
-from issuer.cli.options import InSection
+from issuer.cli.options import F, InSection
 from issuer.cli.session import Session
 from issuer.errors import IssuerError, brief
 from issuer.numbers import limits
@@ -16,8 +16,6 @@ from issuer.numbers.given import FIXED
 from issuer.operations.tag_options import TAG_OPTIONS, TagOption
 from issuer.strategies.registry import strategy_names
 from issuer_persistence.records import SETTINGS
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _step(value: str) -> int | str:
@@ -91,13 +89,13 @@ _OF_SHARDS = {
 }
 
 
-def tag_options(*, new: bool) -> Callable[[_F], _F]:
+def tag_options(*, new: bool) -> Callable[[F], F]:
     """Return a decorator that adds an option for each setting. An option that is not given is None or ().
 
     `new`: whether the command creates a tag. If not, the help has no options for settings that cannot be changed.
     """
 
-    def add(command: _F) -> _F:
+    def add(command: F) -> F:
         for name, option in reversed([*TAG_OPTIONS.items(), *_OF_SHARDS.items()]):
             if new or name not in SETTINGS or SETTINGS[name].changes:
                 command = _added(name, option, new=new)(command)
@@ -106,7 +104,7 @@ def tag_options(*, new: bool) -> Callable[[_F], _F]:
     return add
 
 
-def _added(name: str, option: TagOption, *, new: bool) -> Callable[[_F], _F]:
+def _added(name: str, option: TagOption, *, new: bool) -> Callable[[F], F]:
     how = {"type": click.Choice(option.words)} if option.words else _KINDS[option.kind]
     text = option.help if new else option.changed or option.help
     if option.lowest is not None and option.highest is not None:

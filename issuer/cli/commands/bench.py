@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from time import perf_counter_ns
-from typing import Any
 
 import click
 import redis
@@ -98,7 +97,9 @@ def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: 
         say(f"drawing from {plain(scratch)} in {plain(where)} for {lasting(seconds)}; the tag is deleted at the end")
         measured |= _all(issuer, scratch, share, threads)
     if as_json:
-        show_json(_content(settings, scratch, threads, measured))
+        content = {"redis": mask(settings.redis_url), "store": mask(settings.store_url), "tag": scratch}
+        figures = {name: each and each.content() for name, each in measured.items()}
+        show_json(content | {"callers": threads} | figures)
         return
     columns = [Column("MEASURED", flexible=True), *(Column(name, "right") for name in ("RATE", "MEDIAN", "P99", "MAX"))]
     show(table(columns, [each.row() for each in measured.values() if each], screen_width()))
@@ -116,16 +117,6 @@ def _all(issuer: Issuer, tag: str, share: float, threads: int) -> dict[str, _Mea
         "threads": _timed(f"next, {threads} threads", draw, share, threads=threads),
         "take": _timed(f"take({TAKEN}), a number", partial(issuer.take, tag, TAKEN), share, each=TAKEN),
         "reservation": _timed("one reservation in the store", partial(issuer.reserve, tag, 1), share, few=True),
-    }
-
-
-def _content(settings: Settings, tag: str, threads: int, measured: dict[str, _Measured | None]) -> dict[str, Any]:
-    return {
-        "redis": mask(settings.redis_url),
-        "store": mask(settings.store_url),
-        "tag": tag,
-        "callers": threads,
-        **{name: each and each.content() for name, each in measured.items()},
     }
 
 
