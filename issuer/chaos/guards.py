@@ -14,7 +14,7 @@ from issuer.core.steps import Steps
 from issuer.core.supply import extend, state, supply
 from issuer.engine.blocking import Engine
 from issuer.errors import ConfigurationError
-from issuer.gateway import machine_scripts, tag_scripts
+from issuer.gateway import commands, tag_scripts
 from issuer.gateway.commands import NAMES, RedisCall, Script, script
 
 Change = tuple[str, str]
@@ -121,8 +121,7 @@ def take_out(names: Sequence[str]) -> None:
         if patch is not None:
             patch()
     if mutated != {name: script(name) for name in NAMES}:
-        for module in (tag_scripts, machine_scripts):
-            vars(module)["script"] = mutated.__getitem__  # imported there by name
+        vars(commands)["script"] = mutated.__getitem__
         # If a strict tag goes back to lower numbers, the process itself rejects them. This check is removed too: it
         # would hide that the guard is missing in the scripts.
         state.TagState.went_back = lambda *_: False  # type: ignore[method-assign]

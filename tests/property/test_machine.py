@@ -12,7 +12,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core.supply.state import TagState
-from issuer.gateway import commands, tag_scripts
+from issuer.gateway import commands
 from issuer.gateway.commands import Script
 from tests.property.machine import PROCESSES, IssuerMachine, twin_of
 from tests.seeds import SEED, chosen, seeded
@@ -106,11 +106,12 @@ FENCE = "not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' 
 
 def without(name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a guard out of the script of that name, for every issuer made from now on."""
-    whole = commands.script(name)
+    intact = commands.script
+    whole = intact(name)
     assert whole.text.count(old) == 1, f"the guard {old!r} is not where it was"
     text = whole.text.replace(old, new)
     mutant = Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-    monkeypatch.setattr(tag_scripts, "script", lambda asked: mutant if asked == name else commands.script(asked))
+    monkeypatch.setattr(commands, "script", lambda asked: mutant if asked == name else intact(asked))
     # A process that has seen higher numbers refuses the lower ones, and is the first to know.
     monkeypatch.setattr(TagState, "went_back", lambda *_: False)
 
