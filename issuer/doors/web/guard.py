@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from ipaddress import ip_address
 from secrets import token_hex
 from typing import Any, Final
@@ -50,7 +51,7 @@ class HeaderGuard:
         self._allowed = {_name_of(each.strip().lower()) for each in (*_LOCAL, *allowed)}
         if any_host:
             self._allowed.add("*")
-        self._known: dict[bytes, bool] = {}
+        self._known = lru_cache(_KEPT)(self._is_allowed)
 
     def serves(self, host: bytes | None) -> bool:
         """Return whether the Host header is a name of this server, or an IP address.
@@ -60,17 +61,10 @@ class HeaderGuard:
         address. A request of HTTP/1.0 has no Host header (granian passes an empty one). It is accepted, because no
         browser uses HTTP/1.0.
         """
-        if not host:
-            return True
-        known = self._known.get(host)
-        if known is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            known = self._known[host] = self._is_allowed(host.decode("latin-1").lower())
-        return known
+        return not host or self._known(host)
 
-    def _is_allowed(self, host: str) -> bool:
-        name = _name_of(host)
+    def _is_allowed(self, host: bytes) -> bool:
+        name = _name_of(host.decode("latin-1").lower())
         return _is_address(name) or any(fnmatchcase(name, each) for each in self._allowed)
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
