@@ -22,7 +22,7 @@ from issuer.errors import IssuerError
 
 #: Seconds that a worker has to end after a stop request. Then it is killed.
 ENDING = 12.0
-#: Seconds that a process has to print its stacks, and the most characters of them that are shown.
+#: STACKS_TAKE: seconds that a worker has to print its stacks. STACKS_MOST: most characters of them in a report.
 STACKS_TAKE, STACKS_MOST = 3.0, 20_000
 
 
@@ -78,7 +78,7 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def trap(self, point: str, number: int) -> None:
-        """Set a trap: the next load of a segment sends the worker a signal. `point`: when; see worker.POINTS."""
+        """Set a trap: when the worker next loads a segment, signal `number` hits it. `point`: one of worker.POINTS."""
         # The worker may read the file at any moment, and a rename is atomic.
         half = self._trap.with_suffix(".half")
         half.write_text(f"{point} {number}")
@@ -86,7 +86,7 @@ class Worker:
 
     @property
     def sprung(self) -> bool:
-        """True if the worker has used the trap. It then removes the file."""
+        """True if the trap was used. The worker then removes the trap file."""
         return not self._trap.exists()
 
     def untrap(self) -> bool:
@@ -147,7 +147,7 @@ class Workers:
         self.dismiss()
 
     def start(self, *setups: Setup) -> list[Worker]:
-        """Start workers with these settings. Return them."""
+        """Start a worker for each of these settings. Return the workers."""
         fresh = [Worker(setup) for setup in setups]
         self.workers += fresh
         return fresh
@@ -161,8 +161,7 @@ class Workers:
     ) -> None:
         """Wait until each worker has received numbers of each of its tags since a time in ns. Raises IssuerError.
 
-        `workers`: None means all. `timeout`: in seconds; None means `patience`. `only`: indices of the tags to
-        check.
+        `workers`: None means all. `timeout`: None means `patience` seconds. `only`: indices of the tags to check.
         """
         chosen = [*(self.workers if workers is None else workers)]
         wanted = None if only is None else [*only]

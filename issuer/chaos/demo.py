@@ -130,11 +130,9 @@ class _Story:
         #: Loaded segments. Their `began` is not a time: it is the last number issued before the load.
         self._segments: list[CallEntry] = []
         self._shares: list[float] = []
-        #: `_back`: when clients could connect to the restarted server, in ns. `_before`: last number issued before the
-        #: kill.
+        #: `_back`: when the restarted server was available, in ns. `_before`: last number issued before the kill.
         self._back, self._before = math.inf, 0
-        #: Highest number that was loaded before the kill. A lower number was issued before the kill, even if its call
-        #: is recorded later.
+        #: Highest number loaded before the kill. Lower numbers were issued before the kill, even if recorded later.
         self._top = math.inf
         self._resumed = False
         #: Highest number that `recover` skipped.
@@ -157,8 +155,6 @@ class _Story:
         self._look()
         self._screen.clear()
         return self._summary(time.monotonic() - begun)
-
-    # ------------------------------------------------------------------ watching the processes
 
     def _look(self) -> None:
         for worker in self._crew.workers:
@@ -197,8 +193,6 @@ class _Story:
         used = f"{share:.0%} of {current.first}..{current.last} used"
         self._screen.say(f"{name} loaded at number {cur}: {used}", mark="+", hue="green")
 
-    # ------------------------------------------------------------------ the steps
-
     def _save(self) -> None:
         self._snapshot = self._server.snapshot()
         self._screen.say("Redis writes a snapshot", mark="•")
@@ -221,8 +215,6 @@ class _Story:
         self._floor = recovery.new
         found = f"store max {recovery.old} -> {recovery.new}, gap {recovery.gap:,}"
         self._screen.say(f"issuer recover {TAG}: {found}", mark="✓", hue="green")
-
-    # ------------------------------------------------------------------ the end
 
     def _summary(self, took: float) -> bool:
         store_max = self._issuer.inspect(TAG).store.max

@@ -84,8 +84,7 @@ def some(world: World) -> Worker:
 def trapped(world: World, point: str, number: int) -> list[Worker]:
     """Send a signal to a worker that loads a segment. Return the workers that the signal hit.
 
-    `point`: when to send it, one of worker.POINTS. It can hit several workers, because each tag has a loader of its
-    own.
+    `point`: one of worker.POINTS. The signal can hit several workers, because each tag has its own loader.
     """
     for worker in world.crew.workers:
         worker.trap(point, number)
@@ -98,7 +97,7 @@ def trapped(world: World, point: str, number: int) -> list[Worker]:
 
 
 def _killed_at(world: World, *, name: str, point: str) -> None:
-    """Kill a worker that loads a segment, at this point of the load."""
+    """Kill a worker while it loads a segment. `point`: the point of the load, one of worker.POINTS."""
     killed = trapped(world, point, signal.SIGKILL)
     with world.fault(f"{name} killed after {point}", hits=len(killed)):
         for worker in killed:
@@ -209,7 +208,7 @@ def used_up(fields: Any) -> bool:
     return bool(fields) and fields["cur"] == fields["max"] and "next_max" not in fields
 
 
-# ---------------------------------------------------------------------- the wire
+# ---------------------------------------------------------------------- the network
 
 
 def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = SCRIPTS) -> None:
@@ -233,11 +232,11 @@ for name, manner, what in (
     fault(name, what)(partial(on_the_wire, name=name, manner=manner))
 
 
-# ---------------------------------------------------------------------- the hash
+# ---------------------------------------------------------------------- recover, and lost keys or scripts
 
 
 def insisted(world: World, tag: str) -> None:
-    """Recover the tag. After a timeout, try again, as an operator would."""
+    """Recover the tag with `recover`. After a timeout, try again, as an operator would."""
     until(lambda: world.ids.recover(tag), world.crew.patience, f"{tag} is recovered", ignoring=(Unavailable,))
 
 
@@ -254,21 +253,21 @@ def recovered_at_once(world: World) -> None:
 
 @fault("F12a", "FLUSHALL while a load is under way")
 def flushed(world: World) -> None:
-    """Delete all keys. Then a load arrives that was sent before."""
+    """Delete all keys with FLUSHALL. Then a load of a segment arrives that was sent before."""
     with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)), world.held_load(), world.master.client() as client:
         client.flushall()
 
 
 @fault("F12b", "SCRIPT FLUSH while a load is under way")
 def scripts_flushed(world: World) -> None:
-    """Delete the scripts, but no keys. Then a load arrives that names a deleted script."""
+    """Delete the scripts, but no keys. Then a load of a segment arrives that names a deleted script."""
     with world.fault("F12b SCRIPT FLUSH"), world.held_load(), world.master.client() as client:
         client.script_flush()
 
 
 @fault("F12c", "the key of a tag is deleted while a load is under way")
 def key_deleted(world: World) -> None:
-    """Delete the hashes of all tags, as an eviction would. Then a load arrives that was sent before."""
+    """Delete the hashes of all tags, as an eviction would. Then a load of a segment arrives that was sent before."""
     hits = len(world.crew.workers)
     with world.fault("F12c key deleted", hits=hits), world.held_load(), world.master.client() as client:
         client.delete(*map(world.key, range(len(world.tags))))
@@ -307,11 +306,11 @@ def evicted(world: World) -> None:
         until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is prepared again")
 
 
-# ---------------------------------------------------------------------- one process
+# ---------------------------------------------------------------------- forks, and processes without Redis
 
 
 def _fork(world: World, forking: Sequence[Worker], only: Sequence[int]) -> None:
-    """Let workers fork, one after another. Return when each child has drawn of each tag with an index in `only`."""
+    """Let workers fork, one after another. Return when each child has drawn numbers. `only`: indices of the tags."""
     for worker in forking:
         since = now()
         worker.process.send_signal(signal.SIGUSR1)

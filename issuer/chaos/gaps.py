@@ -91,14 +91,13 @@ class _Lost(NamedTuple):
 
 @dataclass(slots=True)
 class Missing:
-    """Finds the numbers of a tag that no caller received. `told` must get the calls in the order of first numbers."""
+    """Finds the numbers of a tag that no caller received. Calls must be passed to `told` sorted by first number."""
 
     tag: Watched
     _stretches: list[tuple[int, int]] = field(default_factory=list)
     #: For each range of missing numbers: when each worker first received a higher number.
     _passed: list[dict[str, int]] = field(default_factory=list)
-    #: By worker. `_seen`: in how many ranges of `_passed` it has an entry. `_lives`: begin of its first call, end of
-    #: its last.
+    #: By worker. `_seen`: count of its entries in `_passed`. `_lives`: begin of its first call, end of its last.
     _seen: dict[str, int] = field(default_factory=dict)
     _lives: dict[str, tuple[int, int]] = field(default_factory=dict)
     _highest: int = 0
@@ -181,8 +180,7 @@ def _shared(
 ) -> tuple[list[int], int]:
     """Return the gap of each strike, and the gap that no strike can explain.
 
-    `starts`, `ends`: for each strike, when it can have lost numbers. `bounds`: for each strike, its largest allowed
-    gap.
+    For each strike, `starts` and `ends` limit when it can have lost numbers, and `bounds` has its allowed gap.
     """
     gaps = [0] * len(starts)
     elsewhere = 0
@@ -194,8 +192,7 @@ def _shared(
             elsewhere += piece.numbers
         else:
             waiting.setdefault(last, []).append((first, piece.numbers))
-    #: A heap. An entry has minus the first strike, the count of numbers, and the last strike. Entries with the fewest
-    #: possible strikes come first.
+    #: A heap of (minus the first strike, count of numbers, last strike). The fewest possible strikes come first.
     open_: list[tuple[int, int, int]] = []
     for at in reversed(range(len(starts))):
         for first, count in waiting.get(at, ()):

@@ -24,8 +24,7 @@ BOUT = 60
 def play(world: World, faults: Iterable[Fault]) -> Verdict:
     """Cause one fault after another, wait for numbers after each, and check all numbers at the end.
 
-    The run ends early if a worker receives no more numbers, or if a fault cannot be caused. Then `stuck` of the verdict
-    has the reason.
+    If a worker receives no more numbers, or a fault cannot be caused, the run ends early. `stuck` then has the reason.
     """
     stuck = []
     turns: Counter[str] = Counter()
@@ -44,7 +43,7 @@ def play(world: World, faults: Iterable[Fault]) -> Verdict:
 
 
 def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) -> Verdict:
-    """Run for `seconds` seconds on new servers. Return the verdict. Raises IssuerError."""
+    """Cause faults for `seconds` seconds on new servers. Return the verdict. `without`: guards to remove."""
     screen = Screen(round(seconds))
     begun = time.monotonic()
     program, total = binary(), Verdict()

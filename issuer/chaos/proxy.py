@@ -130,10 +130,8 @@ class FaultProxy:
 
     @property
     def held(self) -> list[bytes]:
-        """The requests that are held now, oldest first."""
+        """The requests that `hold` has stopped until now, oldest first."""
         return [held.request for held in list(self._held)]
-
-    # ------------------------------------------------------------------------------------------------ faults
 
     def pass_through(self) -> None:
         """End the fault. Held requests stay held. Connections that `blackhole` has made silent are closed."""
@@ -172,7 +170,7 @@ class FaultProxy:
         return self._order(self._release())
 
     def redirect(self, upstream: tuple[str, int]) -> None:
-        """Close all connections. New ones go to this server."""
+        """Close all connections. Connect new clients to this server."""
         self.upstream = upstream
         self._order(self._cut())
 
@@ -184,8 +182,6 @@ class FaultProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_ORDER_TIMEOUT)
         self._loop.close()
-
-    # ------------------------------------------------------------------------------- inside, on the proxy's own thread
 
     def _order(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ORDER_TIMEOUT)
@@ -327,7 +323,7 @@ class FaultProxy:
         request: bytes,
         strike: ProxyFault,  # noqa: ARG002 - the same
     ) -> None:
-        """Send a request to the upstream. `strike`: the fault that affected it."""
+        """Send a request to the upstream server. `strike`: the fault that affects this request."""
         await _send(up, request)
 
     async def _answer(self, link: ProxiedConnection, writer: asyncio.StreamWriter, reply: bytes) -> None:  # noqa: ARG002 - the same

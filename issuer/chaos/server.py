@@ -67,8 +67,6 @@ class RedisServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.end()
 
-    # ---------------------------------------------------------------------------------------------------- reaching it
-
     @property
     def address(self) -> tuple[str, int]:
         """Host and port."""
@@ -109,8 +107,6 @@ class RedisServer:
         """Return the fields of INFO replication, read over a new connection."""
         with self.client(decode_responses=True) as client:
             return dict(client.info("replication"))
-
-    # ------------------------------------------------------------------------------------------------ life and death
 
     def start(self) -> Self:
         """If the process does not run, start it, and wait until it has loaded its data and answers PING.
@@ -153,8 +149,6 @@ class RedisServer:
         atexit.unregister(self.end)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    # ------------------------------------------------------------------------------------------------ back in time
-
     def snapshot(self) -> Path:
         """Let the server write a dump. Return the path of a copy, for `restore`."""
         with self.client() as client:
@@ -193,21 +187,17 @@ class RedisServer:
         os.truncate(path, size - count)
         return self.start()
 
-    # ------------------------------------------------------------------------------------------------ replication
-
     def replicaof(self, other: RedisServer | FaultProxy, timeout: float = 20.0) -> None:
-        """Become a replica of `other`, and wait until the first copy of its data has arrived."""
+        """Make the server a replica of `other`, and wait until the first copy of the data has arrived."""
         with self.client() as client:
             client.execute_command("REPLICAOF", *other.address)
         until(lambda: self.replication().get("master_link_status") == "up", timeout, f"{self!r} follows {other!r}")
 
     def promote(self) -> None:
-        """Become a master, with a new replication id."""
+        """Make the server a master, with a new replication id."""
         with self.client() as client:
             client.execute_command("REPLICAOF", "NO", "ONE")
         until(lambda: self.replication()["role"] == "master", message=f"{self!r} is master")
-
-    # ------------------------------------------------------------------------------------------------ inside
 
     def log(self, lines: int = 15) -> str:
         """Return the last lines of the log."""
@@ -247,4 +237,4 @@ class RedisServer:
 
 
 class _DiedError(IssuerError):
-    """The process ended during its start."""
+    """The server process ended during its start."""

@@ -1,6 +1,6 @@
 """A drawing process: it draws until its stdin ends, and records the result of each call.
 
-python -m issuer.chaos.worker SETUP, a JSON object: see `Setup`.
+Usage: python -m issuer.chaos.worker SETUP. SETUP is a JSON object with the fields of `Setup`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from issuer.wiring import aconnect, connect
 
 #: Seconds that a caller waits after an error.
 AFTER_ERROR = 0.01
-#: Shorter calls that return consecutive numbers are recorded as one. In ns.
+#: In ns. Calls that take less and return consecutive numbers are recorded as one call.
 LONG = 20_000_000
 #: On this signal a process prints the stack of each of its threads and tasks.
 STACKS = signal.SIGUSR2
@@ -54,8 +54,8 @@ class Job:
 
     `callers`: how many threads or tasks draw. `most`: most numbers of a call.
 
-    `manner` "run" calls `next` up to `most` times in a row. "once" draws for the idempotency keys `key`, `key` + 1, and
-    so on, each until it has its number.
+    `manner`: the method to call. "run" calls `next` up to `most` times in a row. "once" calls `next` with the
+    idempotency keys `key`, `key` + 1 and so on. If a call fails, it is repeated with the same key.
     """
 
     at: int
@@ -70,7 +70,7 @@ class Job:
 class Setup:
     """Settings of a worker. Times are in seconds. `pace`: pause between two calls.
 
-    `loads`: whether it records the segments that it loads; see `Loads`.
+    `loads`: whether the worker records the segments that it loads; see `Loads`.
     """
 
     name: str
@@ -107,8 +107,6 @@ class Setup:
         return {name: getattr(self, name) for name in names}
 
 
-# ---------------------------------------------------------------------- traps
-
 #: Steps of the load of a segment: prepare the hash, reserve, load. A trap sends its signal after one of them.
 POINTS = ("open", "reserve", "load")
 
@@ -119,7 +117,7 @@ def trap_file(folder: Path, name: str) -> Path:
 
 
 def lay_traps(setup: Setup) -> None:
-    """Let a load of a segment send a signal to its own process, if there is a trap file with a point and a signal."""
+    """Install traps: at the point of a load that the trap file names, the process sends itself a signal."""
     path = trap_file(Path(setup.folder), setup.name)
     load, reserve_and_load = tag_scripts.load, extend.reserve_and_load
 
@@ -148,9 +146,7 @@ def lay_traps(setup: Setup) -> None:
     vars(extend)["reserve_and_load"] = trapped
 
 
-# ---------------------------------------------------------------------- segments
-
-#: Name of the folder of `Loads` in the folder of the run.
+#: Name of the folder, inside the folder of the run, in which `Loads` records segments.
 LOADS = "loads"
 
 
@@ -172,9 +168,6 @@ class Loads:
             self._record.note(event.low + 1, event.high, event.cur, now())
 
 
-# ---------------------------------------------------------------------- drawing
-
-
 class NumberSource(Protocol):
     """Source of numbers for threads: an issuer, or a client of a server. Raises IssuerError."""
 
@@ -189,7 +182,7 @@ class NumberSource(Protocol):
 
 
 class DrawLoop:
-    """One caller: it makes one call after another, and records the results."""
+    """One caller of a worker. It makes one call after another, and records the results."""
 
     def __init__(self, setup: Setup, job: Job, number: int, worker: str = "") -> None:
         self.record = CallFile(Path(setup.folder), job.at, worker or setup.name, number)
@@ -316,7 +309,7 @@ def _stacks(*_: object) -> None:
     """Print the stack of each thread and task.
 
     faulthandler is not used: it reads the frames of running threads, and crashed the process after 99 and 252 uses.
-    `sys.stderr` is not used either: this signal handler may interrupt it in the middle of a line.
+    `sys.stderr` is not used, because this signal handler may interrupt a write to it in the middle of a line.
     """
     told = io.StringIO()
     for thread, frame in sys._current_frames().items():

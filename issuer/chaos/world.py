@@ -85,7 +85,7 @@ class World:
     connects through `desk`, a proxy that no fault uses.
     """
 
-    #: The settings of a worker, which name the program that it runs.
+    #: Class of the settings of a worker. It names the program that the worker runs.
     setup_kind: ClassVar[type[Setup]] = Setup
 
     def __init__(self, folder: Path, binary: Path, terms: Terms, store: str | None = None) -> None:
@@ -101,7 +101,7 @@ class World:
         self._ends = ExitStack()
         self._stop = threading.Event()
         self._sampling = threading.Lock()
-        #: When all workers had received numbers after the last fault.
+        #: The time at which all workers had received numbers after the last fault.
         self._settled = now()
         try:
             self._begin(binary)
@@ -114,8 +114,6 @@ class World:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ends.close()
-
-    # ------------------------------------------------------------------ the servers
 
     def _begin(self, binary: Path) -> None:
         self.redis_began(binary)
@@ -169,7 +167,7 @@ class World:
             raise IssuerError(f"{times} issuer {' '.join(words)}: {ended.stderr.strip()}")
 
     def redis_began(self, binary: Path) -> None:
-        """Start the servers and the proxies. Sets `fronts` and `desk`."""
+        """Start the servers and the proxies, and set `fronts` and `desk`."""
         self.master = self._ends.enter_context(self.server(binary))
         self.other = self._ends.enter_context(self.server(binary))
         self.link, self.desk, *self.fronts = [
@@ -239,11 +237,9 @@ class World:
             self.tags.append(watched)
         return len(self.tags) - 1
 
-    # ------------------------------------------------------------------ faults
-
     @contextmanager
     def fault(self, name: str, *, segments: int = 2, hits: int = 0, split: bool = False) -> Iterator[None]:
-        """Record a strike. It begins with the block, and its servers work again when the block ends. See `Strike`."""
+        """Record a strike, which lasts as long as the block. At its end, all servers must work again. See `Strike`."""
         settled, began = self._settled, now()
         yield
         self._settled = now()
@@ -301,7 +297,7 @@ class World:
         until(lambda: self.other.replication()["master_repl_offset"] >= offset, 10, "the replica has caught up")
 
     def lag(self) -> None:
-        """Make the other server a replica, then cut its link. Return when it lacks some draws."""
+        """Make the other server a replica, then cut its connection. Return when it lacks some draws."""
         self.follow()
         self.link.blackhole()
         # `more` is not used, because it sets `_settled`. When a master gets its first replica, it starts a new term.
@@ -313,8 +309,6 @@ class World:
         self.master, self.other = self.other, self.master
         for front in (*self.fronts, self.desk):
             front.redirect(self.master.address)
-
-    # ------------------------------------------------------------------ the end
 
     def _sample(self) -> None:
         while not self._stop.wait(SAMPLED_EVERY):

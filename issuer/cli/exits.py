@@ -208,7 +208,7 @@ def _ended(run: Callable[[], object], warnings: Warnings) -> int:
         _forget_stdout()
     except OSError as error:
         warnings.fail(error, "os", type(error).__name__)
-        # If a write to stdout has failed, the last flush of the interpreter would also fail, with another exit code.
+        # If a write to stdout has failed, the last flush of the interpreter would fail too, and change the exit code.
         _forget_stdout()
     return code if isinstance(code, int) else OK
 
@@ -219,7 +219,7 @@ def _no_option(error: click.NoSuchOption) -> str:
     root = None if context is None else context.find_root()
     if context is not root and root is not None and any(name in param.opts for param in root.command.params):
         return f"{name} must be before the command: issuer {name} ... {context and context.info_name}"
-    # The names are compared without dashes. click compares the dashes too, so that all options look similar.
+    # Names are compared without dashes. With dashes, as click compares them, all options look similar.
     near = get_close_matches(name.lstrip("-"), [each.lstrip("-") for each in error.possibilities or ()])
     return error.message + (f" Did you mean --{near[0]}?" if near else "")
 

@@ -1,4 +1,4 @@
-"""The group `issuer` and its options."""
+"""The command `issuer`: its options, and the search for its subcommands."""
 
 from __future__ import annotations
 
@@ -108,4 +108,5 @@ def main(context: click.Context, /, *, config: str | None, **settings: Any) -> N
     context.obj = Session(given_settings(settings), config)
     for stream in (sys.stdout, sys.stderr):
         # If the encoding of the terminal lacks a character of a tag, `?` is written in its place.
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # its declared type is TextIO, which lacks the
+        # method

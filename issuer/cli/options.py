@@ -1,4 +1,4 @@
-"""Options of settings, confirmation, parameter types, and help with headings."""
+"""Options for settings, questions to the user, types of parameters, and help with headings."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class InSection(click.Option):
 
 
 class Sectioned(click.Command):
-    """A command whose help shows options under headings. Options without a heading come first."""
+    """A command with headings in the list of options in its help. Options without a heading come first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in their order."""
+        """Write the options to the help, in their order."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None

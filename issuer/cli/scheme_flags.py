@@ -33,9 +33,6 @@ def given(said: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-# ---------------------------------------------------------------------- shown
-
-
 def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the settings of a scheme as pairs of name and value. If numbers are the plain counter, there are none."""
     lines = _strategy(scheme)

@@ -22,7 +22,7 @@ from issuer_persistence.urls import mask
 
 @dataclass(slots=True)
 class Session:
-    """`options`: settings given as options before the command, by name. `config`: path of the settings file."""
+    """A run of the command line. `options`: settings given before the command. `config`: path of a settings file."""
 
     options: Mapping[str, Any]
     config: str | None = None
@@ -57,7 +57,7 @@ class Session:
             settings = self.settings()
             store, source = settings.store_url, settings.sources["store_url"]
             if settings.embedded and not is_missing(store):
-                default_is_known()  # the warning about it was shown when the file was created
+                default_is_known()  # no warning about the default store: it was shown when the file was created
             if not makes_store and source != settings_.DEFAULT and is_missing(store):
                 raise ConfigurationError(
                     f"there is no store {mask(store)} (from {source}): correct the name; "

@@ -19,18 +19,18 @@ from issuer_persistence.records import SETTINGS
 
 
 def _step(value: str) -> int | str:
-    """Convert a whole number, or `auto`, which is the default."""
+    """Convert a step: a whole number, or `auto`."""
     return "auto" if value == "auto" else int(click.INT(value))
 
 
 def _key(value: str) -> str | tuple[int, str]:
-    """Convert the name of a key, or FROM=NAME."""
+    """Convert a scramble key: NAME, or FROM=NAME."""
     start, equals, name = value.partition("=")
     return (int(click.INT(start)), name) if equals else start
 
 
 def _option(value: str) -> tuple[str, str | int | bool]:
-    """Convert NAME=VALUE. If VALUE has only digits, it becomes a number; true and false become a bool."""
+    """Convert NAME=VALUE of a strategy. Digits become a number; true and false become a bool."""
     name, equals, text = value.partition("=")
     if not name or not equals:
         raise click.BadParameter(f"{brief(value)} is not NAME=VALUE")
@@ -40,7 +40,7 @@ def _option(value: str) -> tuple[str, str | int | bool]:
 
 
 def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
-    """Return a function for the Tab key that completes one of these names."""
+    """Return a completion function: for the Tab key, it returns the names that begin with the text so far."""
 
     def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         return sorted(name for name in names() if name.startswith(incomplete))

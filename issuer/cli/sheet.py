@@ -135,7 +135,7 @@ def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:
 
 
 def stands(now: Tag) -> str:
-    """Return a tag's max, step and limit as text."""
+    """Return the max, the step and the limit of a tag as text."""
     if not counts(now.scheme):
         return now.order
     last = last_value(now.scheme, now.limit)

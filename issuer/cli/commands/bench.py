@@ -136,9 +136,6 @@ def _made(issuer: Issuer, tag: str) -> Iterator[None]:
             raise
 
 
-# ---------------------------------------------------------------------- measuring
-
-
 def _ping(settings: Settings, seconds: float) -> _Measured:
     """Measure how long Redis takes to answer a PING. Raises RedisUnavailable."""
     timeout = settings.redis_timeout
