@@ -16,7 +16,7 @@ from issuer.chaos.watched import Strike, Watched
 
 NS = 1_000_000_000
 
-#: Most examples of broken promises that one check adds to the report.
+#: One check reports at most this many examples of broken promises.
 EXAMPLES = 5
 
 
@@ -34,7 +34,7 @@ class Verdict:
     changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
-    #: The gaps that strikes caused, by name of the strike; see the module `gaps`.
+    #: The gaps that faults caused, by the name of the fault; see the module `gaps`.
     costs: dict[str, Cost] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     #: How often each fault was caused, by the name that --faults takes. One fault can consist of several strikes.
@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def struck(self) -> int:
-        """Number of all strikes."""
+        """How many faults occurred, of all names."""
         return self.faults.total()
 
     def add(self, other: Verdict) -> None:
@@ -86,11 +86,11 @@ def check(
     stopped: Mapping[str, Sequence[Strike]],
     end: Strike | None = None,
 ) -> Verdict:
-    """Check all tags.
+    """Check the calls for all tags, and return what was found.
 
-    `lasting`: names of the workers that drew until the end. `stopped`: by worker, the times when SIGSTOP had stopped
-    it. `end`: the end of the run, as a strike. Numbers that are not drawn by then are no gap, but their count is
-    limited too.
+    `strikes`: the faults that occurred. `lasting`: names of the workers that drew until the end. `stopped`: by worker,
+    when SIGSTOP had stopped it. `end`: the end of the run. Reserved numbers that nobody has drawn by then are not
+    counted as a gap, but their count is limited too.
     """
     verdict = Verdict(faults=Counter(strike.name for strike in strikes))
     verdict.costs = {name: Cost(times) for name, times in verdict.faults.items()}
@@ -151,7 +151,7 @@ def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[C
 
 
 def _sorted(calls: Calls) -> Iterable[CallEntry]:
-    """Return the calls that returned numbers, sorted by their first number. Nearly always they are already in order."""
+    """Return the calls that returned numbers, sorted by first number. In most cases, they are in this order already."""
     highest = 0
     for call in calls.granted():
         if call.first < highest:
@@ -212,7 +212,7 @@ def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: 
 def _service(
     verdict: Verdict, tag: Watched, callers: Sequence[Calls], strikes: Iterable[Strike], lasting: Collection[str]
 ) -> None:
-    """Measure how long each worker waited for its next number after each strike."""
+    """Measure how long each worker waited for its next number after each fault."""
     ends: dict[str, list[int]] = {}
     for calls in callers:
         ends.setdefault(calls.worker, []).extend(call.ended for call in calls.granted())

@@ -31,7 +31,7 @@ from typing import NamedTuple
 from issuer.chaos.call_files import CallEntry
 from issuer.chaos.watched import Strike, Watched
 
-#: Name of the entry for gaps that no strike can explain.
+#: Name of the entry for gaps that no fault can explain.
 NO_FAULT = "no fault"
 #: Name of the entry for numbers that were in Redis or held by processes when the run ended.
 THE_END = "the end"
@@ -41,7 +41,7 @@ _FOREVER = 1 << 63
 
 @dataclass(slots=True)
 class Cost:
-    """The gaps that strikes of one name caused.
+    """The gaps that the faults of one name caused. Each occurrence of a fault is a strike.
 
     `strikes`: number of strikes. `gap`: size of all gaps together. `worst`: largest gap of one strike in one tag.
     `allowed`: how large this gap may be by design. `over`: how often a gap was larger than allowed.
@@ -54,7 +54,7 @@ class Cost:
     over: int = 0
 
     def charge(self, gap: int, allowed: int) -> None:
-        """Add the gap that one strike caused in one tag."""
+        """Add the gap that one occurrence of the fault caused in one tag."""
         self.gap += gap
         self.over += gap > allowed
         if (gap > allowed, gap) > (self.worst > self.allowed, self.worst):
@@ -74,7 +74,7 @@ def allowance(tag: Watched, segments: int, hits: int) -> int:
 
 
 def allowed(tag: Watched, strike: Strike) -> int:
-    """Return the largest gap that one strike may cause in the tag."""
+    """Return the largest gap that one fault (`strike`) may cause in the tag."""
     if tag.order == "strict":
         # A strict tag has no leases and no direct mode: a process holds at most one segment.
         return (strike.segments + strike.hits) * tag.step
@@ -158,13 +158,13 @@ class Missing:
 def charge(
     costs: dict[str, Cost], missing: Missing, strikes: Sequence[Strike], workers: int, end: Strike | None
 ) -> None:
-    """Charge the missing numbers of a tag to strikes. `workers`: how many drew its numbers. `end`: end of the run."""
+    """Attribute the missing numbers of a tag to faults (`strikes`). `workers`: how many drew its numbers."""
     tag = missing.tag
     strikes = sorted(strikes, key=lambda strike: strike.since)
     if end is not None:
         strikes = [*strikes, replace(end, back=_FOREVER)]
     starts = [strike.since for strike in strikes]
-    # The ends must not decrease. Only then the strikes that can explain a number are consecutive.
+    # The ends must not decrease. Only then are the faults that can explain a number consecutive.
     ends = [*accumulate((strike.back + tag.timeout for strike in strikes), max)]
     bounds = [allowed(tag, strike) for strike in strikes]
     gaps, elsewhere = _shared(missing.lost(ended=end is not None), starts, ends, bounds)
@@ -178,13 +178,13 @@ def charge(
 def _shared(
     pieces: Iterable[_Lost], starts: Sequence[int], ends: Sequence[int], bounds: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Return the gap of each strike, and the gap that no strike can explain.
+    """Return the gap of each fault that occurred, and the gap that none of these can explain.
 
-    For each strike, `starts` and `ends` limit when it can have lost numbers, and `bounds` has its allowed gap.
+    For each fault, `starts` and `ends` limit when it can have lost numbers, and `bounds` has its allowed gap.
     """
     gaps = [0] * len(starts)
     elsewhere = 0
-    #: By the last strike that can explain some numbers: the first strike that can, and the count of these numbers.
+    #: By the last fault that can explain some numbers: the first fault that can, and the count of these numbers.
     waiting: dict[int, list[tuple[int, int]]] = {}
     for piece in pieces:
         first, last = bisect_left(ends, piece.earliest), bisect_right(starts, piece.latest) - 1
@@ -192,7 +192,8 @@ def _shared(
             elsewhere += piece.numbers
         else:
             waiting.setdefault(last, []).append((first, piece.numbers))
-    #: A heap of (minus the first strike, count of numbers, last strike). The fewest possible strikes come first.
+    #: A heap of (minus the first fault, count of numbers, last fault). Entries with the fewest possible faults come
+    #: first.
     open_: list[tuple[int, int, int]] = []
     for at in reversed(range(len(starts))):
         for first, count in waiting.get(at, ()):

@@ -25,7 +25,7 @@ class Strike:
 
     @property
     def since(self) -> int:
-        """The time from which on the strike may have lost numbers."""
+        """From this time on, the fault may have lost numbers."""
         return self.began if self.settled < 0 else self.settled
 
 

@@ -89,7 +89,7 @@ class World:
     setup_kind: ClassVar[type[Setup]] = Setup
 
     def __init__(self, folder: Path, binary: Path, terms: Terms, store: str | None = None) -> None:
-        """`store`: URL of the store. None means an SQLite file in the folder."""
+        """Start the servers and the workers. `store`: URL of the store; None means an SQLite file in the folder."""
         self.folder = folder
         self.terms = terms
         self.store = store or f"sqlite:///{folder / 'store' / 'issuer.db'}"
@@ -239,14 +239,14 @@ class World:
 
     @contextmanager
     def fault(self, name: str, *, segments: int = 2, hits: int = 0, split: bool = False) -> Iterator[None]:
-        """Record a strike, which lasts as long as the block. At its end, all servers must work again. See `Strike`."""
+        """Record a fault, which lasts as long as the block. At its end, all servers must work again. See `Strike`."""
         settled, began = self._settled, now()
         yield
         self._settled = now()
         self.strikes.append(Strike(name, began, self._settled, segments, hits, split, settled))
 
     def more(self) -> None:
-        """Wait until each worker has received numbers of each of its tags."""
+        """Wait until each worker has received new numbers of each of its tags."""
         self.crew.wait_served(now())
         self._settled = now()
 
@@ -305,7 +305,7 @@ class World:
         self.crew.wait_served(now())
 
     def swap(self) -> None:
-        """Redirect all processes to the other server, which has been promoted."""
+        """Redirect all processes to the other server, which is the master now."""
         self.master, self.other = self.other, self.master
         for front in (*self.fronts, self.desk):
             front.redirect(self.master.address)
@@ -316,7 +316,7 @@ class World:
                 self.sample()
 
     def sample(self) -> None:
-        """Record the `max` of each tag in the store."""
+        """Read the `max` of each tag from the store, and record it with the time."""
         with self._sampling:
             asked = now()
             found: dict[str, Tag] = {record.tag: record for record in self.ids.tags(timeout=1)}

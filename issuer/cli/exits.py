@@ -116,7 +116,7 @@ class Warnings(logging.Handler):
 
 
 class Edge(click.Group):
-    """A group of commands. It ends the program with one of the exit codes above, and never with a traceback."""
+    """A group of commands. It ends the program with an exit code of MEANINGS, and never with a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]  # the rest as it is
         """Run the command line, and exit. With standalone_mode=False, return the result or raise the error.
