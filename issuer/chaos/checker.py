@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def struck(self) -> int:
-        """How many faults occurred, of all names."""
+        """How many faults occurred in the run."""
         return self.faults.total()
 
     def add(self, other: Verdict) -> None:
@@ -232,7 +232,7 @@ def _service(
 
 
 def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Strike]]) -> None:
-    """Measure how long after its deadline a call returned. The time of a process stopped by SIGSTOP doesn't count."""
+    """Measure how long after its deadline a call returned. Time during which SIGSTOP held the process is left out."""
     for calls in callers:
         pauses = [strike for strike in stopped.get(calls.worker, ()) if strike.back]
         for call in calls:

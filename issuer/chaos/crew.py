@@ -79,7 +79,7 @@ class Worker:
 
     def trap(self, point: str, number: int) -> None:
         """Set a trap: when the worker next loads a segment, signal `number` hits it. `point`: one of worker.POINTS."""
-        # The worker may read the file at any moment, and a rename is atomic.
+        # A rename is atomic, so the worker never reads a half-written file.
         half = self._trap.with_suffix(".half")
         half.write_text(f"{point} {number}")
         half.rename(self._trap)

@@ -146,7 +146,7 @@ class Missing:
         )
 
     def _pieces(self, highs: Sequence[int], first: int, last: int, latest: int) -> Iterator[_Lost]:
-        """Split a range of missing numbers by the time of their reservation. `highs`: the values of the store's max."""
+        """Split a range of missing numbers by the time of their reservation. `highs`: the store's max at each read."""
         while first <= last:
             at = bisect_left(highs, first)
             top = min(last, highs[at]) if at < len(highs) else last
@@ -164,7 +164,7 @@ def charge(
     if end is not None:
         strikes = [*strikes, replace(end, back=_FOREVER)]
     starts = [strike.since for strike in strikes]
-    # The ends must not decrease. Only then are the faults that can explain a number consecutive.
+    # The ends must not decrease, so that the faults that can explain a number are consecutive.
     ends = [*accumulate((strike.back + tag.timeout for strike in strikes), max)]
     bounds = [allowed(tag, strike) for strike in strikes]
     gaps, elsewhere = _shared(missing.lost(ended=end is not None), starts, ends, bounds)

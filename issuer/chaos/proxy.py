@@ -294,7 +294,7 @@ class FaultProxy:
                 try:
                     await held.released.wait()
                 finally:
-                    if held in self._held:  # closed before the release: the request is lost
+                    if held in self._held:  # the connection was closed before `release`
                         self._held.remove(held)
             await self._deliver(link, up, request, fault if struck else _NONE)
         # The client has gone, but its requests must still arrive. To close the connection now could discard them.

@@ -22,7 +22,7 @@ SECTION = "Checks and recovery"
 #: Blanks before the lines under a heading.
 INDENTED = 2
 
-#: The kind of finding that reports no problem, but that Redis was not available.
+#: The kind of a finding that is not a problem. It reports that Redis was not available.
 UNSEEN = "Redis not looked at"
 
 
