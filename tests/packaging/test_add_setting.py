@@ -58,8 +58,8 @@ TAG_PLACES = (
     Place(_RECORDS, '    description: str = ""\n    created', "    example: int = 0\n"),
     # The column, and the upgrade of older files.
     Place(_SCHEMA, '    "lease", "ahead"', '    "example",\n'),
-    Place(_SCHEMA, "# The statements that", '_EXAMPLE = ("ALTER TABLE tags ADD COLUMN example INTEGER",)\n\n'),
-    Place(_SCHEMA, ")\n#: The columns that each", ", _EXAMPLE"),
+    Place(_SCHEMA, "# Upgrade statements.", '_EXAMPLE = ("ALTER TABLE tags ADD COLUMN example INTEGER",)\n\n'),
+    Place(_SCHEMA, ")\n#: Columns that were added", ", _EXAMPLE"),
     Place(_SCHEMA, ")\n\n#: Newest schema", ', (7, "example")'),
     # The definition.
     Place(
