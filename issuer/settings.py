@@ -19,9 +19,10 @@ from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
 
-#: Environment variables of other programs with the URL of the store, in order of priority.
+#: Environment variables in which other programs expect the URL of the store, in order of priority.
 STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
-#: Environment variable of other programs with the URL of Redis. Used only if a store is configured too.
+#: Environment variable in which other programs expect the URL of Redis. The issuer uses the variable only if a store is
+#: configured and no other setting gives the URL of Redis.
 REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"

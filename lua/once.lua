@@ -39,7 +39,8 @@ if kept then
   return {'again', number, under}
 end
 --@include buffer
--- Check this before the number is stored for the key. Otherwise a repeated call would return the rejected number.
+-- Check the next number before it is stored for the idempotency key. Otherwise a repeated call would return a rejected
+-- number.
 local low = less(cur, max) and cur or next_max and redis.call('HGET', key, 'next_cur')
 if whole(low) and less(low, seen) then return {'older', low} end
 --@include draw

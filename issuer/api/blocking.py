@@ -41,7 +41,7 @@ class Issuer(IssuerCalls):
         self._open = numbers
 
     # `timeout` is not keyword-only here, as that would cost 30 of the 80 ns of a number from memory. `key` comes before
-    # it: a number cannot be a key, so `next("t", 3)` raises an error. To check for that here would cost 4 ns.
+    # `timeout`: a number cannot be a key, so `next("t", 3)` raises an error. A check for a number here would cost 4 ns.
     def next(
         self,
         tag: str,
@@ -118,5 +118,5 @@ class Issuer(IssuerCalls):
             self.engine.lease_for_stream(tag, timeout)
             yield (self.next(tag, timeout=timeout),)
             if self.engine.chain is None:
-                # Look up the combiner each time: the process may have forked since, and then it has another one.
+                # Look up the combiner each time: a process that has forked has a new combiner.
                 yield self.engine.registry.combiner(tag).supply.open

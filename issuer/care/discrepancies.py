@@ -56,8 +56,8 @@ class Discrepancy:
         return f"tag {self.tag!r}: {self.problem}"
 
 
-#: If segments go to two hashes in turns this many times, both hashes are in use. Fewer turns prove nothing: when a hash
-#: is replaced, its last segment may come late.
+#: If the ledger changes back to a hash this many times, two hashes are in use. Fewer changes prove nothing: when a hash
+#: is replaced, the last segment of the old hash may come late.
 AGAIN = 3
 
 

@@ -1,10 +1,10 @@
 """Files in which drawing processes record their calls. The files are mapped memory, which survives a kill -9.
 
-A file has the calls of one caller: a thread or a task that draws numbers of one tag. A call has four 64-bit integers:
-the first number, the last number, and the times when the call began and ended, in ns of the monotonic clock. If the
-call failed, the first integer is minus the count of the requested numbers, and the second is minus the index of the
-error in `ERRORS`. If the call had an idempotency key, the first integer is the key, and the second is the number. The
-file ends before the first call that has the end 0.
+A file contains the calls of one caller: a thread or a task that draws numbers of one tag. A call is four 64-bit
+integers: the first number, the last number, and the times when the call began and ended, in ns of the monotonic clock.
+If the call failed, the first integer is minus the count of the requested numbers, and the second is minus the index of
+the error in `ERRORS`. If the call had an idempotency key, the first integer is the key, and the second is the number.
+After the last call, the file contains only zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from issuer import errors
 ERRORS = ("other", *(name for name, each in vars(errors).items() if isinstance(each, type) and name[0] != "_"))
 
 _CALL = struct.Struct("=4q")
-#: Calls per file. If a caller makes more, it starts another file. A file has 2 MB, but only written pages use memory.
+#: Calls per file. If a caller makes more calls, it starts another file. A file is 2 MB long, but only written pages use
+#: memory.
 PART = 1 << 16
 
 
@@ -53,7 +54,7 @@ class CallFile:
     """Records the calls of one caller. Only one thread may use it."""
 
     def __init__(self, folder: Path, tag: int, worker: str, caller: int) -> None:
-        """`tag`: index of the tag in the run. `worker`: name of the process. `caller`: number of the caller in it."""
+        """`tag`: index of the tag in the run. `worker`: name of the process. `caller`: number of its thread or task."""
         self._path = folder / f"{tag}.{worker}.{caller}"
         self._part = 0
         self._open()
@@ -85,7 +86,7 @@ def _written(path: Path) -> memoryview[int]:
         return memoryview(b"").cast("q")
     with path.open("rb") as file:
         values = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast("q")
-    # The end of a call is written last. If it is there, the other three integers are there too.
+    # The end of a call is written last. If a call has an end, its other three integers are there too.
     return values[: bisect_left(range(3, len(values), 4), 1, key=lambda at: not values[at]) * 4]
 
 

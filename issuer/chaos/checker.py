@@ -30,7 +30,7 @@ class Verdict:
     repeats: int = 0
     above: int = 0
     disorder: int = 0
-    #: How often a repeated idempotency key returned another number.
+    #: How often a repeated idempotency key returned a number different from its first.
     changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
@@ -89,7 +89,7 @@ def check(
     """Check the calls for all tags, and return what was found.
 
     `strikes`: the faults that occurred. `lasting`: names of the workers that drew until the end. `stopped`: by worker,
-    when SIGSTOP had stopped it. `end`: the end of the run. Reserved numbers that nobody has drawn by then are not
+    when SIGSTOP had stopped it. `end`: the end of the run. Reserved numbers that nobody has drawn by the end are not
     counted as a gap, but their count is limited too.
     """
     verdict = Verdict(faults=Counter(strike.name for strike in strikes))
@@ -151,7 +151,7 @@ def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[C
 
 
 def _sorted(calls: Calls) -> Iterable[CallEntry]:
-    """Return the calls that returned numbers, sorted by first number. In most cases, they are in this order already."""
+    """Return the calls that returned numbers, sorted by first number. Most calls are in this order already."""
     highest = 0
     for call in calls.granted():
         if call.first < highest:
@@ -197,7 +197,7 @@ def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[CallEntry]:
 
 
 def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Strike]) -> None:
-    """Count the calls that returned a lower number than another call that had ended before."""
+    """Count the calls that returned a lower number than another call that had ended before they began."""
     ended: list[tuple[int, int]] = []
     highest = 0
     for call in heapq.merge(*(_promised(calls, splits) for calls in callers), key=attrgetter("began")):

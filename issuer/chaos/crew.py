@@ -20,9 +20,10 @@ from issuer.chaos.watched import Strike
 from issuer.chaos.worker import STACKS, STACKS_END, Setup, trap_file
 from issuer.errors import IssuerError
 
-#: Seconds that a worker has to end after a stop request. Then it is killed.
+#: Maximum time, in seconds, from a stop request to the end of a worker. After this time the worker is killed.
 ENDING = 12.0
-#: STACKS_TAKE: seconds that a worker has to print its stacks. STACKS_MOST: most characters of them in a report.
+#: STACKS_TAKE: maximum time, in seconds, in which a worker prints its stacks. STACKS_MOST: maximum number of characters
+#: of the stacks in a report.
 STACKS_TAKE, STACKS_MOST = 3.0, 20_000
 
 
@@ -90,7 +91,7 @@ class Worker:
         return not self._trap.exists()
 
     def untrap(self) -> bool:
-        """Remove the trap. Return False if the worker has used it before."""
+        """Remove the trap. Return False if the worker has already used the trap."""
         with suppress(FileNotFoundError):
             self._trap.unlink()
             return True

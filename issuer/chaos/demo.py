@@ -36,11 +36,12 @@ PROCESSES = 4
 #: when 20 % of a segment are used.
 SNAPSHOT_AT, KILL_AT, RECOVER_AT, GOAL = 1_500, 2_700, 4_450, 5_700
 
-#: Seconds between two draws of a process. Slow enough to watch.
+#: Seconds between two draws of a process. This pace is slow enough to watch.
 PACE = 0.005
 #: Seconds between two reads of the files in which the processes record their calls.
 LOOK = 0.01
-#: Timeout of a draw, in seconds. Draws of a strict tag wait while Redis restarts, so it is longer than a restart.
+#: Timeout of a draw, in seconds. Draws of a strict tag wait while Redis restarts, so the timeout is longer than a
+#: restart.
 PATIENCE = 15.0
 
 now = time.monotonic_ns
@@ -173,7 +174,7 @@ class _Story:
         if after and not self._resumed:
             self._resumed = True
             # Show the start of the segment that contains `first`. Another process may have drawn a lower number of this
-            # segment, and its call may not be recorded yet.
+            # segment in a call that is not recorded yet.
             first = min(after)
             above = next((one.first for one in [*self._segments, *loaded] if one.first <= first <= one.last), first) - 1
             found = f"after {self._before}, numbers go on above {above}"

@@ -26,8 +26,8 @@ Strike = Callable[[World], None]
 
 SCRIPTS = ("next", "lease", "open", "load")
 
-#: Durations in seconds. DELAY: of a late reply. STOPPED: of a stopped process. CUT_OFF: of processes without Redis.
-#: REJOINED: until they use Redis again. RUN_OUT: of a tag without numbers.
+#: Durations in seconds. DELAY: how late a reply is. STOPPED: how long a process is stopped. CUT_OFF: how long processes
+#: have no Redis. REJOINED: time until these processes use Redis again. RUN_OUT: how long a tag has no numbers.
 DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
 
 #: Faults on the network, by their names in a report. Arguments: a proxy, bytes in the requests to hit, how many to hit.
@@ -253,21 +253,21 @@ def recovered_at_once(world: World) -> None:
 
 @fault("F12a", "FLUSHALL while a load is under way")
 def flushed(world: World) -> None:
-    """Delete all keys with FLUSHALL. Then a load of a segment arrives that was sent before."""
+    """Delete all keys with FLUSHALL. Then a segment's load arrives that was sent before FLUSHALL."""
     with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)), world.held_load(), world.master.client() as client:
         client.flushall()
 
 
 @fault("F12b", "SCRIPT FLUSH while a load is under way")
 def scripts_flushed(world: World) -> None:
-    """Delete the scripts, but no keys. Then a load of a segment arrives that names a deleted script."""
+    """Delete the scripts, but no keys. Then a segment's load arrives, and the load names a deleted script."""
     with world.fault("F12b SCRIPT FLUSH"), world.held_load(), world.master.client() as client:
         client.script_flush()
 
 
 @fault("F12c", "the key of a tag is deleted while a load is under way")
 def key_deleted(world: World) -> None:
-    """Delete the hashes of all tags, as an eviction would. Then a load of a segment arrives that was sent before."""
+    """Delete the hashes of all tags, as an eviction would. Then a segment's load arrives that was sent earlier."""
     hits = len(world.crew.workers)
     with world.fault("F12c key deleted", hits=hits), world.held_load(), world.master.client() as client:
         client.delete(*map(world.key, range(len(world.tags))))
@@ -291,7 +291,7 @@ def load_in_doubt(world: World) -> None:
 
 @fault("F12e", "Redis evicts all keys while a load is under way")
 def evicted(world: World) -> None:
-    """Let Redis evict all keys. A load that was sent before arrives when its hash has been prepared again."""
+    """Let Redis evict all keys. A load sent before that arrives after its hash was prepared again."""
     keys = [world.key(at) for at in range(len(world.tags))]
     fault = world.fault("F12e evicted", segments=4, hits=len(world.crew.workers))
     with fault, world.held_load() as held, world.master.client() as client:

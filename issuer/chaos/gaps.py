@@ -1,9 +1,9 @@
-"""The gap that each fault caused: how many numbers no caller received because of it.
+"""The gap that each fault caused: how many numbers no caller received because of the fault.
 
 A strike is one occurrence of a fault. The report compares each strike with its own limit, so that a costly strike
 cannot hide behind cheap ones.
 
-It is not recorded when a number was lost. But the time is between two known moments:
+The time at which a number was lost is not recorded. But this time is between two known moments:
 
 - The number was not lost before it was reserved. At the last read of the store before the reservation, `max` was lower.
 - Strict tags: the number was not lost after a caller received a higher number. Numbers are drawn in order, so no caller
@@ -68,7 +68,7 @@ class Cost:
 
 
 def allowance(tag: Watched, segments: int, hits: int) -> int:
-    """Return the largest gap that the design allows. `segments`: segments lost in Redis. `hits`: processes affected."""
+    """Return the largest gap that the design allows. `segments`, `hits`: see Strike."""
     # A process holds at most two segments of its own, the segment of a running draw, and two leases.
     return segments * tag.step + hits * (3 * tag.step + 2 * tag.lease)
 
@@ -97,7 +97,8 @@ class Missing:
     _stretches: list[tuple[int, int]] = field(default_factory=list)
     #: For each range of missing numbers: when each worker first received a higher number.
     _passed: list[dict[str, int]] = field(default_factory=list)
-    #: By worker. `_seen`: count of its entries in `_passed`. `_lives`: begin of its first call, end of its last.
+    #: By worker. `_seen`: how many entries of `_passed` include the worker. `_lives`: begin of the worker's first call,
+    #: end of its last.
     _seen: dict[str, int] = field(default_factory=dict)
     _lives: dict[str, tuple[int, int]] = field(default_factory=dict)
     _highest: int = 0
@@ -106,7 +107,7 @@ class Missing:
         self._highest = self.tag.base
 
     def told(self, call: CallEntry, worker: str) -> None:
-        """Process the next call. Its first number must not be lower than the one of the call before."""
+        """Process the next call. Its first number must not be lower than that of the previous call."""
         if call.first > self._highest + 1:
             self._stretches.append((self._highest + 1, call.first - 1))
             self._passed.append({})
@@ -158,7 +159,7 @@ class Missing:
 def charge(
     costs: dict[str, Cost], missing: Missing, strikes: Sequence[Strike], workers: int, end: Strike | None
 ) -> None:
-    """Attribute the missing numbers of a tag to faults (`strikes`). `workers`: how many drew its numbers."""
+    """Attribute the missing numbers of a tag to faults (`strikes`). `workers`: how many workers drew its numbers."""
     tag = missing.tag
     strikes = sorted(strikes, key=lambda strike: strike.since)
     if end is not None:
@@ -180,7 +181,7 @@ def _shared(
 ) -> tuple[list[int], int]:
     """Return the gap of each fault that occurred, and the gap that none of these can explain.
 
-    For each fault, `starts` and `ends` limit when it can have lost numbers, and `bounds` has its allowed gap.
+    For each fault, `starts` and `ends` limit when it can have lost numbers, and `bounds` contains its allowed gap.
     """
     gaps = [0] * len(starts)
     elsewhere = 0

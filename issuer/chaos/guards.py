@@ -44,7 +44,7 @@ _EXHAUSTED = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A guard. `what`: what it ensures. To remove it, change the texts in `scripts`, then call `patch`."""
+    """A guard. `what`: what the guard ensures. To remove it, change the texts in `scripts`, then call `patch`."""
 
     what: str
     scripts: Mapping[str, Sequence[Change]] | None = None
@@ -122,6 +122,6 @@ def take_out(names: Sequence[str]) -> None:
             patch()
     if mutated != {name: script(name) for name in NAMES}:
         vars(commands)["script"] = mutated.__getitem__
-        # If a strict tag goes back to lower numbers, the process itself rejects them. This check is removed too: it
-        # would hide that the guard is missing in the scripts.
+        # If a strict tag goes back to lower numbers, the process itself rejects them. Remove this check too: it would
+        # hide that the guard is missing in the scripts.
         state.TagState.went_back = lambda *_: False  # type: ignore[method-assign]

@@ -24,7 +24,8 @@ BOUT = 60
 def play(world: World, faults: Iterable[Fault]) -> Verdict:
     """Cause one fault after another, wait for numbers after each, and check all numbers at the end.
 
-    If a worker receives no more numbers, or a fault cannot be caused, the run ends early. `stuck` then has the reason.
+    If a worker receives no more numbers, or a fault cannot be caused, the run ends early. The verdict's `stuck` then
+    contains the reason.
     """
     stuck = []
     turns: Counter[str] = Counter()

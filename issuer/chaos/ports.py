@@ -7,8 +7,8 @@ import random
 import socket
 
 LOOPBACK = "127.0.0.1"
-# Below the ports that Linux and macOS use for outgoing connections. If a client polls an unused port among those, it
-# can connect to itself, and then the server cannot listen on this port again.
+# These ports are below those that Linux and macOS use for outgoing connections. If a client polls an unused port for
+# outgoing connections, the client can connect to itself. Then the server cannot listen on this port again.
 _PORTS = range(31_000, 32_700)
 
 

@@ -5,10 +5,10 @@
         ...
         proxy.pass_through()
 
-`match`: a fault affects only requests that contain these bytes; None means all requests. `times`: how many requests it
-affects; None means all until the next fault is set. The bytes that arrive together count as one request. So a client
-must wait for a reply before it sends the next request, as redis-py does. One thread serves all connections. Each method
-can be called from any thread, and returns when it has taken effect.
+`match`: a fault affects only requests that contain these bytes; None means all requests. `times`: how many requests the
+fault affects; None means all until the next fault is set. The bytes that arrive together count as one request. So a
+client must wait for a reply before it sends the next request, as redis-py does. One thread serves all connections. Each
+method can be called from any thread. It returns when its change has taken effect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FaultKind(Enum):
 
 @dataclass
 class ProxyFault:
-    """A fault. `left`: how many requests it still affects; None means all. `then`: the fault that follows.
+    """A fault. `left`: how many more requests the fault affects; None means all. `then`: the fault that follows.
 
     `kind`: None only counts the requests. `match`: bytes of the requests to affect. `seconds`: delay of the reply.
     """
@@ -72,7 +72,7 @@ _NONE = ProxyFault(left=0)
 
 @dataclass(eq=False)
 class ProxiedConnection:
-    """A client's connection, and the connection to the upstream server that the proxy has opened for it."""
+    """A client's connection, and the connection that the proxy has opened for it to the upstream server."""
 
     client: socket.socket
     writer: asyncio.StreamWriter | None = None
@@ -162,7 +162,7 @@ class FaultProxy:
         self._order(self._set(ProxyFault(FaultKind.DELAY, match, times, seconds)))
 
     def hold(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Hold requests until `release`, which delivers them even if their clients have given up."""
+        """Hold requests until `release`, which delivers these requests even if their clients have given up."""
         self._order(self._set(ProxyFault(FaultKind.HOLD, match, times)))
 
     def release(self) -> int:
@@ -207,8 +207,9 @@ class FaultProxy:
             one.released.set()
         return len(held)
 
-    # asyncio.start_server is not used. If it is closed after it has accepted a connection, but before it has started
-    # the task for it, it never closes this connection (Python 3.11: the transport can't attach to it).
+    # asyncio.start_server is not used. If such a server is closed after it has accepted a connection, but before it has
+    # started the connection's task, the server never closes this connection (Python 3.11: the transport cannot attach
+    # to the server).
     async def _listen(self) -> None:
         if self._listener is None:
             self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
@@ -255,7 +256,7 @@ class FaultProxy:
             requests = asyncio.ensure_future(self._pump_requests(link, reader, link.up))
             replies = asyncio.ensure_future(self._pump_replies(link, link.writer, up_reader))
             pumps = [requests, replies]
-            await replies  # ends when the upstream closes, which happens after the client has closed
+            await replies  # ends when the upstream server closes its connection, after the client has closed its own
             if link.silent:
                 await requests
         except OSError:
@@ -297,7 +298,8 @@ class FaultProxy:
                     if held in self._held:  # the connection was closed before `release`
                         self._held.remove(held)
             await self._deliver(link, up, request, fault if struck else _NONE)
-        # The client has gone, but its requests must still arrive. To close the connection now could discard them.
+        # The client has gone, but its requests must still arrive. If the connection were closed now, requests could be
+        # lost.
         with contextlib.suppress(OSError):
             up.write_eof()
 
@@ -340,7 +342,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send the bytes. If the other side has gone, they are lost."""
+    """Send the bytes. If the other side has gone, the bytes are lost."""
     with contextlib.suppress(OSError):
         if not writer.is_closing():
             writer.write(data)

@@ -27,8 +27,8 @@ def binary() -> Path:
 
 
 def in_wheel(package: str, pattern: str) -> Path | None:
-    """Return the first file that matches the pattern in an installed package, None if there is none."""
-    # `find_spec` does not import the package. An import would run its code.
+    """Return the first file that matches the pattern in an installed package, None if no file matches."""
+    # `find_spec` does not import the package. An import would run the package's code.
     spec = find_spec(package)
     folders = (spec.submodule_search_locations or []) if spec else []
     return next((path for folder in folders for path in sorted(Path(folder).glob(pattern))), None)

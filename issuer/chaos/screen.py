@@ -39,7 +39,7 @@ class Screen:
         sys.stdout.flush()
 
     def progress(self, count: int, note: str) -> None:
-        """Update the bar: it shows how far `count` is on the way to the goal, and then `note`."""
+        """Update the bar: show `count` as a part of the goal, and then `note`."""
         if not sys.stderr.isatty() or time.monotonic() - self._drawn_at < REDRAW:
             return
         share = min(1.0, count / self._goal)

@@ -40,8 +40,8 @@ _SNAPSHOTS = count(1)
 class RedisServer:
     """One server process.
 
-    By default, data is not persisted: a restarted server is empty, unless its directory has a dump from `snapshot` or
-    from replication. If `appendonly` is True, the next start writes an AOF, with an fsync every second.
+    By default, data is not persisted: a restarted server is empty, unless its directory contains a dump from `snapshot`
+    or from replication. If `appendonly` is True, the next start writes an AOF, with an fsync every second.
     """
 
     def __init__(self, binary: Path | str) -> None:
@@ -231,7 +231,7 @@ class RedisServer:
             return bool(client.ping()) and client.info("server")["process_id"] == self.pid
 
     def _aof(self) -> Path:
-        """Return the newest AOF file. Redis 7 and Valkey have numbered files in a directory, Redis 6 has one file."""
+        """Return the newest AOF file. Redis 7 and Valkey number the files in a directory. Redis 6 has one file."""
         parts = sorted(self.directory.glob("appendonlydir/*.incr.aof"), key=lambda path: int(path.name.split(".")[-3]))
         return parts[-1] if parts else self.directory / "appendonly.aof"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 class Strike:
     """One occurrence of a fault in a run. Times are in ns of the monotonic clock.
 
-    `began`: when it began. `back`: when all servers answered again. `segments`: how many segments in Redis may lose
-    their numbers. `hits`: how many processes may lose the numbers that they hold. `split`: two masters served at once,
-    so no order is promised from `began` to `back`. `settled`: end of the fault before. The preparation of a fault may
-    lose numbers, so the strike is charged for numbers lost after `settled`; -1 means after `began`.
+    `began`: when the fault began. `back`: when all servers answered again. `segments`: how many segments in Redis may
+    lose their numbers. `hits`: how many processes may lose the numbers that they hold. `split`: two masters served at
+    once, so no order is promised from `began` to `back`. `settled`: end of the previous fault. The preparation of a
+    fault may lose numbers, so the strike is charged for numbers lost after `settled`; -1 means after `began`.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Strike:
 class Watched:
     """A tag of the run.
 
-    `base`: the number before the first number. `timeout`: of a call, in ns. `samples`: pairs of the time in ns at which
-    the store was read, and the tag's `max` in it. `keyed`: each number is drawn for an idempotency key. A repeated key
-    returns the same number, so these numbers are in no order. `counted`: the numbers come from the tag's counter, so
-    they are limited by `max`, and missing numbers are gaps. `served`: numbers are drawn through `issuer serve`. Several
-    server processes answer one client, so it receives numbers of a trend tag in no order.
+    `base`: the number before the first number. `timeout`: timeout of a call, in ns. `samples`: pairs of the time in ns
+    at which the store was read, and the tag's `max` at this time. `keyed`: each number is drawn for an idempotency key.
+    A repeated key returns the same number, so these numbers are in no order. `counted`: the numbers come from the tag's
+    counter, so they are limited by `max`, and missing numbers are gaps. `served`: numbers are drawn through `issuer
+    serve`. Several server processes answer one client, so the client receives numbers of a trend tag in no order.
     """
 
     name: str

@@ -52,7 +52,7 @@ Colour = Literal["threads", "tasks"]
 class Job:
     """Work for a process: to draw numbers of one tag. `at`: index of the tag in the run.
 
-    `callers`: how many threads or tasks draw. `most`: most numbers of a call.
+    `callers`: how many threads or tasks draw. `most`: maximum count of numbers of a call.
 
     `manner`: the method to call. "run" calls `next` up to `most` times in a row. "once" calls `next` with the
     idempotency keys `key`, `key` + 1 and so on. If a call fails, it is repeated with the same key.
@@ -153,8 +153,8 @@ LOADS = "loads"
 class Loads:
     """Records each segment that this process loads, as a call for the first tag.
 
-    A record has the first and last number of the segment, the last number issued before (as `began`), and the time of
-    the load (as `ended`).
+    A record contains the first and last number of the segment, the last number issued before (as `began`), and the time
+    of the load (as `ended`).
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -182,7 +182,7 @@ class NumberSource(Protocol):
 
 
 class DrawLoop:
-    """One caller of a worker. It makes one call after another, and records the results."""
+    """One caller of a worker. The caller makes one call after another, and records the results."""
 
     def __init__(self, setup: Setup, job: Job, number: int, worker: str = "") -> None:
         self.record = CallFile(Path(setup.folder), job.at, worker or setup.name, number)

@@ -23,7 +23,8 @@ def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
     return used * 1000 / (span + quiet)
 
 
-#: A rate needs at least FEW full segments, reserved over at least BURST ms. Within less time it may be only a burst.
+#: A rate needs at least FEW full segments, reserved over at least BURST ms. Within less time, the use may be only a
+#: burst.
 FEW, BURST = 3, 3000
 
 
@@ -31,7 +32,7 @@ def conclusive(entries: Sequence[LedgerEntry], segment: int, most: int) -> bool:
     """Whether these newest reservations of a tag, at most `most`, are enough to estimate its rate of use.
 
     A reservation of fewer than `segment` numbers is ignored, because a part of it was returned. If all `most`
-    reservations are full segments, they are always enough, even if they took less than BURST.
+    reservations are full segments, they are always enough, even if they were made within less than BURST ms.
     """
     whole = [entry for entry in entries if entry.high - entry.low >= segment]
     return len(whole) >= FEW and (whole[0].time - whole[-1].time >= BURST or len(whole) == most)

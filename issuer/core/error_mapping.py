@@ -70,14 +70,14 @@ def refused(
 
 
 def corrupt(tag: str, key: str) -> CorruptState:
-    """Return the error for a tag's hash in Redis that has a field or value that no script writes."""
+    """Return the error for a tag's hash in Redis if it contains a field or value that no script writes."""
     return CorruptState(
         f"Redis key {key} has fields or values that the issuer never writes", tag=tag, advice="corrupt_state.hash"
     )
 
 
 def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:
-    """Return the error for a hash of machine numbers that belongs to another store. For tags it is ForeignHash."""
+    """Return the error for a machine number's hash that belongs to another store. A tag's hash raises ForeignHash."""
     return ConfigurationError(
         f"Redis key {key} belongs to another store (id {theirs}, this one is {ours}): two stores on one "
         "prefix would issue the same numbers; configure another prefix for each store"

@@ -228,7 +228,7 @@ class NumbersLost(Event):
         cause: Cause of the loss, as in FenceTripped.
         above: All new numbers are higher than this number.
         seen: Highest number that this process saw before the loss. The gap is between `seen` and `above`.
-        most: How many numbers the gap has at most.
+        most: Maximum size of the gap, in numbers.
     """
 
     cause: str
@@ -239,7 +239,7 @@ class NumbersLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class StoreSilent(Event):
-    """The store is down. Only numbers that were reserved before can still be issued.
+    """The store is down. Only numbers that were reserved before the outage can still be issued.
 
     The event is sent once for each outage.
 
@@ -411,7 +411,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
 
 
 def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
-    """Return the level, the text and the text's values for the event. None if it is not logged."""
+    """Return the level, the text and the text's values for the event. None if the event is not logged."""
     line = LINES.get(type(event))
     if line is None or not getattr(event, "scheduled", True):  # not scheduled: the caller gets the error
         return None

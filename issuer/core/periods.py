@@ -29,8 +29,8 @@ _MONTHS_IN_YEAR = 12
 class Periods:
     """The periods of one kind, such as days, in one time zone. Raises SchemeError.
 
-    A period begins as soon as the clocks of the zone show midnight of its first day, or a later time. If they are then
-    put back over midnight, the new period stays the current one.
+    A period begins as soon as the clocks of the zone show midnight of its first day, or a later time. If the clocks are
+    then put back over midnight, the new period stays the current one.
 
     Args:
         restart: "daily", "weekly" (ISO weeks, from Monday), "monthly" or "yearly".
@@ -129,7 +129,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
-        # A name that is an absolute path, or has `..`, raises ValueError. The name of a directory raises OSError.
+        # A name that is an absolute path, or contains `..`, raises ValueError. The name of a directory raises OSError.
         raise SchemeError(
             f'unknown time zone {brief(name)}: use an IANA name such as "Europe/Vienna"',
             setting="timezone",

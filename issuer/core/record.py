@@ -44,8 +44,8 @@ def _made(tag: str, within: float) -> Steps[Tag | None]:
 
 
 #: How long the first draw of a process waits for the store's id, in seconds. A first connection to MongoDB takes 20 ms
-#: or more. Without the id, the draw cannot check that the tag's hash belongs to this store. If no scheduler checks it
-#: later, the draw waits for PATIENCE_ALONE.
+#: or more. Without the id, the draw cannot check that the tag's hash belongs to this store. If no scheduler checks the
+#: hash later, the draw waits for PATIENCE_ALONE.
 PATIENCE = 0.1
 PATIENCE_ALONE = 1.0
 
@@ -70,7 +70,7 @@ class Identity:
 
 
 def identity(within: float = inf) -> Steps[str]:
-    """Return the id of the store, "" if it is empty. `within`: longest duration of the call in seconds."""
+    """Return the id of the store, or "" if the store is empty. `within`: longest duration of the call in seconds."""
     return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout), within))
 
 

@@ -8,7 +8,7 @@ from issuer.core.scheme_record import SEGMENT, countable, strategy
 from issuer.errors import InvalidArgument, brief
 from issuer_persistence.records import Tag
 
-#: Most numbers that one `take` returns. A list of so many takes 8 MB.
+#: Maximum count of numbers that one `take` returns. A list of 1 000 000 numbers takes 8 MB.
 TAKE_MOST = 1_000_000
 
 #: Default of `ttl`: for how many seconds an idempotency key gets the same number.

@@ -26,7 +26,7 @@ class Numbering(Protocol):
 
 
 class OtherStrategyError(IssuerError):
-    """The tag's numbers come from a strategy without a counter: the caller must use it. Users never see this error."""
+    """The tag's strategy has no counter: the caller must draw from this strategy. Users never see this error."""
 
 
 #: Setting in a part's scheme: the name of its parent tag. A name like `orders#17` alone does not make a tag a part.
@@ -62,7 +62,7 @@ def id_after(before: str, *, same_values: bool = False) -> str:
 
 
 def turn(scheme_id: str) -> int:
-    """Return how often the scheme was changed: the id begins with this count. 0 if `id_after` did not make it."""
+    """Return how often the scheme was changed: the id begins with this count. 0 if `id_after` did not make the id."""
     times, dash, _ = scheme_id.partition("-")
     return int(times) if dash and times.isascii() and times.isdigit() else 0
 
@@ -127,7 +127,7 @@ def last_counter(tag: Tag) -> int | None:
 
 
 def without_raising(scheme: Mapping[str, Any], last: int) -> str:
-    """Return advice for a limit that cannot be raised, "" if it can. `last` is the limit as users see it."""
+    """Return advice if the limit cannot be raised, else "". `last` is the limit as users see it."""
     restarts = scheme.get("restart", "never") != "never"
     if PART_OF in scheme:
         why = f"it cannot be changed for parts of tag {scheme[PART_OF]!r}"

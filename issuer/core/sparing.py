@@ -22,9 +22,9 @@ SWEEP_EVERY = 1.0
 class Mutex:
     """A lock that is free in a forked child: `with mutex.lock:`.
 
-    If another thread holds a plain lock during a fork, it stays locked for ever in the child, which lacks that thread.
-    This lock is also re-entrant: a signal handler may take it while its own thread holds it. Signal handlers should not
-    draw all the same, because other locks of the issuer can deadlock there.
+    If another thread holds a plain lock during a fork, the lock stays locked for ever in the child, which lacks that
+    thread. This lock is also re-entrant: a signal handler may take it while its own thread holds it. Signal handlers
+    should not draw all the same, because other locks of the issuer can deadlock there.
     """
 
     __slots__ = ("__weakref__", "lock")
@@ -63,8 +63,8 @@ class Sparing:
     ) -> None:
         """Log the message, unless the same one was logged less than a minute ago. `log` is a logger's method.
 
-        This raises no error, even if a handler, a filter or an argument's `__repr__` does. Such an error would replace
-        the number that the caller is about to return, or its own error.
+        Raises no error, even if a handler, a filter or an argument's `__repr__` raises one. Such an error would replace
+        the number that the caller is about to return, or the caller's own error.
         """
         try:
             kept_back = self.due(subject, kind)

@@ -36,7 +36,8 @@ class Flight:
         self._me = me
         self.latch = latch
         self.begun = monotonic()
-        #: Who started and who finished the flight. Empty before. They are dicts because `setdefault` is atomic.
+        #: Who started and who finished the flight. Each is empty until then. Both are dicts because `setdefault` is
+        #: atomic.
         self.started: dict[str, object] = {}
         self.finished: dict[str, object] = {}
         #: The error with which the flight ended, or None. Only after an Unavailable does a retry make sense.
@@ -59,7 +60,7 @@ class Flight:
         return self.started.get("by") == self._me()
 
     def finish(self, *, progress: bool, error: IssuerError | None = None) -> None:
-        """End the flight and wake all waiters. `progress`: it has fetched numbers, so callers may retry at once."""
+        """End the flight and wake all waiters. `progress`: numbers were fetched, so callers may retry at once."""
         if self.finished:
             return
         self.progress = progress
@@ -80,8 +81,8 @@ def renewed(error: IssuerError) -> IssuerError:
 class Send:
     """Send this call to Redis once, without retries, and return the decoded reply.
 
-    `probe`: if the server did not answer before, this call may test whether it answers again. If False, the call is
-    rejected while such a test is due or running.
+    `probe`: if the server did not answer earlier calls, this call may test whether the server answers again. If False,
+    the call is rejected while such a test is due or running.
     """
 
     call: RedisCall[Any]
@@ -122,7 +123,7 @@ class Masters:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Send this call to one server, even if it has other keys or is not trusted with numbers."""
+    """Send this call to one server, even if the server does not have the key or is not trusted with numbers."""
 
     server: Server
     call: RedisCall[Any]
@@ -226,7 +227,8 @@ def public(steps: Steps[T], tag: str | None, store: Store | None = None) -> Step
         raise store_error(error, tag, store) from error
 
 
-#: If a caller has not finished its flight after this many seconds, its thread may be dead. Another one may begin.
+#: If a caller has not finished its flight after this many seconds, its thread may be dead. Then another flight may
+#: begin.
 LONGEST = 30.0
 
 #: Highest `retry_after` in seconds, however long an outage lasts.
@@ -258,7 +260,8 @@ class SingleFlight:
     def join(self, wanted: int = 0) -> tuple[Flight, bool]:
         """Return the current flight and False. If there is none, return a new one and True: the caller must start it.
 
-        `wanted`: how many numbers the flight should fetch. If it has already requested fewer, another flight follows.
+        `wanted`: how many numbers the flight should fetch. If the current flight has already requested fewer, another
+        flight follows.
         """
         with self._lock.thread, self._lock.call():
             flight, leads = self.flight, False
@@ -285,7 +288,7 @@ class SingleFlight:
     def finish(
         self, flight: Flight, *, progress: bool, error: IssuerError | None = None, in_a_hurry: bool = False
     ) -> None:
-        """End the flight, and count consecutive failures. `in_a_hurry`: it had too little time to detect an outage.
+        """End the flight, and count consecutive failures. `in_a_hurry`: the flight was too short to detect an outage.
 
         A permanent error is raised only for the waiters of this flight. Later callers try again: the cause may be gone.
         """
@@ -334,7 +337,7 @@ class SingleFlight:
 
     @property
     def silence(self) -> float | None:
-        """For how many seconds the store has been down. None if it answered the last call, or was not called lately."""
+        """Seconds since the store went down. None if the store answered the last call, or was not called lately."""
         now, since = monotonic(), self._silent_since
         return now - since if since is not None and self._recent(now) else None
 

@@ -101,7 +101,7 @@ def meaning(error: Exception, name: str, key: str, tag: str | None, call: RedisC
 
 
 def _misconfigured(error: Exception, text: str) -> str:
-    """Return a description of the wrong setting that makes each connection fail, "" if there is none."""
+    """Return a description of the wrong setting that makes each connection fail, or ""."""
     if isinstance(error, redis.exceptions.AuthenticationError):
         return f" refuses the login: {text}"
     if isinstance(error.__cause__, UnicodeError):
@@ -120,7 +120,7 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: RedisCall[A
         problem = f"is not a hash: move it away with `redis-cli RENAME '{key}' '{key}.old'`"
         return CorruptState(f"Redis key {key} {problem}", tag=tag, advice="corrupt_state.recover")
     if any(word in text for word in _DENIED):
-        # If the server denies a command for the connection, such as SELECT, only the error text names it.
+        # If the server denies a command of the connection, such as SELECT, only the error text names the command.
         own = {*_NAMED.findall(text), *(rights(call) if call is not None else ())}.difference(_RIGHTS)
         needed = " ".join(f"+{each}" for each in (*_RIGHTS, *sorted(own)))
         problem = f"denies a command that this call needs; give this user {needed} on the keys of the prefix"

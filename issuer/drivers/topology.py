@@ -1,6 +1,6 @@
 """Finds the server that has a tag's hash: a single one, a Sentinel's master, or the owner of a Cluster slot.
 
-A topology stores the answers of servers and decides which server to query next. It does no I/O: aio/wire.py does.
+A topology stores the answers of servers and decides which server to query next. The I/O is in aio/wire.py.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.gateway import server_commands
 from issuer.gateway.commands import RedisCall
 
-#: If a call times out in less time, in seconds, the server may only be slow, and its breaker is not opened.
+#: If a call times out after less than this many seconds, the server may only be slow, and its breaker is not opened.
 EVIDENCE = 0.25
 
-#: A trial is a call that tests a server. After this many seconds another one may start, even if the last has not ended.
-#: Callers of strict tags wait for the first trial that succeeds.
+#: A trial is a call that tests a server. After this many seconds another trial may start, even if the last has not
+#: ended. Callers of strict tags wait for the first trial that succeeds.
 TRIAL = 0.5
 
-#: After this many seconds without a trial, any call may test the server: there may be no scheduler that does so.
+#: After this many seconds without a trial, any call may test the server, because the process may have no scheduler for
+#: trials.
 FORGOTTEN = 5.0
 
 
@@ -50,7 +51,7 @@ class Breaker:
     __slots__ = ("_failed_at", "_next", "_why", "failures")
 
     def __init__(self) -> None:
-        #: How many calls in a row got no reply. While it is 0, `admit` and `answered` do nothing.
+        #: How many calls in a row got no reply. While this count is 0, `admit` and `answered` do nothing.
         self.failures = 0
         self._failed_at = 0.0
         self._next = 0.0
@@ -145,9 +146,9 @@ class Topology(ABC):
     #: Whether to search again before each new connection. After a pause of this process, a restarted server may still
     #: claim that it has the key.
     asks_before_connecting = False
-    #: Whether each server has only some keys. If so, replicas answer only calls with `Exchange.readonly`.
+    #: Whether each server has only some of the keys. Then replicas answer only calls with `Exchange.readonly`.
     sharded = False
-    #: A search divides its time among the guides. It leaves this many shares of it for the call that follows.
+    #: A search divides its time into equal shares: one for each guide, and this many for the call that follows.
     spared = 0
 
     def __init__(self, guides: Sequence[Address] = ()) -> None:

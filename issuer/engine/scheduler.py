@@ -230,7 +230,7 @@ class Scheduler:
     """Runs `sweep` every second, and jobs at once. It starts with the first job, and again if its thread has died."""
 
     def __init__(self, sweep: Job, crew: Callable[[], Executor], chosen: Chosen) -> None:
-        """`crew`: creates the executor. `chosen`: see Chosen. The caller's scheduler is not started or stopped here."""
+        """`crew`: creates the executor. `chosen`: see Chosen. A scheduler in `chosen` is not started or stopped."""
         self._sweep = sweep
         self._make_crew = crew
         self._theirs = chosen if isinstance(chosen, BaseScheduler) else None

@@ -46,7 +46,7 @@ def _setting(reply: Any) -> str | None:
 
 
 def trials(key: str) -> list[tuple[RedisCall[object], str]]:
-    """Return calls that test whether the server would run the scripts' commands, each with the expected error or "".
+    """Return calls that test whether the server would run the scripts' commands, each with its expected error or "".
 
     A server checks permissions, memory, disk and replicas before it checks arguments. So an error about an invalid
     argument proves that the server allows the command. Nothing is changed. `key`: a Redis key that does not exist.

@@ -43,7 +43,7 @@ class Base:
         return written.lstrip(self.signs[0]).rjust(max(width, 1), self.signs[0])
 
     def decode(self, text: str) -> int:
-        """Return the number in a text. Raises NotDecodable if the text is empty or has other characters."""
+        """Return the number in a text. Raises NotDecodable if the text is empty or not in this base."""
         number, values = 0, self._values
         for sign in text:
             if sign not in values:

@@ -66,7 +66,7 @@ class Plugin(Registered):
         """
 
     def after(self, call: Call, number: int) -> int | None:
-        """Process a number that was drawn. Return None to leave it unchanged.
+        """Process a number that was drawn. Return None to leave the number unchanged.
 
         With `transforms = True` the hook may return another number, 0..2^63-1. The mapping must be one-to-one, and the
         same in every process that draws from the tag. If the hook maps two numbers to the same number, this number is
@@ -75,7 +75,7 @@ class Plugin(Registered):
 
         Args:
             call: The call for numbers.
-            number: The number that was drawn. If plugins whose `after` ran before have changed it, the changed number.
+            number: The drawn number, including the changes of plugins whose `after` ran earlier.
         """
 
     def on_error(self, call: Call, error: Exception) -> None:
@@ -105,7 +105,7 @@ class AsyncPlugin(Registered):
 
         Args:
             call: The call for numbers.
-            number: The number that was drawn. If plugins whose `after` ran before have changed it, the changed number.
+            number: The drawn number, including the changes of plugins whose `after` ran earlier.
         """
 
     async def on_error(self, call: Call, error: Exception) -> None:

@@ -8,7 +8,7 @@ These rules hold for every method of every store:
   `reserve` and `hand_back`, then calls `reserve_checked` and `hand_back_checked` of the subclass. `TagSettings` and
   `TagChanges` check their values when they are created.
 - Methods can be called by several threads at once, and by several processes on the same store.
-- A store raises only the errors of `issuer_persistence.errors`. The driver's own error is chained to them.
+- A store raises only the errors of `issuer_persistence.errors`. The driver's own error is chained to the store's error.
 - A call that raises an error other than `Unconfirmed` has changed nothing.
 - Every change of a record writes a new random `version` and the current time as `timestamp`.
 - Numbers are exact integers in 0..2^63-1. A store checks this range when it reads numbers.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class CallDeadline:
-    """Time limit of one call to a store: `timeout` seconds from now. After it the call raises Unconfirmed."""
+    """Time limit of one call to a store: `timeout` seconds from now. After this time the call raises Unconfirmed."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -83,8 +83,8 @@ class Store(ABC):
     def store_id(self, *, timeout: float) -> str:
         """Return the random id of the store, or "" if nothing was written to the store yet.
 
-        A store creates the id at its first write, with `records.fresh_version`. Redis also holds the id: a value of
-        another form there counts as damaged.
+        A store creates the id at its first write, with `records.fresh_version`. Redis also holds the id: there, a value
+        that does not have the form of such an id counts as damaged.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -94,7 +94,7 @@ class Store(ABC):
         """
 
     def made_id(self, *, timeout: float) -> str:
-        """Return the id of the store. If there is none yet, create it.
+        """Return the id of the store. If the store has no id yet, create one.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -185,7 +185,7 @@ class Store(ABC):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """Reserve numbers. `reserve` checks the arguments and calls this method. See there for the rules.
+        """Reserve numbers. `reserve` checks the arguments and calls this method. See `reserve` for the rules.
 
         Args:
             tag: Name of the tag.
@@ -197,7 +197,7 @@ class Store(ABC):
         """
 
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        """Return unused numbers to the store: all after `used`, up to the end of the last reservation.
+        """Return unused numbers to the store: all numbers after `used`, up to the end of the last reservation.
 
         The caller must not have issued any of these numbers, and must have discarded them before the call.
 
@@ -302,7 +302,7 @@ class Store(ABC):
 
         Args:
             tag: Name of the tag.
-            newest: How many entries to return at most.
+            newest: Maximum number of entries to return.
             timeout: Longest duration of the call in seconds, above 0.
         """
 
@@ -367,8 +367,8 @@ class Store(ABC):
     def upgrade(self, *, timeout: float) -> Upgrade:  # noqa: ARG002 - a layout that never changes is up to date
         """Upgrade the schema of the store to the newest version. If the store does not exist, create it.
 
-        The first write also upgrades the schema. Methods that only read never do. After an upgrade, programs of older
-        versions may reject the store.
+        The first write also upgrades the schema. Methods that only read never upgrade it. After an upgrade, programs of
+        older versions may reject the store.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.

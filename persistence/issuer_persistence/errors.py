@@ -13,7 +13,7 @@ class StoreError(Exception):
 
 
 class Unconfirmed(StoreError):
-    """The store did not answer in time, or its answer is not reliable. The call may have taken effect or not."""
+    """The store did not answer in time, or its answer is not reliable. The call may or may not have taken effect."""
 
 
 class Full(Unconfirmed):

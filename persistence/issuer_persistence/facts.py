@@ -29,7 +29,8 @@ class StoreFacts:
         kind: Kind of store: "mongodb", "sqlite", "memory", or else the part of the URL before "://".
         version: Version of the server or library.
         own_clock: True if the store has a clock of its own. False if it uses the clock of this machine.
-        time: Time of the store's own clock, in ms since 1970. None if unknown, or if there is no such clock.
+        time: Time of the store's own clock, in ms since 1970. None if the time is unknown, or if the store has no
+            clock.
         lasting: True if the data outlives the process.
         write_concern: Write concern that the store uses for its writes. The URL cannot change it.
         asked_concern: Write concern that the URL requests.

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import atexit
 
-# Import these modules before the hooks below are registered, so that their own fork hook runs after ours. That hook
-# takes a lock, and a fork within our hooks would wait for this lock for ever (seen). A later import, for example by
+# Import these modules before the hooks below are registered, so that their fork hook runs after ours. Their hook takes
+# a lock, and a fork within our hooks would wait for this lock for ever (seen). A later import, for example by
 # APScheduler, would also fail in a thread after the main thread has returned.
 import concurrent.futures.process
 import concurrent.futures.thread  # noqa: F401
@@ -42,7 +42,7 @@ class _Hooks(NamedTuple):
 
 
 class State:
-    """State of the forks of this process. `process` is its id."""
+    """State of the forks of this process. `process`: id of the process."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -90,7 +90,8 @@ def register(
 def in_uwsgi_master() -> bool:
     """Return True in the main process of uWSGI, before it forks its workers. No thread must be started there.
 
-    A fork does not copy the thread, but the worker's Python still lists it. At its end the worker would wait for ever.
+    A fork does not copy a thread, but the worker's Python still lists it. At its end the worker would wait for this
+    thread for ever.
     """
     worker_id = getattr(sys.modules.get("uwsgi"), "worker_id", None)
     return callable(worker_id) and worker_id() == 0
@@ -112,7 +113,7 @@ def under_way() -> bool:
 
 
 def notice() -> None:
-    """If this process was forked in C, run the hooks of the child. If not, the check takes 70 ns."""
+    """If this process was forked in C, run the hooks of the child. Otherwise this call takes 70 ns."""
     if os.getpid() != _state.process:
         _become_child()
 
@@ -218,7 +219,7 @@ class _Calls(threading.local):
 
     Since Python 3.13, os.fork holds a lock of the interpreter that threads take when they start and end. A Python
     function could release the GIL to a thread that waits for this lock, and both would hang. So the C library must call
-    no function during os.fork. Its callback only reads an attribute, which is then None.
+    no function during os.fork. Instead, the library's callback only reads an attribute, which is None during os.fork.
     """
 
     before = _Call(_before_unseen)

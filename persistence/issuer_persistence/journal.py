@@ -1,18 +1,18 @@
 """A journal: a file outside the store that lists all reservations. With it, a lost or restored store can be recovered.
 
-A line is a JSON object that ends with the CRC-32 of the text before it. The first line of a file, its head, has the id
-of the store. Every other line has the name and settings of one tag, and one of these kinds:
+A line is a JSON object that ends with the CRC-32 of the text before it. The first line of a file, its head, contains
+the id of the store. Every other line contains the name and settings of one tag, and one of these kinds:
 
 - `reserve`: the numbers low + 1 .. high were reserved. The line is on disk (fsync) before a number is used.
-- `hand back`: unused numbers were returned. For each segment, by id, the line has the new last number. If the segment
-  begins after this number, it is empty now.
+- `hand back`: unused numbers were returned. For each segment, by id, the line contains the new last number. If the
+  segment begins after this number, it is empty now.
 - `tag`: the tag was created, changed, recovered or deleted. Its `max` is at least `floor`. A new file begins with one
   such line for each tag, from the store or the previous file.
 
-The newline of a line is written after fsync has returned. A line without a newline was interrupted, for example by a
-kill or a full disk. Its numbers were never used, and the next process that appends removes the line. If a
-line with a newline has a wrong checksum, this is an error. All processes append to one file under its lock (flock), so
-the file must be on a local file system with hard links.
+The newline of a line is written after fsync has returned. If a line has no newline, its writing was interrupted, for
+example by a kill or a full disk. The line's numbers were never used, and the next process that appends removes the
+line. If a line with a newline has a wrong checksum, this is an error. All processes append to one file under its lock
+(flock), so the file must be on a local file system with hard links.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from issuer_persistence.scheme_json import SCHEME_MOST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-#: Size in bytes after which a new file is begun: about 7 500 reservations. To rotate such a file takes 0.2 s.
+#: Size in bytes after which a new file is begun: about 7 500 reservations. The rotation of such a file takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024
 
 #: How many segments of a tag are remembered individually, the ones with the highest numbers. Only these can still be
@@ -54,7 +54,7 @@ _END = rb',"crc":"([0-9a-f]{8})"\}'
 _LINE = re.compile(rb"(\{.*?)" + _END, re.DOTALL)
 #: How long a reader waits for the lock, in seconds, to read a damaged line a second time.
 _READ_LOCK = 2.0
-#: Fields of the tag's record that each line has.
+#: Fields of the tag's record that each line contains.
 _SETTINGS = (*SETTINGS, "deleted")
 #: Fields of the record that are missing in lines of older versions.
 _LATER = ("scheme", "step_mode")
@@ -138,7 +138,7 @@ def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
 
 
 class Journals:
-    """The content of journals. `stores` has the state of each tag, by the store's id, then by the tag's name."""
+    """The content of journals. `stores` contains the state of each tag, by the store's id, then by the tag's name."""
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Known]] = {}
@@ -227,7 +227,7 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
     for path in paths:
         try:
             with Path(path).open("rb") as file:
-                if not file.peek(1):  # the size would not do: the file may be a pipe
+                if not file.peek(1):  # do not use the size: the file may be a pipe
                     raise Misconfigured(
                         f"journal {os.fspath(path)} is empty, so it has no reservations: give the file that the "
                         "issuers wrote, or omit this one if there never was a journal"
@@ -250,9 +250,9 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
 class Journal:
     """The journal at `path`. Many threads and processes may append to it. Its directory must exist.
 
-    The file is opened for each line, so that a forked child shares no lock with its parent. This takes 10 us. After
-    `rotate_at` bytes the file is renamed to `path.1`, `path.2` and so on, and a new file is begun. It starts with all
-    data of the old file that `recover` needs, so old files can be deleted.
+    The file is opened for each line, so that a forked child shares no lock with its parent. Opening the file takes 10
+    us. After `rotate_at` bytes the file is renamed to `path.1`, `path.2` and so on, and a new file is begun. It starts
+    with all data of the old file that `recover` needs, so old files can be deleted.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rotate_at: int = ROTATE_AT) -> None:
@@ -262,12 +262,12 @@ class Journal:
         #: True if the last append failed. Then `prepare` raises an error until a line can be written again. Otherwise
         #: each attempt on a full disk, or while a stopped process holds the lock, would waste a segment.
         self._has_failed = False
-        #: Last result of `tops`. `_read_as` has the store, the file and its length at that time.
+        #: Last result of `tops`. `_read_as`: the store, the file and the file's length at that time.
         self._tops: Mapping[str, int] = {}
         self._read_as: object = None
 
     def prepare(self, store_id: str, *, timeout: float) -> bool:
-        """Check that a line can be appended. Call this before the store is changed. It also rotates a full file.
+        """Check that a line can be appended. Call this before the store is changed. A full file is rotated.
 
         Args:
             store_id: Id of the store.
@@ -328,9 +328,9 @@ class Journal:
         return self._tops if found.st_size else {}
 
     def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> bool:
-        """Append a line, and wait until it is on the disk. If there is no journal any more, return False: call `begin`.
+        """Append a line, and wait until it is on the disk. If the journal no longer exists, return False: call `begin`.
 
-        If the call raises an error, the line may have been written or not. Errors are those of `prepare`. `timeout`
+        If the call raises an error, the line may or may not have been written. Errors are those of `prepare`. `timeout`
         limits the wait for the lock, in seconds. The time of fsync is not limited.
         """
         try:
@@ -397,7 +397,7 @@ class Journal:
             os.write(descriptor, b"\n")
 
     def _is_due(self, descriptor: int, head: dict[str, Any] | None) -> bool:
-        # The lines from the old file do not count: with many tags, they alone could exceed the limit.
+        # The lines from the old file do not count: with many tags, these lines alone could exceed the limit.
         return head is not None and os.fstat(descriptor).st_size - head["carried"] >= self._rotate_at
 
     def _set_right(self, store_id: str, deadline: CallDeadline) -> None:
@@ -422,7 +422,8 @@ class Journal:
         with os.fdopen(os.dup(full), "rb") as file:
             file.seek(0)
             journals.take(file, str(self.path))
-        # A link, because after a rename the path is free for a moment, and another process could create a file there.
+        # Make a link instead of a rename: after a rename, the path is free for a moment, and another process could
+        # create a file there.
         self._link()
         self._put(store_id, [encoded(known.line()) for known in journals.stores[store_id].values()])
 
@@ -454,7 +455,7 @@ def _new_head(store_id: str, carried: int) -> bytes:
 
 
 def _write(descriptor: int, lines: Iterable[bytes]) -> None:
-    """Append the lines, and wait until they are on the disk. Only then, write the newline of the last line."""
+    """Append the lines, and wait until they are on the disk. Then write the newline of the last line."""
     before = os.fstat(descriptor).st_size
     rest = b"\n".join(lines)
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer.journal")
 
-#: If the store's `max` is lower than the journal's number, it is read again after this pause, in seconds.
+#: If the store's `max` is lower than the journal's number, `max` is read again after this pause, in seconds.
 _SECOND_LOOK = 0.2
 
 
@@ -80,7 +80,7 @@ class Journalled(Store):
     ) -> bool:
         """See `Store.hand_back_checked`. The journal comes last: if its line is lost, the journal's number is too high.
 
-        A journal's number that is too high only costs a gap. One that is too low would cost duplicates.
+        If the journal's number is too high, the cost is a gap. If it were too low, numbers could be issued twice.
         """
         deadline = CallDeadline(timeout)
         store_id = self._store.store_id(timeout=deadline.left())
@@ -145,7 +145,8 @@ class Journalled(Store):
 
         If Redis lost its data in the same incident, only the journal knows the lost reservations. A tag that is missing
         in the store may only be created `above` all its old numbers. If the store's `max` is lower than the journal's
-        number, it is read a second time: perhaps numbers were just returned, and the journal's line is not yet written.
+        number, `max` is read a second time: perhaps numbers were just returned, and the journal's line is not yet
+        written.
         """
         if tag in self._compared:
             return
@@ -181,7 +182,7 @@ class Journalled(Store):
         return record
 
     def _append(self, store_id: str, line: dict[str, object], deadline: CallDeadline) -> None:
-        """Append the line. If this fails, raise Unconfirmed, because the store was changed before."""
+        """Append the line. If this fails, raise Unconfirmed, because the store is already changed."""
         try:
             while not self._journal.append(store_id, line, timeout=deadline.left()):
                 self._begin(store_id, deadline)
@@ -195,6 +196,6 @@ class Journalled(Store):
 def _floored(record: Tag, floor: int) -> dict[str, object]:
     """Return a journal line with the tag's settings and `floor`, a number that its `max` is never below.
 
-    If a change does not set `max`, the record's `max` is no such number: returned segments can still lower it.
+    If a change does not set `max`, do not pass the record's `max` as `floor`: returned segments can still lower it.
     """
     return about(record, "tag", floor=floor, segments={})

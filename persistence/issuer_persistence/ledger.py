@@ -59,8 +59,8 @@ class LedgerEntry:
         id: Id of the entry.
         time: Time of the reservation, in ms since 1970.
         host: Host name of the process that made the reservation.
-        pid: Id of that process.
-        application: Label of the service, from the settings of that process. "" in entries of older versions.
+        pid: Id of the process that made the reservation.
+        application: Label of the service, from the settings of the process. "" in entries of older versions.
         born: Id of the tag's hash in Redis for which the segment was reserved. "" if the segment was not for Redis, and
             in entries of older versions.
     """
@@ -78,7 +78,7 @@ class LedgerEntry:
 
     @classmethod
     def checked(cls, fields: Mapping[str, object]) -> LedgerEntry:
-        """Build an entry from the fields that a store has read. If one is missing or invalid, raise Corrupt."""
+        """Build an entry from the fields that a store has read. If a field is missing or invalid, raise Corrupt."""
         tag = str(fields.get("tag"))
         entry = cls(
             tag=typed(tag, fields, "tag", str),
@@ -107,7 +107,7 @@ class Purpose:
 
     Attributes:
         reason: One word, such as "load".
-        application: Label of the service. The first 100 characters are kept, and invalid characters are replaced.
+        application: Label of the service. Only the first 100 characters are kept, and invalid characters are replaced.
         born: Id of the tag's hash in Redis into which the segment will be loaded. "" if the segment is not for Redis.
     """
 

@@ -1,8 +1,8 @@
 """Locks on files, by `flock`, on local file systems.
 
 POSIX locks, which SQLite and `fcntl.lockf` use, are not safe here. A process loses its POSIX locks on a file when it
-closes any descriptor of the file, for example that of a backup in another thread. An flock belongs to one descriptor.
-It ends when the descriptor is unlocked, or when the last copy of the descriptor is closed.
+closes any descriptor of the file, for example the descriptor of a backup in another thread. An flock belongs to one
+descriptor. The flock ends when the descriptor is unlocked, or when the last copy of the descriptor is closed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def close(descriptor: int) -> None:
     os.close(descriptor)
 
 
-#: Open descriptors. A forked child closes its copies. Otherwise they would keep the lock if the parent is killed.
+#: Open descriptors. A forked child closes its copies. Otherwise the copies would keep the lock if the parent is killed.
 _descriptors: set[int] = set()
 
 

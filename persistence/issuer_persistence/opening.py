@@ -9,7 +9,7 @@ from issuer_persistence.contract import Store
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.urls import mask
 
-#: Group of entry points. Other distributions register their stores in it. The name of an entry is a URL scheme.
+#: Group of entry points in which other distributions register their stores. The name of an entry is a URL scheme.
 GROUP = "issuer.stores"
 
 #: Built-in stores: forms of URLs, each with its class. They are not entry points, because a program that was frozen
@@ -27,7 +27,7 @@ _CLASSES = {form.partition("://")[0]: place for form, place in OURS.items()}
 
 
 def store_class(url: str) -> type[Store]:
-    """Import and return the class of the store that a URL names. If there is none, raise Misconfigured.
+    """Import and return the class of the store that a URL names. If no class is found, raise Misconfigured.
 
     The URL's scheme is one of those in `OURS`, or the name of an entry point in the group `issuer.stores`.
     """

@@ -98,7 +98,7 @@ class Setting:
         words: Allowed words.
         check: Function that returns what is wrong with a value, or "" if the value is valid. None if there is no such
             function.
-        missing: Default for records of older versions, which do not have the setting.
+        missing: Default for records of older versions, which lack the setting.
         unsaid: True if the setting can be None, which means "use the process's setting".
         changes: True if the setting can be changed after creation.
     """
@@ -268,7 +268,7 @@ class Tag:
 
     Attributes:
         tag: Name of the tag.
-        max: Highest number reserved so far, 0..2^63-1. For a new tag with `start=100`, it is 99.
+        max: Highest number reserved so far, 0..2^63-1. For a new tag with `start=100`, `max` is 99.
         step: Numbers per step.
         step_mode: "fixed" if the step was set, "auto" if the issuer chooses it. "fixed" in records of older versions.
         limit: Last number that may be reserved.
@@ -279,12 +279,12 @@ class Tag:
         description: Text for operators.
         created: Time of creation, in ms since 1970.
         timestamp: Time of the last change, in ms since 1970.
-        version: Random value. Every change of the record sets a new one.
+        version: Random value. Every change of the record sets a new version.
         halted: True if reservations are stopped until `recover`.
         deleted: True if the tag was deleted. The store keeps the record, so that a new tag of the same name starts
             after the old numbers.
-        scheme: Settings of the scheme. {} if numbers are counter values. It is a JSON object of at most 16 KiB and 20
-            levels, with 64-bit integers and no floats.
+        scheme: Settings of the scheme. {} if numbers are counter values. The scheme is a JSON object of at most 16 KiB
+            and 20 levels, with 64-bit integers and no floats.
     """
 
     tag: str

@@ -55,7 +55,8 @@ class AsyncIssuerCalls:
         """Return a list of exactly n numbers of a tag, in increasing order.
 
         The numbers can span several segments, so they need not be contiguous. Raises the errors of `next`. If an error
-        occurs part-way, for example at the tag's limit, its attribute `drawn` has the numbers that were drawn before.
+        occurs part-way, for example at the tag's limit, the error's attribute `drawn` contains the numbers that were
+        drawn before the error.
 
         Args:
             tag: Name of the tag.
@@ -241,8 +242,8 @@ class AsyncIssuerCalls:
         lease from Redis, the process issues them until its next check of the lease, within about two seconds. If the
         process works without Redis, it issues the numbers of at most two segments.
 
-        If the tag has shards or is keyed, `step`, `lease` and `ahead` change in each of its parts. A single part cannot
-        be changed.
+        If the tag has shards or is keyed, `step`, `lease` and `ahead` change in each of its parts. A part cannot be
+        changed alone.
 
         Args:
             tag: Name of the tag.
@@ -293,7 +294,7 @@ class AsyncIssuerCalls:
     async def inspect(self, tag: str, *, deleted: bool = False, timeout: float | None = None) -> Inspection:
         """Return the state of a tag in the store and in Redis. Nothing is changed.
 
-        If Redis cannot be reached, the result has the reason in `redis_error`.
+        If Redis cannot be reached, the attribute `redis_error` of the result contains the reason.
 
         Args:
             tag: Name of the tag.
@@ -349,9 +350,9 @@ class AsyncIssuerCalls:
     async def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
         """Set aside the machine numbers of a snowflake tag that were used with a future time, and return them.
 
-        Use it after a clock was far ahead and has been corrected. Stop the tag's processes before the call, and start
-        them after it. Each process then takes another machine number. It need not wait until the future time has
-        passed.
+        Use this method after a clock was far ahead and has been corrected. Stop the tag's processes before the call,
+        and start them after it. Each process then takes another machine number. The process need not wait until the
+        future time has passed.
 
         No number is issued twice, because the store or Redis keeps the last time of each machine number. Until the
         future time, a machine number that was set aside is used only if no other is free. Until then, new numbers are
@@ -399,8 +400,8 @@ class AsyncIssuerCalls:
     async def tick(self, *, timeout: float | None = None) -> int:
         """Load the segments that are due for the tags in use, and return how many were loaded.
 
-        Call it regularly if the issuer was created with `scheduler=None`. If loading fails for one tag, the error is
-        logged, and `tick` continues with the other tags.
+        Call `tick` regularly if the issuer was created with `scheduler=None`. If loading fails for one tag, the error
+        is logged, and `tick` continues with the other tags.
 
         Args:
             timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
@@ -412,9 +413,9 @@ class AsyncIssuerCalls:
         """Compare the ledger, the store and Redis, and return the discrepancies. Nothing is changed.
 
         If the list is empty, no two segments overlap, and no number higher than the store's `max` is reserved or loaded
-        into Redis. The check is safe while numbers are drawn. It reads the whole ledger, in pieces of 2000 entries. If
-        Redis cannot be reached, only the ledger and the store are compared, and the list contains a discrepancy of the
-        kind "Redis not looked at". At most 100 discrepancies are returned for each tag.
+        into Redis. The check is safe while numbers are drawn. `verify` reads the whole ledger, in pieces of 2000
+        entries. If Redis cannot be reached, only the ledger and the store are compared, and the list contains a
+        discrepancy of the kind "Redis not looked at". At most 100 discrepancies are returned for each tag.
 
         Args:
             tag: Name of the tag. Its parts are checked too. None means all tags.
@@ -445,8 +446,8 @@ class AsyncIssuerCalls:
     async def halt(self, tag: str, *, timeout: float | None = None) -> None:
         """Stop all reservations of a tag and its parts, in every process, until `recover` is run.
 
-        Numbers that were reserved before are still issued: those in Redis, in leases and in segments of processes.
-        When these numbers are used up, calls raise StoreBehind. A second call of `halt` does nothing.
+        Numbers that were reserved before the halt are still issued: those in Redis, in leases and in segments of
+        processes. When these numbers are used up, calls raise StoreBehind. A second call of `halt` does nothing.
 
         Args:
             tag: Name of the tag.
@@ -485,7 +486,7 @@ class AsyncIssuerCalls:
         users see. A process that holds numbers of a trend tag can still issue some of them, as described for
         `configure`.
 
-        You can call it again, on several machines at once, and while numbers are drawn.
+        You can call `recover` again, on several machines at once, and while numbers are drawn.
 
         Args:
             tag: Name of the tag. Its parts are recovered too. None means all tags: if a tag fails, the others are still
@@ -535,8 +536,8 @@ class AsyncIssuerCalls:
         cannot be reached, that is a finding too, and no error is raised.
 
         Args:
-            most: How many tags to check closely, 0..2^63-1. The most recently used tags are checked first. None means
-                1000.
+            most: Maximum number of tags to check closely, 0..2^63-1. The most recently used tags are checked first.
+                None means 1000.
             progress: Function that is called after each tag with the number of tags checked and the total.
             timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
         """

@@ -11,7 +11,8 @@ from issuer.errors import StoreUnavailable
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Purpose, Reservation
 
-#: How many attempts to make. A deposed MongoDB primary can return old data until it learns of the new primary.
+#: How many times to request a reservation. A deposed MongoDB primary can return old data until it learns of the new
+#: primary.
 ATTEMPTS = 3
 
 
@@ -27,7 +28,8 @@ def reserve(
 ) -> Steps[Reservation]:
     """Reserve a segment for this process alone.
 
-    No process lowers the store's `max` below an issued number: if it is below `seen`, the store has gone back in time.
+    No process lowers the store's `max` below an issued number: if `max` is below `seen`, the store has gone back in
+    time.
 
     Args:
         tag: Name of the tag.

@@ -50,7 +50,7 @@ class Extension:
 
 @dataclass(slots=True)
 class Election:
-    """Election of this process as the tag's loader. It stays elected after a failure, until a segment is loaded.
+    """Election of this process as the tag's loader. A failure does not end it; loading a segment does.
 
     Elections are counted, because a draw may win one just when the extension for an earlier one ends. If that extension
     cleared a flag, the tag would have no loader until the election times out.
@@ -257,8 +257,8 @@ def reserve_and_load(
         raise ForeignHash(tag, key=key, owner=store_id, store=reserved.store_id, taken=opened.top)
     low, high = reserved.low, min(reserved.high, last)
     if reserved.tag.scheme_id != record.scheme_id or low >= high:
-        # Do not load the range: the period is used up or over, or the scheme was changed, so that other processes would
-        # convert these counters differently.
+        # Do not load the range. Either the period has ended or has no numbers left, or the scheme was changed: then
+        # other processes would convert these counters differently.
         return Extension("stale", reserved.tag)
     loaded = yield from send(
         tag_scripts.load(key, low, high, threshold(low, high), reign=opened.reign, born=opened.born)
@@ -276,11 +276,11 @@ def reserve_and_load(
 def confirm_behind(
     record: Tag, key: str, store_id: str, opened: tag_scripts.Opened, stands_at: int, *, seen: int
 ) -> Steps[None]:
-    """If the store has gone back in time, halt the tag and raise StoreBehind. Return if a race only made it look so.
+    """If the store has gone back in time, halt the tag and raise StoreBehind. Return if this was only a race.
 
-    This is certain if this process has seen a number above the store's `max`, `stands_at`. Otherwise the hash is read
-    again. It is also certain if the hash still has the same term and `born` id, and numbers above `stands_at`: then no
-    numbers were returned in between.
+    The store has certainly gone back if this process has seen a number above the store's `max`, `stands_at`. Otherwise
+    the hash is read again. The store has also gone back if the hash still has the same term and `born` id, and numbers
+    above `stands_at`: then no numbers were returned in between.
     """
     tag, taken = record.tag, seen
     if stands_at >= seen:

@@ -25,10 +25,11 @@ from issuer.core.supply.state import TagState
 from issuer.errors import IssuerError, RedisUnavailable, StoreFull, StoreUnavailable, Unavailable
 from issuer.times import lasting
 
-#: If the scheduler has not started a flight after this many seconds, a waiting caller does its work.
+#: If the scheduler has not started a flight after this many seconds, a waiting caller does the flight's work.
 UNCLAIMED = 0.25
 
-#: If a caller's deadline passes in less time, in seconds, the store may only be slow: it does not count as down.
+#: If a caller waits for less than this many seconds until its deadline, the store may only be slow: it does not count
+#: as down.
 EVIDENCE = 0.25
 
 #: CallersWait is sent after callers have waited for this many seconds, whatever the reason.
@@ -49,11 +50,11 @@ class Shortage:
         self._told = False
         #: `retry_after` of the last draw that Redis did not answer, in seconds.
         self.redis_retry = LONGEST_PAUSE
-        #: The error of the last draw if Redis did not answer it, or "". And since when it is down, on the monotonic
-        #: clock.
+        #: The error of the last draw if Redis did not answer it, or "". `redis_silent_since`: when the outage of Redis
+        #: began, on the monotonic clock.
         self.redis_trouble = ""
         self.redis_silent_since = 0.0
-        #: Status of the draw that showed that Redis has lost this tag's numbers. "" if Redis has numbers.
+        #: If Redis has lost this tag's numbers: status of the draw that found the loss. Otherwise "".
         self.loss = ""
         #: The highest number that this process had seen when it last found all segments used up.
         self._ran_out_at = 0
@@ -136,8 +137,8 @@ class Fetcher:
     def wait_for(self, deadline: Deadline, wanted: int = 0) -> Steps[bool]:
         """Wait until a range may have arrived, or fetch it if no other caller does. Returns whether one has arrived.
 
-        `wanted`: how many numbers the caller wants. Raises an error at the deadline. It raises at once if the store has
-        been down for longer than `insist`, and another caller or job tries it again.
+        `wanted`: how many numbers the caller wants. Raises an error at the deadline. The error is raised at once if the
+        store has been down for longer than `insist`, and another caller or job retries the store.
         """
         leased = self._segments is not self
         if not leased and self.flights.failures and self.given_up and self.prefetch(wanted):

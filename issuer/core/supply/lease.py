@@ -41,7 +41,7 @@ def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme:
 
 
 def give_back(key: str, held: Sequence[Lease], used: int) -> Steps[int]:
-    """Return the numbers above `used` to Redis, if it has issued none since. Returns how many Redis took back.
+    """Return the numbers above `used` to Redis, if Redis has issued no later ones. Returns how many Redis took back.
 
     The caller must already have dropped the numbers, and never uses them again, whatever the reply. A repeated call is
     rejected. Only the last adjacent leases with the same term and `born` id are returned. Earlier ones are a gap.

@@ -25,8 +25,8 @@ REFILL_AFTER_USED = Fraction(20, 100)
 #: than SLOW, the next one is half as large. If the process is killed, the rest of the lease is a gap.
 QUICK, SLOW = 0.05, 1.0
 
-#: Most numbers that are published for `next` at once. A process that was paused may issue so many before it checks the
-#: clock and the threshold. A number takes 80 ns, and publishing has a share of 1 ns in it.
+#: Maximum count of numbers that are published for `next` at once. A process that was paused may issue so many before it
+#: checks the clock and the threshold. A number takes 80 ns, including 1 ns for the publishing.
 OPEN = 4096
 
 #: Whether a step of a C iterator is atomic: True with the GIL, False in a free-threaded Python.
@@ -42,7 +42,8 @@ def threshold(low: int, high: int) -> int:
 def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:
     """Return the size of a stream's next lease. The last lease had `before` numbers and lasted `lasted` seconds.
 
-    It is `least` or more, up to a fifth of a segment: larger leases would use up segments before the next is loaded.
+    The size is `least` or more, up to a fifth of a segment: larger leases would use up segments before the next is
+    loaded.
     """
     most = max(least, min(LEASE_MOST, segment * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
     wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before
@@ -153,7 +154,8 @@ class LocalBuffer(Generic[P]):
     def take(self, n: int, place: Place | None = None) -> tuple[int, int] | None:
         """Take up to n numbers: low+1 .. high. None if the buffer is empty.
 
-        `place`: the caller's place in the queue. The caller repeats the call with it, and ends with `leave`.
+        `place`: the caller's place in the queue. The caller repeats the call with the same place, and ends with
+        `leave`.
         """
         with self._lock.thread, self._lock.call():
             if place is not None and place.taken is not None:

@@ -14,7 +14,7 @@ from issuer_persistence.records import Tag
 def upcoming(record: Tag, key: str | None) -> Steps[int]:
     """Return the counter of the next draw, if no other draw comes first. `key` None: no Redis.
 
-    If a new period has begun by Redis's clock, it is the first counter of the new period. Raises LimitHit.
+    If a new period has begun by Redis's clock, return the first counter of the new period. Raises LimitHit.
     """
     standing = None
     if key is not None:

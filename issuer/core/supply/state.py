@@ -57,18 +57,19 @@ class TagState:
         self._warned_of: tuple[int, int] | None = None
 
     def use(self, record: Tag, scheme: Numbering | None) -> LimitNear | None:
-        """Store the record that was just read. Returns LimitNear if it must be sent."""
+        """Store the record that was just read. Returns LimitNear if this event must be sent."""
         before, self.record = self.record, record
         self.read_at = monotonic()
         self.scheme, self.scheme_id = scheme, record.scheme_id
         return self.near_limit(0, reserved_now=before is not None and record.max > before.max)
 
     def near_limit(self, cur: int, *, reserved_now: bool = False) -> LimitNear | None:
-        """Return LimitNear if at least 80 % of the numbers are used and it was not sent yet.
+        """Return LimitNear if at least 80 % of the numbers are used and the event was not sent yet.
 
         `cur`: last number that Redis has issued. For a tag with periods, the check is made only when numbers are
         reserved, as the stored period may be over. Numbers count as used once this process has seen them issued: the
-        first segment of a small tag may reserve all its numbers. If it has seen none, the first draw decides.
+        first segment of a small tag may reserve all its numbers. If the process has seen none issued, the first draw
+        decides.
         """
         record = self.record
         if record is None:
@@ -87,7 +88,7 @@ class TagState:
         return LimitNear(self.tag, used, last, last_value(record.scheme, last), restarts, record.scheme)
 
     def used(self, record: Tag, cur: int) -> tuple[int, int]:
-        """Return how many numbers are used, and how many there are up to the limit, within the period if there are any.
+        """Return how many numbers are used, and how many the limit permits, both within the period.
 
         `cur` as in `near_limit`.
         """

@@ -100,7 +100,7 @@ class ReplyQueue:
         return (reply for reply in list(self.waiting) if isinstance(reply, Demand))
 
     def ready(self) -> bytes:
-        """Remove the replies from the front of the queue that are ready, and return their bytes."""
+        """Remove replies from the front of the queue, up to the first that is not ready. Return their bytes."""
         waiting, ready = self.waiting, []
         while waiting:
             first = waiting[0]

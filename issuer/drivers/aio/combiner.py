@@ -27,10 +27,10 @@ T = TypeVar("T")
 #: Seconds between two checks of the callers' deadlines. The error for a deadline comes at most this much too late.
 LOOK_EVERY = 0.025
 
-#: Most numbers of one draw. The server packs all replies of a draw without a pause, in 0.1 us each.
+#: Maximum count of numbers of one draw. The server packs all replies of a draw without a pause, in 0.1 us each.
 DRAW_MOST = 50_000
 
-#: A number from memory does not suspend its task. After so many of them, other tasks may run: every 0.3 ms.
+#: A number from memory does not suspend its task. After this many numbers, other tasks may run: every 0.3 ms.
 TURN_EVERY = 100
 
 
@@ -71,7 +71,7 @@ class Owner(Protocol):
 class Waiter:
     """A caller that waits for one or more numbers of a tag. Subclasses send the numbers to a client.
 
-    For a task that calls `next`, a future takes the place of a Waiter. It has methods with the same names.
+    For a task that calls `next`, a future takes the place of a Waiter. A future has methods with the same names.
 
     `missing`: how many numbers the caller still needs. `client`: its `flush` is called after each draw.
     """
@@ -82,7 +82,7 @@ class Waiter:
     missing: int
 
     def done(self) -> bool:
-        """Return whether this caller needs no more numbers. Numbers that are drawn for it all the same are a gap."""
+        """Return whether this caller needs no more numbers. Numbers that are still drawn for the caller are a gap."""
         raise NotImplementedError
 
     def set_result(self, number: int) -> None:
@@ -137,7 +137,7 @@ class Queue:
 
 
 def values(value: Callable[[int], int], counters: Sequence[int]) -> list[int]:
-    """Return the numbers of these counters. If one raises an error, such as at the limit, return those before it."""
+    """Return the numbers of these counters, up to the first counter that raises an error, such as at the limit."""
     numbers: list[int] = []
     with suppress(IssuerError):
         numbers.extend(map(value, counters))
@@ -161,10 +161,10 @@ def fail(callers: Iterable[asyncio.Future[int] | Waiter], error: Callable[[], Ba
 class AsyncCombiner:
     """Draws numbers of one tag for the callers in a loop.
 
-    Callers wait in a queue. One task draws for all of them, and then for all that came meanwhile. In this way 1000
-    tasks get 300 000 numbers a second. The callers of a draw leave the queue before the draw is sent, so every number
-    is drawn after its call began. The drawing task belongs to no caller: if a caller is cancelled, the reply is still
-    read, and the caller's number is a gap.
+    Callers wait in a queue. One task draws for all of them, and then for all callers that came during this draw. In
+    this way 1000 tasks get 300 000 numbers a second. The callers of a draw leave the queue before the draw is sent, so
+    every number is drawn after its call began. The drawing task belongs to no caller: if a caller is cancelled, the
+    reply is still read, and the caller's number is a gap.
     """
 
     def __init__(
@@ -185,14 +185,14 @@ class AsyncCombiner:
             key: Key of the tag's hash in Redis.
             runtime: Services and settings that all tags of the issuer share.
             runner: Calls Redis and the store.
-            timeout: Timeout of a call that has none of its own, in seconds.
+            timeout: Timeout of a call that sets no timeout, in seconds.
             others: Draws up to n numbers for Waiters, if there are plugins or the tag's strategy has no counter.
             plugins: Whether there are plugins.
         """
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
-        #: Runs the tag's strategy, if that has no counter.
+        #: Runs the tag's strategy if the strategy has no counter.
         self.serving: StrategyRunner | None = None
         self._others = others
         self._plugins = plugins
@@ -226,7 +226,7 @@ class AsyncCombiner:
     def next(self, timeout: float | None) -> Awaitable[int]:
         """Draw one number. `timeout`: longest wait in seconds, 0 or more. None: the default of the issuer.
 
-        Raises InvalidArgument. In another event loop it raises RuntimeError, at once or when it is awaited.
+        Raises InvalidArgument. In another event loop, the call or its `await` raises RuntimeError.
         """
         if self.state.buffer is not None:
             return self._from_buffer(self.state.buffer, timeout)
@@ -240,7 +240,7 @@ class AsyncCombiner:
         return future
 
     def enqueue(self, waiter: Waiter) -> None:
-        """Give the waiter numbers: at once if there are any in memory and no caller waits, else from the next draw."""
+        """Give the waiter numbers: at once if memory contains numbers and no caller waits, else from the next draw."""
         if self._server is None:
             if self.state.buffer is not None or self.serving is not None:
                 waiter.give(list(islice(self._in_memory(), waiter.missing)))
@@ -327,8 +327,9 @@ class AsyncCombiner:
         if reply[0] == b"ok":
             low, high = int(reply[1]), int(reply[2])
             if low < before and state.went_back(low, before):
-                return None  # drawn again by `Supply`, which checks the hash
-            # The reply elects nobody, and this process has no numbers in memory. All else is left to Supply.obtain.
+                return None  # `Supply.obtain` checks the hash and draws again
+            # Here the reply elects nobody, and this process has no numbers in memory. Supply.obtain handles all other
+            # cases.
             if len(reply) == 3 and state.buffer is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high
@@ -473,7 +474,7 @@ class AsyncCombiner:
             self._end_queues()
 
     def _look(self) -> None:
-        """Raise an error for the callers whose deadline has passed. This repeats itself while callers wait."""
+        """Raise an error for the callers whose deadline has passed. Repeats itself while callers wait."""
         self._watch = None
         if self._server is not None and self._server.done():
             # The drawing task was cancelled before its first step, as in a program that cancels all tasks.
@@ -484,7 +485,7 @@ class AsyncCombiner:
             held_up = now + self._timeout > was + LOOK_EVERY
             for queue in (self._served, self._queue):
                 if held_up:
-                    # Callers that came since the last check got a deadline that is too early. Correct it.
+                    # Callers that came since the last check got a deadline that is too early. Correct this deadline.
                     queue.postpone(was, self._until)
                 self.left |= queue.expire(now, self.supply.overdue)
             self._watch = self.loop.call_later(LOOK_EVERY, self._look)

@@ -30,7 +30,7 @@ class LookOut:
         self._waiting = 0
         self._until = 0.0
         self._looking = False
-        #: For so many more draws the loop sleeps at once, because the last reply came too late.
+        #: Number of draws for which the loop still sleeps at once, because the last reply came too late.
         self._far = 0
 
     def begin(self) -> bool:
@@ -119,5 +119,6 @@ class AsyncConnections(AsyncWire[AsyncNode]):
     async def close_idle(self) -> None:
         """Close every idle connection."""
         self.drop_idle()
-        # A transport closes its socket in the loop's next iteration. This makes sure that there is one.
+        # A transport closes its socket in the loop's next iteration. This call makes sure that there is a next
+        # iteration.
         await asyncio.sleep(0)

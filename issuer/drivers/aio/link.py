@@ -1,4 +1,4 @@
-"""A connection of redis-py for tasks, and how a task waits for one."""
+"""A connection of redis-py for tasks, and how a task waits for a free connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AsyncShown:
         """Close the connection at once, without waiting for the server.
 
         A normal close waits until the server has read everything, or has ended TLS. If the server is frozen, the socket
-        would stay open until then, and the loop may end earlier.
+        would stay open for that time, and the loop may end earlier.
         """
         writer, self._writer, self._reader = self._writer, None, None
         transport = getattr(writer, "transport", None)  # fakeredis has none
@@ -103,7 +103,7 @@ class AsyncLink:
         return await self.connection.read_response(disable_decoding=True)
 
     async def stale(self) -> bool:
-        """Whether the connection was closed while idle, or has a reply that was never read."""
+        """Whether the connection was closed while idle, or contains a reply that was never read."""
         try:
             # This method only looks at received bytes. If redis-py changes it, a test fails.
             return bool(await self.connection.can_read())
@@ -124,7 +124,7 @@ async def _in_time(work: Awaitable[T], end: Deadline) -> T:
         async with alarm:
             return await work
     except TimeoutError as error:
-        if not alarm.expired():  # a lost connection raises the same type
+        if not alarm.expired():  # a lost connection also raises TimeoutError
             raise
         raise redis.TimeoutError(f"no answer within {seconds:.3g} s") from error
 

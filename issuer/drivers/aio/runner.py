@@ -24,7 +24,7 @@ T = TypeVar("T")
 async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) -> T:
     """Run the steps to their end: execute each step, and send its result or error back into the generator.
 
-    A cancellation is thrown into it too, so that the steps can clean up.
+    A cancellation is thrown into the generator too, so that the steps can clean up.
     """
     try:
         wanted = next(steps)
@@ -147,8 +147,8 @@ class AsyncRunner:
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run the steps to their end and return their value. Errors of the store become public errors.
 
-        A cancellation is thrown into the steps like any exception, so that they can clean up. A call to the store
-        continues in its thread after that, and numbers that it reserves are a gap.
+        A cancellation is thrown into the steps like any exception, so that they can clean up. A call to the store then
+        continues in its thread, and numbers that this call reserves are a gap.
         """
         return await drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
 
@@ -198,7 +198,7 @@ class AsyncRunner:
                 return await answered
         except TimeoutError:
             if answered.done() and not answered.cancelled():
-                # The store itself raised this error at its timeout. Or the loop was blocked, and the answer came
-                # together with the alarm: use the answer.
+                # Use the answer: either the store itself raised this error at its timeout, or the loop was blocked, so
+                # that the answer and the alarm came together.
                 return answered.result()
             raise self.pool.late(timeout, tag) from None

@@ -27,7 +27,7 @@ T = TypeVar("T")
 TURN = 1.0
 
 #: How long the leader of a batch waits until all threads of the last batch have their numbers, in seconds. 1000 threads
-#: take 15 ms, but one of them may have given up.
+#: take 15 ms, but a thread may have given up.
 PASSING = 0.005
 
 #: The leader does not wait if the last batch was smaller than this: two threads are 10 % faster without the wait.
@@ -46,8 +46,8 @@ _SENT: list[bytes] | None = []
 class Batch(Flight):
     """One draw for several callers. The first caller draws, and the n-th caller gets the n-th number.
 
-    Each thread wakes the next one, because only one can run in the interpreter: 32 threads draw 61 000 numbers a
-    second. If two threads at a time were woken, it would be 50 000, with three even fewer: a thread that finds the
+    Each thread wakes the next one, because only one thread can run in the interpreter: 32 threads draw 61 000 numbers a
+    second. If two threads at a time were woken, they would draw 50 000, with three even fewer: a thread that finds the
     interpreter in use sleeps again.
     """
 
@@ -61,13 +61,13 @@ class Batch(Flight):
         self.low = 0
         self.got = 0
         #: Released when all threads but one have their numbers. If it were released one thread earlier, 4 threads would
-        #: draw 20 % less, in batches of 3.7.
+        #: draw 20 % fewer numbers, in batches of 3.7.
         self.passed = threading.Lock()
         self.passed.acquire()
         self.passing = itertools.count(1)
 
     def number(self, seat: int) -> int:
-        """Return the number for a seat of the batch. 0 if there is none, or it was returned before."""
+        """Return the number for a seat of the batch. 0 if the seat has no number, or its number was returned before."""
         got = self.got
         if next(self.passing) == got:
             self.passed.release()
@@ -89,7 +89,7 @@ class Combiner:
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
         self._waiting = self.supply.shortage.waiting
-        #: Runs the tag's strategy, if that has no counter.
+        #: Runs the tag's strategy if the strategy has no counter.
         self.serving: StrategyRunner | None = None
         self._key = key
         self._runner = runner
@@ -124,9 +124,9 @@ class Combiner:
     def __next__(self) -> int:
         """Draw one counter. `Issuer.next` calls this directly for a tag without a scheme.
 
-        For a single caller this is one round trip and 2 us of Python: it reads no clock and creates no object. In a
-        batch, a caller sleeps once and then wakes the next thread. It does little in between, so that the interpreter
-        is free for the next thread.
+        For a single caller this method takes one round trip and 2 us of Python: it reads no clock and creates no
+        object. In a batch, a caller sleeps once and then wakes the next thread. It does little in between, so that the
+        interpreter is free for the next thread.
         """
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - a keyword takes twice as long
@@ -231,12 +231,12 @@ class Combiner:
     ) -> tuple[int, int]:
         """Draw with `Supply`.
 
-        `first`: result of a draw that was already sent. `before`: highest number seen when it was sent.
+        `first`: result of a draw that was already sent. `before`: highest number seen when this draw was sent.
         """
         self._node = NOWHERE
         drawn = tag_scripts.drawn(first) if isinstance(first, list) else first
         if isinstance(drawn, tag_scripts.Drawn) and drawn.status == "ok" and self.state.went_back(drawn.low, before):
-            drawn = None  # drawn again by `Supply`, which checks the hash
+            drawn = None  # `Supply.obtain` checks the hash and draws again
         numbers = self._runner.run(self.supply.obtain(n, deadline, drawn), deadline, self.tag)
         if self._redis is not None:
             if self.state.owned:
@@ -264,7 +264,7 @@ class Combiner:
         return len(self._waiting)
 
     def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
-        """Return a number from a batch. If there is none for this seat, join another batch."""
+        """Return a number from a batch. If the batch has no number for this seat, join another batch."""
         try:
             return self._sat(deadline, batch, seat)
         finally:
@@ -316,7 +316,8 @@ class Combiner:
                 passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
-                # The last draw waits for a segment, or was interrupted. Go on: two draws at a time do no harm.
+                # The last draw waits for a segment, or was interrupted. Draw all the same: two draws at a time do no
+                # harm.
                 self._turn = threading.Lock()
             batch.low, high = self._draw(seats, deadline)
             batch.got = high - batch.low

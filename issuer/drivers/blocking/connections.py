@@ -20,7 +20,8 @@ class Node(AnyNode[Link]):
     def draw(self, packed: bytes, seconds: float) -> list[bytes] | None:
         """Send a draw on an idle connection and return its raw reply. None if the slow path must be used.
 
-        Only for draws, because the caller may send it again. Raises redis.TimeoutError after `seconds` seconds.
+        Only for draws, because the caller may send the command again. Raises redis.TimeoutError after `seconds`
+        seconds.
         """
         if self.waiting:
             return None  # calls that wait for a connection come first

@@ -47,12 +47,13 @@ class Shown:
 class Link:
     """A connection of redis-py that only the issuer uses. redis-py connects: login, TLS, RESP2 or 3, unix sockets.
 
-    After that, a call takes the fast path: it writes the packed bytes to the socket, and reads the reply with a parser
-    in C. `SO_RCVTIMEO` makes the kernel check the timeout. Python would poll before each read and write, which takes 2
-    us of 28. If there is TLS, a socket of gevent or a health check of redis-py, redis-py itself sends and reads.
+    After connecting, a call takes the fast path: it writes the packed bytes to the socket, and reads the reply with a
+    parser in C. `SO_RCVTIMEO` makes the kernel check the timeout. Python would poll before each read and write, which
+    takes 2 us of 28. If there is TLS, a socket of gevent or a health check of redis-py, redis-py itself sends and
+    reads.
 
     The kernel's timeout is always `SOON`. After a signal, Python reads again and the kernel's timeout restarts:
-    frequent signals could extend a longer one for ever. If a reply comes later, Python polls until the deadline.
+    frequent signals could extend a longer timeout for ever. If a reply comes later, Python polls until the deadline.
     """
 
     __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection", "permit")
@@ -62,7 +63,7 @@ class Link:
         self.permit: Permit | None = permit
         #: Whether the fast path is used. Then `_send`, `_receive`, `_wait`, `_feed` and `_gets` exist.
         self._short = False
-        #: So many more calls sleep at once instead of polling, because the last reply came too late.
+        #: Number of calls that still sleep at once instead of polling, because the last reply came too late.
         self._far = 0
         self._process = os.getpid()
 
@@ -139,7 +140,8 @@ class Link:
 
         Waking a thread takes longer than a nearby Redis takes to answer. With two processors, a number takes 32 us
         instead of 82, with the same processor time here and half of it in the server. Between two polls another thread
-        or process may use this processor, especially Redis. With one processor for all, it is 29 us instead of 28.
+        or process may use this processor, especially Redis. With one processor for all, a number takes 29 us instead of
+        28.
         """
         ready = self._wait
         end = monotonic() + LOOK_OUT
@@ -178,7 +180,7 @@ class Link:
             raise redis.ConnectionError("this connection belongs to the parent process")
 
     def stale(self) -> bool:
-        """Whether the connection was closed while idle, or has a reply that was never read."""
+        """Whether the connection was closed while idle, or contains a reply that was never read."""
         try:
             return bool(self.connection.can_read(0))
         except redis.RedisError:

@@ -43,9 +43,10 @@ LOOK_AGAIN = 1.0
 
 
 class ThreadLatch:
-    """Wakes threads with a lock in C. It is held until the flight has ended, then passed from waiter to waiter.
+    """Wakes threads with a lock in C. The lock is held until the flight has ended, then passed from waiter to waiter.
 
-    threading.Event is written in Python: an interrupt can leave its lock held, and all waiters would wait for ever.
+    threading.Event is written in Python: an interrupt can leave the event's lock held, so that all waiters would wait
+    for ever.
     """
 
     __slots__ = ("lock",)

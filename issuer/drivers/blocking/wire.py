@@ -76,7 +76,7 @@ class RoundTrips:
     def routed(self, call: RedisCall[Any], *, probe: bool) -> Any:
         """Send the call to the server that has the key, and return the decoded reply.
 
-        After the reply MOVED or ASK, the call is sent to the server that it names. `probe`: see `Breaker.admit`.
+        After the reply MOVED or ASK, the call is sent to the server that the reply names. `probe`: see `Breaker.admit`.
         """
         route, anew = self._route, False
         for _ in range(REDIRECTS):
@@ -97,7 +97,8 @@ class RoundTrips:
                 raise
             match getattr(reply, "status", None):
                 case "notmaster" if route.moves or address in route.ruled:
-                    # A failover: the master is another server, maybe with the same name, or this one will be it again.
+                    # A failover: another server is the master, maybe with the same name, or this server will be master
+                    # again.
                     route.lost(address)
                     raise RedisUnavailable(
                         f"{address.name} is no longer a master; waiting until it or another server is the master"
@@ -119,7 +120,7 @@ class RoundTrips:
             trial = breaker.failures and breaker.admit(probe=probe)
             if not (trial and route.moves):
                 return known, not route.asks_before_connecting
-            route.lost(known)  # it did not answer, so another server may have replaced it
+            route.lost(known)  # this server did not answer, so another one may have replaced it
         try:
             found = self._searched(key, probe=probe)
         except (LeftAlone, RedisUnavailable):
@@ -144,7 +145,7 @@ class RoundTrips:
         return found
 
     def _search(self, key: str) -> Address:
-        """Ask each guide which server has the key, until one knows. Raises RedisUnavailable, ConfigurationError."""
+        """Ask each guide which server has the key, until a guide knows. Raises RedisUnavailable, ConfigurationError."""
         route = self._route
         guides = route.guides
         trouble: Exception | None = None
@@ -188,8 +189,8 @@ class RoundTrips:
     def _others(self, key: str) -> dict[Address, Exception | None]:
         """Return the other nodes that may have the key: the master's replicas, and former masters.
 
-        The value of a node is None, or its error if it could not be asked for other nodes. Raises RedisUnavailable,
-        ConfigurationError.
+        The value of each node is None, or the error with which the node failed to list further nodes.
+        Raises RedisUnavailable, ConfigurationError.
         """
         route = self._route
         # A slot of a Cluster may have moved, so search for its owner.
@@ -268,7 +269,8 @@ class RoundTrips:
                     raise _unreached(error) from error.__cause__
                 if not closed or not call.repeatable:
                     raise error  # noqa: B904 - it has its own cause
-                # The server closed this connection while it was idle, so it has closed the other idle ones too.
+                # The server closed this connection while it was idle, so the server has closed the other idle
+                # connections too.
                 node.drop_idle()
                 link, reused = self._connection(exchange, node, end)
                 continue
@@ -297,7 +299,7 @@ class RoundTrips:
         try:
             return link.reply(call.packed, end)
         except redis.exceptions.NoScriptError:
-            # A server that replies NOSCRIPT has not run the call, so it may be sent again.
+            # A server that replies NOSCRIPT has not run the call, so the call may be sent again.
             link.reply(pack("SCRIPT", "LOAD", call.text), end)
             if exchange.asking:
                 link.reply(pack("ASKING"), end)
@@ -306,7 +308,7 @@ class RoundTrips:
     # ------------------------------------------------------------------ a connection
 
     def _connection(self, exchange: Exchange, node: AnyNode[Link], deadline: Deadline) -> tuple[Link, bool]:
-        """Return a connection, and whether it was used before. If all are in use, wait for one.
+        """Return a connection, and whether it was used before. If all connections are in use, wait for one.
 
         The wait locks nothing. It leaves time to detect that the server is down. Raises Outdated, Crowded.
         """

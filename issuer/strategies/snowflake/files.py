@@ -71,7 +71,7 @@ class Properties:
         """Replace the file atomically and durably. Raises Unavailable; then the file is unchanged.
 
         Raises LockLost if the lock is missing before or after the write. Then do not use the written values: another
-        process may have read the file before.
+        process may have read the old ones.
         """
         self._check_lock()
         fresh = self.path.with_name(self.path.name + ".new")

@@ -14,8 +14,8 @@ from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock, LeasedMac
 
 log = logging.getLogger("issuer.strategies")
 
-#: A file has a ceiling: the highest timestamp that the process may use. It is up to this many ms in the future. If the
-#: process is killed, the next one waits for at most this time.
+#: A file contains a ceiling: the highest timestamp that the process may use. The ceiling is up to this many ms in the
+#: future. If the process is killed, the next process waits for at most this time.
 AHEAD = 3000
 
 #: A higher ceiling (last usable timestamp) is written to the file after this many seconds.
@@ -23,7 +23,7 @@ WRITE_AFTER = 1.0
 
 
 class FixedMachine(Machines):
-    """A machine number that an operator has set for this process. A file has its last timestamp.
+    """A machine number that an operator has set for this process. A file stores the last usable timestamp.
 
     A lock on the file keeps out other processes of this host. The same number on another host is not detected.
     """

@@ -25,11 +25,11 @@ def _nothing() -> _Moment:
 
 
 class Ticks:
-    """Makes numbers for any number of threads. It takes a lock only once per millisecond.
+    """Makes the numbers of all threads of a process. A lock is taken only once per millisecond.
 
-    One assignment replaces the current millisecond. Its iterator is written in C, so threads never get the same number
-    from it. A paused thread can still take a number of an old millisecond. This is safe: the machine number was
-    reserved for that time.
+    One assignment replaces the current millisecond and the iterator over its numbers. The iterator is written in C, so
+    two threads never get the same number from it. A paused thread can still take a number of an old millisecond. This
+    is safe: the machine number was reserved for that time.
     """
 
     __slots__ = ("_closed", "_elapsed", "_layout", "_lock", "_moment", "_now", "_used", "alarmed", "tenure")

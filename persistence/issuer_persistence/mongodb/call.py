@@ -117,14 +117,14 @@ def tag_record(found: Mapping[str, Any]) -> Tag:
     return Tag.checked(tag, found)
 
 
-#: Sort order of the ledger, with the highest numbers first. The index needs all three fields. If it had only `tag` and
-#: `high`, MongoDB would sort all entries of a tag for each page.
+#: Sort order of the ledger, with the highest numbers first. The index needs all three fields. If it contained only
+#: `tag` and `high`, MongoDB would sort all entries of a tag for each page.
 _DOWN = [("high", pymongo.DESCENDING), ("low", pymongo.DESCENDING), ("_id", pymongo.DESCENDING)]
 _UP = [(name, pymongo.ASCENDING) for name, _ in _DOWN]
 INDEX = [("tag", pymongo.ASCENDING), *_DOWN]
 
-#: Filter condition for a ledger entry that may be changed or deleted: it has all fields, with the right types. So
-#: documents of another program in the same collection are safe.
+#: Filter condition for a ledger entry that may be changed or deleted: the entry has all fields, with the right types.
+#: So documents of another program in the same collection are safe.
 OUR_ENTRY: Document = {
     "_id": {"$type": "string", "$regex": "^[0-9a-f]{24}$"},
     "low": INTEGER,
@@ -159,8 +159,8 @@ def _following(beyond: Position | None, *, upward: bool) -> Document:
     than = "$gt" if upward else "$lt"
     high, low, entry = beyond
     if isinstance(high, bool) or not isinstance(high, int | float):
-        # A damaged entry has, for example, a text as `high`. Such entries come before all numbers. `$lt` does not
-        # compare them with numbers, so the next page begins with the highest number.
+        # A damaged entry contains, for example, a text as `high`. In the sort order, such entries come before all
+        # numbers. `$lt` does not compare them with numbers, so the next page begins with the highest number.
         return {"high": {"$lte": Int64(HIGHEST)}}
     same = {"high": _exact(high), "low": _exact(low)}
     return {
@@ -188,7 +188,7 @@ def write_nothing(segments: Collection[Document]) -> None:
 
 
 def shorten(segments: Collection[Document], tag: str, highs: Mapping[str, int]) -> None:
-    """Lower the `high` of ledger entries. `highs` has the new values, by the ids of the entries."""
+    """Lower the `high` of ledger entries. `highs`: the new values, by the ids of the entries."""
     segments.bulk_write(
         [
             UpdateOne({"_id": entry, "tag": tag, "$and": [OUR_ENTRY]}, {"$min": {"high": Int64(high)}})
@@ -224,8 +224,8 @@ _random = random.SystemRandom()
 def unbound() -> Iterator[None]:
     """Run the block outside of a pymongo session that the caller may have bound.
 
-    Since pymongo 4.17, after `ClientSession.bind` each operation of the client joins the session. Its transaction may
-    be rolled back, together with our reservations. Operations of other clients fail.
+    Since pymongo 4.17, after `ClientSession.bind` each operation of the client joins the session. The session's
+    transaction may be rolled back, together with our reservations. Operations of other clients fail.
     """
     bound = getattr(client_session, "_SESSION", None)
     if bound is None or bound.get() is None:
@@ -245,7 +245,7 @@ _unanswered: ContextVar[int] = ContextVar("unanswered", default=0)
 
 
 class Attempts(CommandListener):
-    """Counts the writes of the current call that have no reply: the server may have done them.
+    """Counts the writes of the current call that have no reply: the server may have made these writes.
 
     pymongo repeats a failed write, and raises only the error of the second attempt. So even if this error is "not
     authorized", the first attempt may have changed something.
@@ -267,7 +267,7 @@ class Attempts(CommandListener):
             _unanswered.set(_unanswered.get() - 1)
 
     def failed(self, event: CommandFailedEvent) -> None:
-        """Subtract 1 for a write that the server has rejected. After other errors, the write may have been done."""
+        """Subtract 1 for a write that the server has rejected. After any other error, the write may have been done."""
         failure = event.failure
         if event.command_name in _WRITES and refuses(failure.get("code"), str(failure.get("errmsg"))):
             _unanswered.set(_unanswered.get() - 1)
@@ -358,7 +358,7 @@ class MongoCall:
         self._update_meta({"$max": {"schema": SCHEMA}})
 
     def confirm(self) -> None:
-        """Check that writes reach a majority of the servers, by two harmless writes. If not, they raise an error."""
+        """Make two harmless writes. If a write does not reach a majority of the servers, it raises an error."""
         self._update_meta({"$set": {"confirmed": Int64(now_ms())}})
         write_nothing(self.segments)
 

@@ -1,8 +1,8 @@
 """The MongoDB server of a store: its URL, the collections of the store, facts about the server, and its errors.
 
-A database may also have collections of other programs. So the names of our collections have a prefix, and a store is
-created only if its three collections are empty. A store exists if the collection `meta` has this document: `_id` is
-"store", `id` has 24 hexadecimal digits, and `schema` is an integer.
+A database may also contain collections of other programs. So the names of our collections have a prefix, and a store is
+created only if its three collections are empty. A store exists if the collection `meta` contains this document: `_id`
+is "store", `id` is a text of 24 hexadecimal digits, and `schema` is an integer.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Collections(NamedTuple):
             database.get_collection,
             write_concern=WriteConcern("majority", j=True),
             read_preference=ReadPreference.PRIMARY,
-            # Read the newest data of the primary, even if it can still be rolled back. Each write checks it again.
+            # Read the newest data of the primary, even if this data can still be rolled back. Each write checks the
+            # data again.
             read_concern=ReadConcern("local"),
         )
         return cls(*(collection(prefix + name) for name in cls._fields))
@@ -142,13 +143,13 @@ def options(url: str) -> dict[str, str]:
 def find(database: Database[Document], prefix: str | None) -> tuple[Collections, Document] | None:
     """Return the collections and the `meta` document of the store in this database, or None if there is no store.
 
-    If no prefix is given, and there is a store with the default prefix and another one without, raise Misconfigured.
+    If no prefix is given, and one store has the default prefix and another has no prefix, raise Misconfigured.
     """
     found = []
     for each in (PREFIX, NO_PREFIX) if prefix is None else (prefix,):
         collections = Collections.named(database, each)
         meta = collections.meta.find_one({"_id": "store"}) or {}
-        # Another program may have a document of this name.
+        # Another program may have stored a document with this `_id`.
         if isinstance(meta.get("id"), str) and is_id(meta["id"]) and is_number(meta.get("schema"), 1):
             found.append((collections, meta))
     if len(found) > 1:
@@ -167,7 +168,7 @@ def find_or_make(
 
     An existing store is only read. So the call also works if MongoDB has no majority, and accepts no writes. If there
     is no store and `make` is False, none is created, and the document is None. If there is no store, but one of its
-    collections has documents, raise Misconfigured.
+    collections contains documents, raise Misconfigured.
     """
     made = False
     while True:

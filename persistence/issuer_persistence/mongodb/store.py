@@ -1,8 +1,8 @@
-"""A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service that speaks its protocol.
+"""A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service with the protocol of MongoDB.
 
 There are three collections. `issuer_tags` has one document per tag: `_id` and `bizTag` are the tag's name, `max`,
 `step`, `limit`, `created`, `timestamp`, `ahead` and `lease` are Int64, `step_mode` is a text, and `scheme` is a
-document. `issuer_segments` is the ledger. `issuer_meta` has the id of the store. The prefix of the names can be
+document. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix of the names can be
 changed.
 
 Writes use majority and journal, and reads go to the primary, whatever the URL requests. Otherwise, after a rollback of
@@ -72,7 +72,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 #: Time limit in seconds for `close`, which ends the sessions on the server. Without this limit, a server that hung
-#: delayed the end of a program by 12 s. If the time is not enough, the server ends the sessions after half an hour.
+#: delayed the end of a program by 12 s. If `close` takes longer, the server ends the sessions after half an hour.
 _LEAVING = 0.5
 
 #: Time limit for creating the index of the ledger, in seconds. After this time the server stops building it.
@@ -117,7 +117,7 @@ class MongoStore(Store):
         # True after a failed call. Then the next reservation first checks that writes reach a majority.
         self._doubtful = False
         # Last known record of each tag. The next reservation uses its step and limit, so that it need not read the
-        # record first. The filter of the update has both values: if they are outdated, it matches nothing.
+        # record first. The filter of the update contains both values: if they are outdated, the filter matches nothing.
         self._hints: dict[str, Tag] = {}
 
     @classmethod
@@ -191,8 +191,8 @@ class MongoStore(Store):
                 try:
                     after = self._increment(call, hint, size, at_least=at_least, step_matters=n is None)
                 except Unconfirmed:
-                    # The record may have an invalid scheme, which the filter does not check. Without the hint, the next
-                    # attempt reads the record first. So an invalid scheme wastes only one segment.
+                    # The record may have an invalid scheme, which the filter does not check. Remove the hint, so that
+                    # the next attempt reads the record first. Then an invalid scheme wastes only one segment.
                     self._hints.pop(tag, None)
                     raise
                 if after is not None:
@@ -383,7 +383,8 @@ class MongoStore(Store):
         """Return True if the server may have done a write that it has not confirmed."""
         if self._given is None:
             return self._attempts.unanswered > 0
-        # The caller's own client does not count its attempts. If it does not retry, an error concerns the only attempt.
+        # The caller's own client does not count its attempts. If this client does not retry, an error concerns the only
+        # attempt.
         return call.writing and self._given.client.options.retry_writes
 
     def _entered(

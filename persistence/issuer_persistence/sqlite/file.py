@@ -368,7 +368,7 @@ def _empty() -> Iterator[sqlite3.Connection]:
 def _share(descriptor: int, database: os.stat_result) -> None:
     """Give the lock file the owner and mode of the database, as SQLite does with its log."""
     found = os.fstat(descriptor)
-    with suppress(PermissionError):  # the lock file belongs to another user, who did this before
+    with suppress(PermissionError):  # the lock file belongs to another user, who has already shared it
         if stat.S_IMODE(found.st_mode) != stat.S_IMODE(database.st_mode):
             os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (database.st_uid, database.st_gid):

@@ -165,7 +165,7 @@ class SQLiteStore(TransactionalStore):
         """Return the store for a URL of the form sqlite:///path.
 
         The path is used without decoding. It can contain blanks, `?`, `#` and any letter. A path that ends with
-        something like URL parameters, such as `?mode=ro`, is rejected: it would be the name of another, new file.
+        something like URL parameters, such as `?mode=ro`, is rejected: SQLite would create a new file with this name.
         """
         path = url.removeprefix("sqlite:///")
         if path in {"", url}:
