@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
@@ -90,6 +90,16 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Send these calls to Redis, all calls of one server at once, without waiting for each reply.
+
+    Returns a list with the decoded reply of each call, or an IssuerError in its place.
+    """
+
+    calls: Sequence[RedisCall[Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Call the store. The function receives the store and a time limit in seconds, which is at most `within`."""
 
@@ -148,7 +158,7 @@ class Sighting(Generic[T]):
     error: str = ""
 
 
-Step = Send | Ask | Sleep | Wait | Masters | Visit | Elsewhere
+Step = Send | Pipeline | Ask | Sleep | Wait | Masters | Visit | Elsewhere
 #: An operation that returns a T. For each step that it yields, the driver sends in the result or throws the error.
 Steps = Generator[Step, Any, T]
 
@@ -157,6 +167,15 @@ def send(call: RedisCall[T], *, probe: bool = True) -> Steps[T]:
     """Yield a call to Redis and return its decoded reply. `probe`: see Send."""
     reply: T = yield Send(call, probe)
     return reply
+
+
+def pipeline(calls: Sequence[RedisCall[T]]) -> Steps[list[T | IssuerError]]:
+    """Yield the calls to Redis and return their decoded replies. A call that failed has its error in the list.
+
+    Raises RedisUnavailable if a server does not answer.
+    """
+    replies: list[T | IssuerError] = yield Pipeline(calls)
+    return replies
 
 
 def ask(question: Callable[[Store, float], T], within: float = inf) -> Steps[T]:

@@ -20,7 +20,7 @@ import redis.asyncio
 
 from issuer import clock
 from issuer.clock import Deadline
-from issuer.core.steps import Elsewhere, Masters, Send, Visit
+from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Visit
 from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topology
 from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.settings import REDIS_CONNECTIONS
@@ -289,7 +289,7 @@ LOOK_OUT = 0.0001
 FAR = 50
 
 #: A step that Redis executes.
-RedisStep = Send | Masters | Visit | Elsewhere
+RedisStep = Send | Pipeline | Masters | Visit | Elsewhere
 
 
 class AnyLink(Protocol):

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
-from issuer.core.steps import Ask, Elsewhere, Masters, Send, Visit
+from issuer.core.steps import Ask, Elsewhere, Masters, Pipeline, Send, Visit
 from issuer.errors import IssuerError
 from issuer.gateway.commands import RedisCall
 from issuer.gateway.keys import PART
@@ -32,7 +32,7 @@ _SCRIPT = re.compile(r"--\[\[\s*(\w+):")
 
 
 def around(
-    step: Ask | Send | Masters | Visit | Elsewhere, tag: str | None, store: Store | None = None
+    step: Ask | Send | Pipeline | Masters | Visit | Elsewhere, tag: str | None, store: Store | None = None
 ) -> AbstractContextManager[None]:
     """Return the span of a step as a context manager, which does nothing without tracing.
 
@@ -75,10 +75,12 @@ def _span(tracer: Any, name: str, attributes: dict[str, str]) -> Iterator[None]:
             raise
 
 
-def _operation(step: Ask | Send | Masters | Visit | Elsewhere) -> tuple[str, str]:
+def _operation(step: Ask | Send | Pipeline | Masters | Visit | Elsewhere) -> tuple[str, str]:
     """Return the names of the operation and of its script. The second is "" if there is no script."""
     if isinstance(step, Ask):
         return _question(step.question), ""
+    if isinstance(step, Pipeline):
+        return "PIPELINE", _command(step.calls[0])[1]
     return ("find masters", "") if isinstance(step, Masters) else _command(step.call)
 
 

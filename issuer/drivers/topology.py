@@ -112,11 +112,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One call to one server.
+    """One call to one server, or several calls at once.
 
     `asking`: send ASKING first, because the Cluster is moving a slot to this server. `readonly`: let a replica of a
     Cluster answer. `share`: the remaining time is divided among so many calls. `connects`: allow a new connection. If
-    False, and a new one is needed, raise Outdated.
+    False, and a new one is needed, raise Outdated. `replies`: how many calls are packed in `call`, 0 for
+    one. Otherwise the reply is a list, in which a rejected call has its error.
     """
 
     address: Address
@@ -125,6 +126,7 @@ class Exchange:
     readonly: bool = False
     share: int = 1
     connects: bool = True
+    replies: int = 0
 
 
 class Outdated(redis.RedisError):

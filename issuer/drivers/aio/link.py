@@ -89,6 +89,19 @@ class AsyncLink:
         """Send a call and return its reply. Raises the server's error."""
         return await _in_time(self.ask(packed), end)
 
+    async def replies(self, packed: bytes, count: int, end: Deadline) -> list[Any]:
+        """Send several calls at once and return their replies. An error of the server is returned in the list."""
+        return await _in_time(self._all(packed, count), end)
+
+    async def _all(self, packed: bytes, count: int) -> list[Any]:
+        found: list[Any] = []
+        for number in range(count):
+            try:
+                found.append(await (self.ask(packed) if number == 0 else self._read()))
+            except redis.ResponseError as error:
+                found.append(error)
+        return found
+
     async def ask(self, packed: bytes) -> Any:
         """Send a call and return the reply. The caller limits the time.
 
@@ -100,6 +113,9 @@ class AsyncLink:
             if isinstance(error, RecursionError):
                 raise
             raise redis.ConnectionError(str(error)) from error  # uvloop raises this for a closed transport
+        return await self._read()
+
+    async def _read(self) -> Any:
         return await self.connection.read_response(disable_decoding=True)
 
     async def stale(self) -> bool:

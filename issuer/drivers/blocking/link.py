@@ -116,6 +116,17 @@ class Link:
             raise reply
         return reply
 
+    def replies(self, packed: bytes, count: int, end: Deadline) -> list[Any]:
+        """Send several calls at once and return their replies. An error of the server is returned in the list."""
+        seconds = max(0.001, end.left())
+        if self._short:
+            try:
+                self._send(packed)
+            except BlockingIOError as error:
+                raise redis.TimeoutError(f"no answer within {SOON:g} s") from error
+            return [self._whole(self._gets(), end) for _ in range(count)]
+        return [self._through_redis_py(packed if number == 0 else b"", seconds) for number in range(count)]
+
     def ask(self, packed: bytes, seconds: float) -> Any:
         """Send a call and return the reply. An error of the server is returned as an exception object.
 
@@ -166,7 +177,8 @@ class Link:
 
     def _through_redis_py(self, packed: bytes, seconds: float) -> Any:
         self._check_process()
-        self.connection.send_packed_command((packed,), check_health=True)
+        if packed:
+            self.connection.send_packed_command((packed,), check_health=True)
         try:
             return self.connection.read_response(disable_decoding=True, timeout=seconds, disconnect_on_error=False)
         except redis.ResponseError as error:

@@ -6,12 +6,13 @@ Draws normally use a faster path, see connections.py. The blocking twin of this 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import redis
 
 from issuer.clock import Deadline, monotonic
-from issuer.core.steps import Elsewhere, Masters, Send, Server, Sighting, Visit
+from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Server, Sighting, Visit
 from issuer.drivers.blocking.link import NO_RETRY, Link, Shown
 from issuer.drivers.redis_errors import Crowded, connection_error, meaning, settling
 from issuer.drivers.servers import LOOK_AGAIN, SHORTEST, AnyNode, RedisStep, Servers
@@ -22,6 +23,9 @@ from issuer.gateway.commands import RedisCall, pack
 
 #: How many redirects of a Cluster a call follows. While slots move, two are usual.
 REDIRECTS = 5
+
+#: Most calls that are sent at once. Their 20 KB fit a new socket's buffer, so sending never waits for the server.
+PIPELINED = 100
 
 
 N_co = TypeVar("N_co", bound=AnyNode[Link], covariant=True)
@@ -40,6 +44,8 @@ class Wire(Servers[N_co]):
             match step:
                 case Send():
                     return trips.routed(step.call, probe=step.probe)
+                case Pipeline():
+                    return trips.pipelined(step.calls)
                 case Masters():
                     return trips.masters()
                 case Visit():
@@ -48,7 +54,7 @@ class Wire(Servers[N_co]):
                 case Elsewhere():
                     return trips.elsewhere(step.call)
         except (redis.RedisError, IssuerError, Crowded) as error:
-            key = "" if isinstance(step, Masters) else step.call.key
+            key = "" if isinstance(step, Masters | Pipeline) else step.call.key
             meant = meaning(error, self.name, key, tag, trips.sent)
             if isinstance(meant, RedisUnavailable):
                 meant.tag, meant.retry_after = tag, max(self.route.retry_after(key), settling(error))
@@ -107,6 +113,51 @@ class RoundTrips:
                     route.ruled.add(address)
             return reply
         raise RedisUnavailable(f"the nodes of the Cluster redirect {call.key} to each other")
+
+    def pipelined(self, calls: Sequence[RedisCall[Any]]) -> list[Any]:
+        """Send the calls, all calls of one server at once. Return the decoded replies, with errors as IssuerErrors.
+
+        A call that a server rejects has not run. So it is sent again alone, which also follows MOVED and ASK.
+        """
+        answers: dict[int, Any] = {}
+        places: dict[tuple[Address, bool], list[int]] = {}
+        for place, call in enumerate(calls):
+            places.setdefault(self._found(call.key, probe=True, anew=False), []).append(place)
+        for (address, connects), there in places.items():
+            for first in range(0, len(there), PIPELINED):
+                part = there[first : first + PIPELINED]
+                together = [calls[place] for place in part]
+                answers.update(zip(part, self._together(address, together, connects=connects), strict=True))
+        return [answers[place] for place in range(len(calls))]
+
+    def _together(self, address: Address, calls: Sequence[RedisCall[Any]], *, connects: bool) -> list[Any]:
+        """Send the calls to one server at once."""
+
+        def decoded(replies: list[Any]) -> list[Any]:
+            both = zip(calls, replies, strict=True)
+            return [reply if isinstance(reply, Exception) else call.decode(reply) for call, reply in both]
+
+        packed, repeatable = b"".join(call.packed for call in calls), all(call.repeatable for call in calls)
+        joined = RedisCall(packed, "", decoded, repeatable, calls[0].key)
+        try:
+            answers: list[Any] = self._asked(
+                Exchange(address, joined, connects=connects, replies=len(calls)), trusts=True
+            )
+        except Outdated:
+            address, _ = self._found(calls[0].key, probe=True, anew=True)
+            return self._together(address, calls, connects=True)
+        except (redis.ConnectionError, redis.TimeoutError):
+            self._route.lost(address)
+            raise
+        for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+            if isinstance(answer, Exception) or getattr(answer, "status", "") == "notmaster":
+                try:
+                    answers[place] = self.routed(call, probe=True)
+                except (redis.ConnectionError, redis.TimeoutError):
+                    raise
+                except (redis.RedisError, IssuerError) as error:
+                    answers[place] = meaning(error, self._servers.name, call.key, None, call)
+        return answers
 
     def _found(self, key: str, *, probe: bool, anew: bool) -> tuple[Address, bool]:
         """Return the server that has the key, and whether a new connection to it may be made.
@@ -289,6 +340,8 @@ class RoundTrips:
 
     def _replied(self, exchange: Exchange, link: Link, end: Deadline) -> Any:
         call = exchange.call
+        if exchange.replies:
+            return link.replies(call.packed, exchange.replies, end)
         if exchange.readonly:
             link.reply(pack("READONLY"), end)
             reply = link.reply(call.packed, end)
