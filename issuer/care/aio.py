@@ -16,11 +16,12 @@ from issuer.care.inspection import Inspection, Readiness
 from issuer.care.recovery import Named, Recovery
 from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
-from issuer.core.steps import Steps, ask
+from issuer.core.steps import Steps, ask, pipeline
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.gateway.keys import check_found
+from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
@@ -34,6 +35,9 @@ log = logging.getLogger("issuer")
 
 #: Result of `verified` for one tag: the discrepancies found, or an error.
 Verdict = Outcome[list[Discrepancy]]
+
+#: How many hashes a sweep reads at once.
+LOOKS = 1000
 
 #: If a refresh has not ended after this many seconds, it counts as lost, and another one may begin.
 REFRESH_LOST = 60.0
@@ -71,6 +75,8 @@ class AsyncCare:
         #: Time of the last deletion of old ledger entries, in ms since 1970.
         self.pruned = 0
         self._refresh_due = 0.0
+        #: The tags that the last sweep has checked.
+        self._moving: list[AsyncCombiner] = []
 
     async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
         """Verify a tag with its shards or series, or all tags, one after the other; see Issuer.verify.
@@ -191,7 +197,7 @@ class AsyncCare:
         """Load all segments that are due now, and return how many were loaded; see Issuer.tick."""
         loaded = 0
         self._config.events.call_periodic()
-        for combiner in self._registry.in_use():
+        for combiner in self._registry.moving():
             deadline = self._deadline(timeout)
             try:
                 if combiner.serving is not None:
@@ -203,6 +209,7 @@ class AsyncCare:
             except Exception as error:  # noqa: BLE001 - after any error, the other tags must still be served
                 raise_interrupt(error)  # only needed here: `sweep` does not run in threads of the user
                 self._registry.troubled(combiner, error)
+        await self._forget_idle()
         return loaded
 
     async def sweep(self) -> bool:
@@ -212,26 +219,58 @@ class AsyncCare:
         delayed.
         """
         self._config.events.call_periodic()
-        combiners = self._registry.in_use()
-        for combiner in combiners:
+        self._moving = self._registry.moving()
+        for first in range(0, len(self._moving), LOOKS):
             if self._registry.closed:
                 return False
-            deadline = Deadline(self._config.settings.store_timeout)
-            try:
-                steps = combiner.supply.sweep() if combiner.serving is None else combiner.serving.sweep(deadline)
-                await combiner.run(steps, deadline)
-            except Exception as error:  # noqa: BLE001 - as in `tick`
-                self._registry.troubled(combiner, error)
+            await self._look(self._moving[first : first + LOOKS])
         now = monotonic()
-        if now <= self._refresh_due or not (self._prune_due or any(each.supply.stale for each in combiners)):
+        idle = self._registry.idle
+        if now <= self._refresh_due or not (self._prune_due or idle or any(each.supply.stale for each in self._moving)):
             return False
         self._refresh_due = now + REFRESH_LOST
         return True
 
+    async def _look(self, combiners: list[AsyncCombiner]) -> None:
+        """Read the hashes of these tags together, and do the background work of each tag."""
+        timeout = self._config.settings.store_timeout
+        hashes: dict[AsyncCombiner, Hash | IssuerError] = {}
+        try:
+            asked = [each for each in combiners if each.serving is None and each.supply.looks]
+            calls = [read_hash(each.supply.state.key) for each in asked]
+            replies = await self._run(pipeline(calls), Deadline(timeout), None) if calls else []
+            hashes = dict(zip(asked, replies, strict=True))
+        except IssuerError as error:
+            log.debug("the hashes of tags could not be read: %s", error)
+        for combiner in combiners:
+            if self._registry.closed:
+                return
+            hash, serving, deadline = hashes.get(combiner), combiner.serving, Deadline(timeout)
+            if isinstance(hash, IssuerError):
+                self._registry.troubled(combiner, hash)
+                continue
+            try:
+                await combiner.run(
+                    combiner.supply.sweep(hash) if serving is None else serving.sweep(deadline), deadline
+                )
+            except Exception as error:  # noqa: BLE001 - as in `tick`
+                self._registry.troubled(combiner, error)
+
+    async def _forget_idle(self) -> None:
+        """Return the unused numbers of tags that nobody uses any more, and forget the tags."""
+        for combiner in self._registry.take_idle():
+            deadline = Deadline(self._config.settings.store_timeout)
+            try:
+                await combiner.run(combiner.supply.drain(), deadline)
+            except Exception as error:  # noqa: BLE001 - as in `tick`
+                self._registry.troubled(combiner, error)
+            self._registry.forget(combiner)
+
     async def refresh(self) -> None:
         """Send the requests to the store that are not urgent. Stop when the store does not answer in time."""
         try:
-            for combiner in self._registry.in_use():
+            await self._forget_idle()
+            for combiner in self._moving:
                 if self._registry.closed:
                     return
                 try:

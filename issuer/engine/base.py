@@ -65,7 +65,7 @@ class BaseEngine(ABC, Generic[L]):
         self.scheduler = Scheduler(self.sweep, self._executor, self._chosen)
         background = partial(self.scheduler.background, self.runner.work)
         self.runtime = self.config.runtime(self._flight, background, self.scheduler.start, scheduler=self._chosen)
-        self.registry = TagRegistry(self.make_combiner, self.runtime.fast_path)
+        self.registry = TagRegistry(self.make_combiner, self.runtime)
         shared = self.registry, self.config, self.runtime
         self.issuing = Issuing(*shared)
         self.care = self._care(*shared, run=self.run, deadline=self.deadline)

@@ -14,12 +14,12 @@ from issuer.core import arithmetic
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.scheme_record import countable
 from issuer.core.supply.mode import Mode
-from issuer.core.supply.supply import Supply
+from issuer.core.supply.supply import IDLE_AFTER, Supply
 from issuer.errors import StoreUnavailable
 from issuer.metrics import definitions as of
 from issuer.metrics.definitions import Definition
 from issuer.metrics.families import Families
-from issuer.operations.registry import IDLE_AFTER, AnyCombiner
+from issuer.operations.registry import AnyCombiner
 from issuer.strategies.snowflake.strategy import Snowflake
 from issuer.tally import WITHIN, Tally
 

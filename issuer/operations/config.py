@@ -132,6 +132,8 @@ class IssuerConfig:
             fast_path=FastPath(),
             scheme=self.scheme,
             identity=self._identity,
+            moving=set(),
+            seen={},
             emit=self.events.emit,
             application=self.instance.application,
         )

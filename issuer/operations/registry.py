@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from issuer.clock import Deadline
+from issuer.clock import Deadline, monotonic
 from issuer.core.sparing import Sparing
 from issuer.core.steps import Steps
-from issuer.core.supply.local_buffer import FastPath
-from issuer.core.supply.supply import Supply
+from issuer.core.supply.runtime import Runtime
+from issuer.core.supply.supply import IDLE_AFTER, Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.forks import under_way
-from issuer.gateway.keys import PART, check_tag
+from issuer.gateway.keys import check_tag
 from issuer.reentry import CallLock
 from issuer.strategies.serving import StrategyRunner
 from issuer_persistence.records import Tag
@@ -33,6 +33,9 @@ class AnyCombiner(Protocol):
     def draw(self, n: int, deadline: Deadline) -> Any:
         """Draw at least one number, and at most n, as a range. If necessary, wait until the deadline."""
 
+    def rest(self) -> None:
+        """Let the next draw take the slow path, because the tag was not used for a while."""
+
     def run(self, steps: Steps[Any], deadline: Deadline) -> Any:
         """Run steps, which yield requests to Redis and the store, and return their result."""
 
@@ -44,9 +47,6 @@ L = TypeVar("L", bound=AnyCombiner)
 
 log = logging.getLogger("issuer")
 
-#: If a tag was not used for this many seconds, its background work stops.
-IDLE_AFTER = 900.0
-
 #: How long a fork waits for a thread that is taking a number, in seconds. The limit is needed because a signal handler
 #: can fork in this very thread.
 SHUT_WITHIN = 0.1
@@ -55,10 +55,13 @@ SHUT_WITHIN = 0.1
 class TagRegistry(Generic[L]):
     """The combiners of an issuer, one per tag. Each is created at the first use of its tag."""
 
-    def __init__(self, make: Callable[[str], L], fast_path: FastPath) -> None:
-        """`make` creates the combiner of a tag. `fast_path` holds the numbers that `next` can take without a lock."""
+    def __init__(self, make: Callable[[str], L], runtime: Runtime) -> None:
+        """`make` creates the combiner of a tag."""
         self._make = make
-        self._fast_path = fast_path
+        self._runtime = runtime
+        self._fast_path = runtime.fast_path
+        #: Tags that were not used for a while, and since when, on the monotonic clock. The first is the oldest.
+        self._resting: dict[str, float] = {}
         self._lock = CallLock()
         self._sparing = Sparing()
         #: For each tag, the last logged error of its background work that only a change of the settings can solve.
@@ -80,6 +83,7 @@ class TagRegistry(Generic[L]):
             combiner = self.combiners.get(tag)
             if combiner is None:
                 combiner = self.combiners[tag] = self._make(tag)
+                self._runtime.moving.add(tag)
             return combiner
 
     def forget_if_unknown(self, tag: object) -> None:
@@ -153,44 +157,59 @@ class TagRegistry(Generic[L]):
             try:
                 combiner.supply.origin.use(record)
                 combiner.supply.kept = True
+                combiner.supply.used()
             except ConfigurationError as error:  # for example, the secret key of this tag is missing
                 self.troubled(combiner, error)
             else:
                 self._unable.pop(record.tag, None)
 
-    def in_use(self) -> list[L]:
-        """Return the combiners that need background work: of tags in use, of tags for a keeper, and of strategies."""
-        for combiner in list(self.combiners.values()):
-            combiner.supply.notice_use()
-        since = Deadline(-IDLE_AFTER).at
-        self._forget_parts(since)
-        used = [
-            combiner
-            for combiner in list(self.combiners.values())
-            if combiner.supply.kept or combiner.serving or combiner.supply.used_at > since
-        ]
+    def moving(self) -> list[L]:
+        """Return the combiners that need background work: those whose tag was used since the last call, or is kept.
+
+        A tag that was not used is left out from the next call on, until its next use. So the work does not grow with
+        the number of tags that this process has ever used.
+        """
+        found: list[L] = []
+        for tag in self._runtime.moving.copy():
+            combiner = self.combiners.get(tag)
+            if combiner is not None and (combiner.serving or combiner.supply.moved):
+                found.append(combiner)
+                continue
+            self._runtime.moving.discard(tag)
+            if combiner is not None:
+                combiner.rest()
+                self._resting.pop(tag, None)
+                self._resting[tag] = monotonic()
         with self._lock.thread, self._lock.call():
             self._leaving = [
                 combiner for combiner in self._leaving if combiner.serving is not None and not combiner.serving.left
             ]
-            return used + self._leaving
+            return found + self._leaving
 
-    def _forget_parts(self, since: float) -> None:
-        """Remove the combiners of shards and series that are unused since `since` and have no numbers in memory.
+    @property
+    def idle(self) -> bool:
+        """Whether a tag was not used for IDLE_AFTER seconds, and is still in memory."""
+        return bool(self._resting) and next(iter(self._resting.values())) < monotonic() - IDLE_AFTER
 
-        This saves memory: a tag may have one series per customer, and each takes 5 KB. A caller that is still using
-        such a combiner can draw with it.
+    def take_idle(self) -> Iterator[L]:
+        """Return the combiners of these tags, each once."""
+        while self.idle:
+            tag = next(iter(self._resting))
+            del self._resting[tag]
+            combiner = self.combiners.get(tag)
+            if combiner is not None and tag not in self._runtime.moving:
+                yield combiner
+
+    def forget(self, combiner: L) -> None:
+        """Remove the combiner of an idle tag if it has no numbers in memory: each takes 7 KB.
+
+        Only the highest number that this process has seen is kept. A caller that is still using the combiner can draw
+        with it.
         """
-        for combiner in list(self.combiners.values()):
-            supply = combiner.supply
-            if (
-                supply.used_at <= since
-                and PART in combiner.tag
-                and supply.idle
-                and not supply.kept
-                and not combiner.serving
-            ):
-                self._remove(combiner)
+        supply = combiner.supply
+        if supply.idle and combiner.tag not in self._runtime.moving:
+            self._runtime.seen[combiner.tag] = supply.state.taken()
+            self._remove(combiner)
 
     def troubled(self, combiner: L, error: Exception) -> None:
         """Log an error of the background work for a tag.

@@ -13,8 +13,8 @@ from issuer.clock import LONGEST_PAUSE
 from issuer.core.record import PATIENCE, PATIENCE_ALONE, identity
 from issuer.core.steps import LATEST_RETRY
 from issuer.core.supply.mode import Origin
+from issuer.core.supply.supply import IDLE_AFTER
 from issuer.engine.scheduler import SWEEP_EVERY
-from issuer.operations.registry import IDLE_AFTER
 from tests.virtual.test_outages import BACK, GRACE
 from tests.virtual.world import World
 

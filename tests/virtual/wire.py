@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -107,7 +107,7 @@ class Wire:
             self.turns.later(self.travel(), link.lose if self._fault == "drop" else partial(self._arrive, link, packed))
 
     def _arrive(self, link: "Link", packed: bytes) -> None:
-        bring = partial(link.bring, self.execute(packed))
+        bring = partial(link.bring, [self.execute(each) for each in apart(packed)])
         if self._left and self._match in packed:
             self._left -= 1
             self.held.append(bring)
@@ -126,8 +126,19 @@ class Wire:
             return error
 
 
+def apart(packed: bytes) -> Iterator[bytes]:
+    """Return the commands that are packed one after the other."""
+    while packed:
+        count, _, rest = packed[1:].partition(b"\r\n")
+        for _ in range(int(count)):
+            size, _, rest = rest[1:].partition(b"\r\n")
+            rest = rest[int(size) + 2 :]
+        yield packed[: len(packed) - len(rest)]
+        packed = rest
+
+
 class Link:
-    """A connection of redis-py's face, as far as the drivers use it: one request at a time."""
+    """A connection of redis-py's face, as far as the drivers use it: a request, or several at once."""
 
     health_check_interval = 0
     socket_timeout: float | None = None
@@ -146,10 +157,10 @@ class Link:
         self.wire.hung_up(self)
         self.signal()
 
-    def bring(self, reply: object) -> None:
-        """Take a reply in."""
+    def bring(self, replies: list[object]) -> None:
+        """Take replies in."""
         if not (self.silent or self.lost):
-            self._replies.append(reply)
+            self._replies += replies
             self.signal()
 
     def send(self, packed: bytes) -> None:

@@ -255,8 +255,13 @@ class Origin:
 
     def look(self, *, probe: bool = True) -> Steps[tag_scripts.Hash]:
         """Read and return the tag's hash. Raises ForeignHash if the hash is known to belong to another store."""
+        hash = yield from send(tag_scripts.read_hash(self._state.key), probe=probe)
+        yield from self.looked(hash)
+        return hash
+
+    def looked(self, hash: tag_scripts.Hash) -> Steps[None]:
+        """Use the tag's hash, which was just read. Raises ForeignHash if it is known to belong to another store."""
         state, store = self._state, self._runtime.identity
-        hash = yield from send(tag_scripts.read_hash(state.key), probe=probe)
         state.look(hash)
         if store.empty:  # another process may have written to the store and created the hash since
             yield from self.identity()
@@ -266,7 +271,6 @@ class Origin:
             except ForeignHash as error:
                 self._drop(error)
                 raise
-        return hash
 
     def refuse_backwards(self, low: int, before: int) -> Steps[None]:
         """Reject a draw below numbers that were already seen: raise ForeignHash or CorruptState."""

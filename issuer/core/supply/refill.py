@@ -70,15 +70,16 @@ class Refill:
         """The fetcher that fills the local buffer."""
         return self.segments if self._origin.mode is Mode.DIRECT else self.leases
 
-    def due(self) -> Steps[bool]:
-        """Whether a segment should be fetched now."""
+    def due(self, hash: tag_scripts.Hash | None) -> bool:
+        """Whether a segment should be fetched now. `hash`: the tag's hash, None if it was not read."""
         state = self._state
         if state.record is not None and not countable(state.record.scheme):
             return False
         if self._origin.mode is Mode.DIRECT:
             self.warn_if_near(0)
             return state.buffer is not None and state.buffer.due
-        hash = yield from self._origin.look()
+        if hash is None or self.election.mine:
+            return self.election.mine
         self.warn_if_near(hash.cur or 0)
         if hash.cur is None or hash.mark is None:
             return True

@@ -36,6 +36,9 @@ class Runtime:
         scheme: Returns the scheme that converts a tag's counter, None if users see the counter. Raises
             ConfigurationError.
         identity: Id of the store.
+        moving: Tags that need background work: callers have drawn from them since the last sweep, or a sweep has work
+            left. A caller adds a tag when it uses the slow path, see `Supply.used`.
+        seen: Highest number seen of each tag that this process has forgotten, because nobody used it.
         emit: Delivers an event to the observers.
         application: Name of the service, for the ledger.
     """
@@ -52,5 +55,7 @@ class Runtime:
     fast_path: FastPath
     scheme: Callable[[Tag], Numbering | None]
     identity: Identity
+    moving: set[str]
+    seen: dict[str, int]
     emit: Emit
     application: str = ""

@@ -10,7 +10,7 @@ from issuer.core.error_mapping import refused
 from issuer.core.events import Failed, LeaseDropped, Rejoined
 from issuer.core.floor import floor
 from issuer.core.requests import check_reserving
-from issuer.core.scheme_record import turn
+from issuer.core.scheme_record import countable, turn
 from issuer.core.steps import Steps, send, sleep, wait
 from issuer.core.supply import direct, lease
 from issuer.core.supply.fetcher import Shortage
@@ -41,6 +41,9 @@ CHECK_LATE = 2.0
 #: How long the first caller of a tag waits for the tag's record, in seconds. Redis may have numbers meanwhile.
 HURRY = 0.05
 
+#: A tag that was not used for this many seconds is forgotten, and its unused numbers are returned.
+IDLE_AFTER = 900.0
+
 #: The record is read again after this many seconds: processes that reserve nothing must see a new `lease` setting too.
 LEARN_AFTER = 60.0
 
@@ -54,9 +57,11 @@ class Supply:
         self.origin = Origin(self.state, runtime)
         self.shortage = Shortage(self.state, runtime)
         self.refill = Refill(self.state, runtime, self.origin, self.shortage)
-        #: Last use of the slow path, on the monotonic clock.
+        self.state.seen = runtime.seen.pop(tag, 0)
+        #: Last use, on the monotonic clock, as far as it is known: the fast path does not read the clock.
         self.used_at = monotonic()
-        self._noticed = 0
+        #: How many numbers this process had issued, and `used_at`, when `moved` was last read.
+        self._noticed = 0, 0.0
         #: True if each sweep loads the tag's next segment when it is due, even if the tag is unused.
         self.kept = False
         self._runtime = runtime
@@ -73,7 +78,7 @@ class Supply:
         `first`: result of a draw of n numbers from Redis that was already made.
         """
         state, shortage, numbers = self.state, self.shortage, None
-        self.used_at = monotonic()
+        self.used()
         shortage.waiting.add(deadline)
         try:
             if state.record is None and self._runtime.settings.lease and self._runtime.redis:
@@ -219,7 +224,7 @@ class Supply:
                 f"tag {state.tag!r}: the number of a key is stored in Redis, but no Redis is configured: {way_out}"
             )
             raise ConfigurationError(problem, tag=state.tag)
-        self.used_at = monotonic()
+        self.used()
         self.shortage.waiting.add(deadline)
         try:
             while True:
@@ -302,6 +307,7 @@ class Supply:
 
     def warm(self, deadline: Deadline) -> Steps[None]:
         """Return when numbers are available."""
+        self.used()
         if self.state.record is None:
             yield from self.origin.read()
         state = self.state
@@ -346,37 +352,71 @@ class Supply:
 
     # ------------------------------------------------------------------ what the scheduler does
 
-    def notice_use(self) -> None:
-        """Update `used_at` if there were draws since the last call. The draws themselves do not read the clock."""
-        if self.state.seen != self._noticed:
-            self._noticed, self.used_at = self.state.seen, monotonic()
+    def used(self) -> None:
+        """Let the next sweep check the tag. A caller on the slow path calls this."""
+        self.used_at = monotonic()
+        self._runtime.moving.add(self.state.tag)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the next sweep must check the tag: it was used since this was last read, or work is left."""
+        noticed, issued = self._noticed, self.state.issued
+        if issued != noticed[0]:  # the fast path does not read the clock
+            self.used_at = monotonic()
+        self._noticed = issued, self.used_at
+        if self._noticed != noticed or self.kept or self._busy or self.refill.election.mine:
+            return True
+        if self._runtime.redis and self.origin.mode is Mode.DIRECT:
+            return True
+        # A segment could not be fetched, Redis did not answer, or it is still unknown which store the hash belongs to.
+        silent = self.shortage.redis_trouble and self.state.looked_at <= self.shortage.redis_silent_since
+        unfinished = self.refill.segments.flights.failures or silent or (self.looks and not self.state.owned)
+        return bool(unfinished) and monotonic() - self.used_at < IDLE_AFTER
+
+    def rest(self) -> None:
+        """Stop publishing numbers, so that the next caller uses the slow path, and `used` is called."""
+        buffer = self.state.buffer
+        if buffer is not None:
+            buffer.unpublish()
+
+    def drain(self) -> Steps[None]:
+        """Return the unused numbers in memory, because nobody uses the tag any more."""
+        buffer = self.state.buffer
+        if buffer is not None:
+            yield from self.origin.give_back(*buffer.empty())
+
+    @property
+    def looks(self) -> bool:
+        """Whether a sweep needs the tag's hash."""
+        record = self.state.record
+        counts = record is None or countable(record.scheme)
+        return counts and self._runtime.redis and self.origin.mode is not Mode.DIRECT
 
     def fetch(self, deadline: Deadline) -> Steps[int]:
         """Fetch the next segment now, if one is due. Returns how many were loaded: 0 or 1."""
         if self.origin.mode is not Mode.DIRECT:
             yield from self.origin.identity_soon()
-        if not (yield from self.refill.due()):
+        hash = (yield from self.origin.look()) if self.looks else None
+        if not self.refill.due(hash):
             return 0
         flight, leads = self.refill.segments.flights.join()
         return (yield from self.refill.segments.fly(flight, deadline)) if leads else 0
 
-    def sweep(self) -> Steps[None]:
+    def sweep(self, hash: tag_scripts.Hash | None) -> Steps[None]:
         """Check the tag: its leases, the return to Redis, and segments that are due.
 
-        The store may be down, so it is called only if Redis is not enough.
+        The store may be down, so it is called only if Redis is not enough. `hash`: the tag's hash, which was just read.
+        None if it was not read.
         """
         buffer = self.state.buffer
         if self.origin.mode is Mode.DIRECT:
             yield from self.rejoin()
-        elif buffer is not None:
-            issued = buffer.issued
-            if issued == self._swept_at:
-                buffer.unpublish()  # the leases of an unused tag are checked at its next use
-            else:
-                self.used_at = monotonic()
-                yield from self._check(buffer)
-            self._swept_at = issued
-        if (yield from self.refill.due()):
+        elif buffer is not None and buffer.issued != self._swept_at:  # else the next use checks the leases
+            self._swept_at = buffer.issued
+            yield from self._check(buffer)
+        if hash is not None:
+            yield from self.origin.looked(hash)
+        if self.refill.due(hash):
             self.refill.segments.prefetch()
 
     def refresh(self) -> Steps[None]:
@@ -450,7 +490,8 @@ class Supply:
     @property
     def idle(self) -> bool:
         """Whether this process holds no numbers of the tag and no caller waits: all its numbers are in Redis."""
-        return not self._busy and not self.refill.election.mine and self.state.buffer is None
+        buffer = self.state.buffer
+        return not self._busy and not self.refill.election.mine and (buffer is None or not buffer.held)
 
     @property
     def _busy(self) -> bool:

@@ -216,6 +216,11 @@ class AsyncCombiner:
         self._until = 0.0
         self._in_a_row = 0
 
+    def rest(self) -> None:
+        """Let the next draw take the slow path, because the tag was not used for a while."""
+        self._node = None
+        self.supply.rest()
+
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
         self._draws = tag_scripts.Draws(self._key, self.supply.refill.window, self._packed_as)
@@ -317,6 +322,7 @@ class AsyncCombiner:
         if redis is not None:
             if self.state.owned:
                 self._node = redis.node(self._key)
+                self.supply.used()  # again, as a sweep may have called `rest` meanwhile
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers

@@ -114,6 +114,11 @@ class Combiner:
             # This comes last, because other threads can draw from now on.
             self.supply.origin.publish(self)
 
+    def rest(self) -> None:
+        """Let the next draw take the slow path, because the tag was not used for a while."""
+        self._node = NOWHERE
+        self.supply.rest()
+
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
         self._draws = tag_scripts.Draws(self._key, self.supply.refill.window, self._packed_as)
@@ -241,6 +246,7 @@ class Combiner:
         if self._redis is not None:
             if self.state.owned:
                 self._node = self._redis.node(self._key)
+                self.supply.used()  # again, as a sweep may have called `rest` meanwhile
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers[0] - 1, numbers[-1]
