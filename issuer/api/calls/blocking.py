@@ -395,7 +395,9 @@ class IssuerCalls:
         return self.engine.care.keep(timeout)
 
     def tick(self, *, timeout: float | None = None) -> int:
-        """Load the segments that are due for the tags in use, and return how many were loaded.
+        """Load the segments that are due, and return how many were loaded.
+
+        It checks the tags from which this process has drawn since the last call.
 
         Call `tick` regularly if the issuer was created with `scheduler=None`. If loading fails for one tag, the error
         is logged, and `tick` continues with the other tags.
