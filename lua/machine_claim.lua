@@ -37,7 +37,8 @@ if state[4] and state[4] ~= store then return {'otherstore', state[4]} end
 if now < since + hold then return {'settling', string.format('%d', since + hold - now)} end
 if owner and now <= lapses + margin then return {'held', string.format('%d', lapses + margin - now + 1)} end
 if now + lease + margin < ceiling then return {'ahead', string.format('%d', ceiling - now - lease - margin)} end
--- Redis may have lost an earlier holder. Its ceiling was limited too: it used no timestamp after the hold.
+-- Redis may have lost an earlier holder. The ceiling of this holder was limited too: it used no timestamp after the
+-- hold.
 local floor = math.max(last, since + hold)
 redis.call('HSET', key, number .. ':holder', holder, number .. ':token', token, number .. ':lapses', now + lease,
   number .. ':last', math.max(floor, ceiling), 'store', store)

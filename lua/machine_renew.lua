@@ -30,5 +30,5 @@ local lapsed = lapses < now
 if owner ~= token or (lapsed and now < since + hold) then return {'lost'} end
 if now + lease + margin < ceiling then return {'ahead', string.format('%d', ceiling - now - lease - margin)} end
 redis.call('HSET', key, number .. ':lapses', now + lease, number .. ':last', math.max(last, ceiling))
--- Redis may have lost a holder in between. It used no timestamp after the end of the hold.
+-- Redis may have lost another holder since the lease lapsed. That holder used no timestamp after the end of the hold.
 return {'yours', lapsed and string.format('%.0f', since + hold) or '0'}

@@ -36,8 +36,8 @@ end
 --@include owner
 if not top then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
--- This is checked for a hash of an earlier term too. If the hash were prepared for an older scheme, it would no longer
--- show that the caller's store has gone back in time.
+-- The scheme is checked for a hash of an earlier term too. If the hash were prepared for an older scheme, it would no
+-- longer show that the caller's store has gone back in time.
 if not missing and scheme ~= own then return {'otherscheme', scheme} end
 --@include fresh
 --@include arm

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """Result or error for one tag, of an operation on several tags. `of` is the number of tags in the operation."""
+    """The result for one tag of an operation on several tags, or its error. `of`: number of tags in the operation."""
 
     tag: str
     of: int

@@ -35,10 +35,10 @@ class Discrepancy:
             and would reserve these numbers again. "below the journal": the store's journal has recorded higher numbers
             than `max`. "Redis above store max": a number in Redis is higher than `max`. "not in the ledger": Redis
             holds numbers that were never reserved. "damaged hash", "damaged entry": the Redis hash or a ledger entry
-            has content that the issuer never writes. "another store's hash": two stores share one prefix in Redis, and
-            would issue duplicates. "two hashes in Redis": segments of a strict tag are loaded into two Redis hashes in
-            turns, so that numbers are in order only within each hash. "Redis not looked at": Redis could not be
-            reached, so only the ledger and the store were compared.
+            contains something that the issuer never writes. "another store's hash": two stores share one prefix in
+            Redis, and would issue duplicates. "two hashes in Redis": segments of a strict tag are loaded into two Redis
+            hashes in turns, so that numbers are in order only within each hash. "Redis not looked at": Redis could not
+            be reached, so only the ledger and the store were compared.
         problem: Description without the name of the tag.
         numbers: First and last number concerned. None if no numbers are concerned.
         entries: Ledger entries concerned, with process, host and time, the older one first.

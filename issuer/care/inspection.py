@@ -52,7 +52,7 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """State of a tag in Redis. A field that is not set is None. For example, all are None before the first draw.
+    """State of a tag in Redis. A field that is not set is None. For example, all fields are None before the first draw.
 
     Attributes:
         cur: Last number issued.
@@ -77,9 +77,9 @@ class RedisState:
 class Waste:
     """Waste: numbers up to the store's `max` that belong to no ledger entry. No caller ever receives them.
 
-    `recover` or a raised `start` skipped these numbers, or a process returned them after another process had reserved
-    higher ones. Numbers that Redis or a killed process lost are not included, because the ledger still contains them.
-    Numbers of a reservation that is in progress are included for a moment.
+    `recover` or a raised `start` skipped these numbers, or a process returned these numbers after another process had
+    reserved higher ones. Numbers that Redis or a killed process lost are not included, because the ledger still
+    contains them. Numbers of a reservation that is in progress are included for a moment.
 
     Attributes:
         numbers: How many of the `of` examined numbers are waste.

@@ -24,7 +24,7 @@ from issuer_persistence.records import HIGHEST, Tag, TagChanges
 #: Journals as an argument: the paths of files, or the content that was read from them.
 Named = Sequence[str | os.PathLike[str]] | Journals
 
-#: Redis holds at most two segments of a tag. So a lost hash had the numbers of the two newest ledger entries.
+#: Redis holds at most two segments of a tag. So a lost hash contained the numbers of the two newest ledger entries.
 BUFFERS = 2
 
 
@@ -37,7 +37,7 @@ class Recovery:
         old: The store's `max` before the recovery. None if the store had lost the tag, and `recover` created the tag
             again from the journals.
         new: The store's `max` after the recovery. From now on, only numbers higher than `new` are reserved.
-        gap: How many numbers the recovery skips at most: numbers that were reserved but not yet issued.
+        gap: Maximum count of numbers that the recovery skips: numbers that were reserved but not yet issued.
         redis_error: Why Redis could not be queried, as text. It is set only in a dry run. In that case `new` does not
             include numbers that only Redis has recorded.
         asked: Redis nodes other than the master that answered, as host:port. These are replicas and former masters.
@@ -74,7 +74,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
 
     `recover` can safely run twice, on several machines, and while numbers are drawn. `max` is only raised. The hash in
     Redis gets a new id (`born`), so a segment that is being loaded in the meantime is rejected. A segment that was
-    reserved before `max` was raised has only numbers up to the new `max`, and Redis skips these. A segment that is
+    reserved before `max` was raised contains only numbers up to the new `max`, and Redis skips these. A segment that is
     reserved later starts after the new `max`.
 
     Args:
@@ -106,9 +106,10 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if key is not None and hash is not None:
         store_id = yield from identity()
         if hash.names_store and hash.store is not None and hash.store != store_id:
-            # Check this before the store's `max` is raised: the numbers in this hash belong to another store.
+            # Check the owner of the hash before the store's `max` is raised: the numbers in this hash belong to another
+            # store.
             raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
-        # `top` uses every readable field, even of a damaged hash, because one of them may be the highest number.
+        # `top` uses every readable field, even of a damaged hash, because any field may contain the highest number.
         others = yield from _others(key, store_id)
         highest = max(highest, hash.top, others.top)
         if not (hash.top or others.top or at_least or said is not None):
@@ -120,7 +121,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)
         if key is not None:
-            # Read the store's id again: if the store was empty, it has an id only now.
+            # Read the store's id again: if the store was empty, it got its id only now.
             yield from floor(tag, key, highest, "repair", (yield from identity()))
     old, scheme = record.max if record else None, known.scheme if known is not None else {}
     return Recovery(
@@ -157,9 +158,9 @@ def _check_counter(record: Tag | None, at_least: int) -> None:
 
 
 def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
-    """Look up a tag in the store's journal. Return True if it is missing there, and its highest number there.
+    """Look up a tag in the store's journal. Return True if the tag is missing there, and its highest number there.
 
-    This is called if Redis has no numbers of the tag. For tags without a counter this is normal: return (False, 0).
+    This is called if Redis has no numbers of the tag. For tags without a counter, this is normal: return (False, 0).
     """
     if record is None or record.deleted or not countable(record.scheme) or parts.is_machine(record):
         return False, 0
@@ -205,7 +206,8 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
     """Raise `max` in the store, and return the new `max`. If the store has lost the tag, create the tag again first."""
     deleted = False
     if said is not None and (record is None or record.deleted):
-        # If the store's deletion is newer than the journals, a process without a journal deleted the tag: it stays so.
+        # If the store's deletion is newer than the journals, a process without a journal deleted the tag: it stays
+        # deleted.
         deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
         if record is not None and deleted and record.max >= highest:
             return record.max
@@ -214,11 +216,13 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
         # A tag can only be created if a number is left up to its limit. The recovery below uses up this number.
         limit = above + 1 if full else again.limit
         highest = limit if full else highest
-        # A deleted tag can only be created with its old scheme. If the journals have a newer scheme, it is set below.
+        # A deleted tag can only be created with its old scheme. If the journals contain a newer scheme, it is set
+        # below.
         settings = replace(again, above=above, limit=limit, scheme=again.scheme if record is None else record.scheme)
         yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout))
     if record is not None and said is not None and _has_lost_its_scheme(record, said):
-        # Set the scheme before `max` is raised. If the recovery is interrupted in between, the next one repeats this.
+        # Set the scheme before `max` is raised. If the recovery is interrupted between the two, the next recovery sets
+        # the scheme again.
         yield from ask(
             lambda store, timeout: store.configure(tag, TagChanges(scheme=said.record.scheme), timeout=timeout)
         )
@@ -231,8 +235,8 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
 def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
     """Return True if the journals have a newer scheme than the store. With the store's scheme, values could repeat.
 
-    For a tag that is not deleted, the journals must also have higher numbers. The time alone is not enough: if a clock
-    was ahead, the current scheme would be replaced by an older one.
+    For a tag that is not deleted, the journals must also contain higher numbers than the store. The time alone is not
+    enough: if a clock was ahead, the current scheme would be replaced by an older one.
     """
     later = record.timestamp < said.record.timestamp and (record.deleted or record.max < said.top)
     return later and record.scheme != said.record.scheme
@@ -242,8 +246,8 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
     """Return the state of each tag according to the journals, by the tag's name. Nothing is changed.
 
     Journals of another store are used only if this store is empty, or was restored from these journals. Then `recover`
-    creates missing tags from them, but does not raise existing ones. In any other case ConfigurationError is raised,
-    because the journals may have been given by mistake.
+    creates missing tags from the journals, but does not raise existing tags. In any other case ConfigurationError is
+    raised, because the journals may have been given by mistake.
     """
     if not journals.stores:
         return {}
@@ -269,7 +273,8 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
 def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
     """Return why a store cannot have been restored from another store's journals, or "" if it may have been.
 
-    `live` has the `max` of each tag in the store. `foreign` are the other store's journals, `own` those of this store.
+    `live`: the `max` of each tag in the store. `foreign`: the other store's journals. `own`: the journals of this
+    store.
     """
     for name, max in live.items():
         taken = foreign[name].top if name in foreign else 0
@@ -285,7 +290,7 @@ def halt(tag: str) -> Steps[None]:
     for name in (yield from with_parts(check_found(tag))):
         try:
             yield from ask(lambda store, timeout: store.halt(name, timeout=timeout))  # noqa: B023 - called at once
-        except TagMissing:  # for a shard or series: it was deleted in the meantime
+        except TagMissing:  # a shard or series was deleted in the meantime
             if name == tag:
                 raise
 
@@ -311,7 +316,7 @@ def journals(named: Named) -> Steps[Journals]:
         return named
     if isinstance(named, (str, bytes, os.PathLike)):
         raise InvalidArgument(f"must be a list of paths, not {brief(named)}", value=named, argument="from_journal")
-    # Reading blocks. So it is sent like a request to the store, which drivers run in a thread.
+    # Reading blocks. So the read is sent like a request to the store, which drivers run in a thread.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
 
@@ -328,7 +333,7 @@ def checked_at_least(tag: str | None, at_least: int) -> int:
 
 
 def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
-    """Raise InvalidArgument if `names` has shards or series of the tag: one `at_least` cannot be right for all."""
+    """Raise InvalidArgument if `names` contains shards or series of the tag: one `at_least` cannot be right for all."""
     if len(names) > 1:
         problem = f"requires a single part of tag {tag!r}, such as {names[1]!r}, because each part has its own numbers"
         raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

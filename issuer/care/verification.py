@@ -3,11 +3,11 @@
 In a healthy system under load, `verify` must report nothing. Data that is read at two moments can differ without a
 fault, so everything that looks wrong is read again. The order of the reads proves the fault:
 
-* Overlaps: if numbers are returned, their ledger entry is shortened first, and then `max` is lowered. Only after that
-  can they be reserved again. So if two entries still overlap when they are read again, this is a fault.
-* Entries above `max`: in a sound store no entry ends above `max`, and entries only get shorter. The entry is read, then
+* Overlaps: if numbers are returned, their ledger entry is shortened first, and then `max` is lowered. Only then can
+these numbers be reserved again. So if two entries still overlap when they are read again, this is a fault. * Entries
+above `max`: in a sound store no entry ends above `max`, and entries only get shorter. The entry is read, then
   `max`, then the entry again. If the entry still ends above this `max`, this is a fault.
-* Hashes: if `born` and `fence` are the same when the hash is read again, no process has reset it in between.
+* Hashes: if `born` and `fence` are the same when the hash is read again, no process has reset it between the two reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
 from issuer_persistence.records import HIGHEST, now_ms
 
-#: If the store's `max` is lower than the journal's number, it is read again after this many seconds.
+#: If the store's `max` is lower than the journal's number, `max` is read again after this many seconds.
 SECOND_LOOK = 0.2
 
 #: Ledger entries per request. 2000 entries take about 10 ms in SQLite, and 20 ms in Python.
@@ -35,8 +35,8 @@ PAGE = 2000
 #: The check of a tag ends after this many findings, because an operator must act anyway.
 MOST = 100
 
-#: A ledger entry that is younger than this, in ms, was not deleted for its age. It is one day less than the time for
-#: which entries are kept, because clocks can differ.
+#: A ledger entry that is younger than this, in ms, was not deleted for its age. The limit is one day less than the time
+#: for which entries are kept, because clocks can differ.
 CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
 
 #: In a sound hash, the first field of each pair is not higher than the second.
@@ -55,7 +55,7 @@ class _Buffer:
     low: int
     high: int
     open: int
-    #: True if the numbers are missing in the ledger, and were not deleted for their age. None if not known yet.
+    #: True if the numbers are missing in the ledger, and were not deleted for their age. None: not known yet.
     missing: bool | None = None
 
 
@@ -63,7 +63,7 @@ class Audit:
     """Verification of one tag, piece by piece. Each piece takes limited time and memory, even if the ledger is long."""
 
     def __init__(self, tag: str, key: str | None) -> None:
-        """Prepare the verification of a tag. `key` is the key of its hash in Redis, or None if there is no Redis."""
+        """Prepare the verification of a tag. `key`: key of the tag's hash in Redis, or None without Redis."""
         self.findings: list[Discrepancy] = []
         self._tag = tag
         self._key = key
@@ -153,7 +153,7 @@ class Audit:
             self._report("below the journal", problem, numbers=(self._max + 1, taken), max=self._max, taken=taken)
 
     def _with_redis(self, steps: Steps[None], key: str) -> Steps[None]:
-        """Run the steps. If Redis is unavailable, report it as a finding, and continue without Redis."""
+        """Run the steps. If Redis is unavailable, report a finding, and continue without Redis."""
         try:
             yield from steps
         except RedisUnavailable as error:
@@ -209,7 +209,7 @@ class Audit:
             if entry.high >= buffer.open:
                 buffer.open = min(buffer.open, max(entry.low, buffer.low))
             else:
-                # The buffer's open numbers are higher, so they were reserved after this entry.
+                # The buffer's open numbers are higher than this entry, so they were reserved after it.
                 buffer.missing = self._certain(entry.time)
 
     def _check_buffers(self, key: str) -> Steps[None]:
@@ -217,7 +217,8 @@ class Audit:
             if buffer.open > buffer.low and buffer.missing is None:
                 buffer.missing = self._certain(0)
         missing = [buffer for buffer in self._buffers if buffer.missing]
-        # Since the hash was read, its numbers may have been returned, and their entry shortened. So read it again.
+        # After the hash was read, its numbers may have been returned, and their entry shortened. So read the hash
+        # again.
         if missing and (yield from self._unmoved(key)):
             for each in missing:
                 numbers = each.low + 1, each.high
@@ -307,10 +308,10 @@ class Provenance:
     Attributes:
         tag: Name of the tag.
         number: Value of the tag's counter for which `who` was called.
-        entries: Ledger entries that contain the number, the oldest first. There is more than one only if segments
-            overlap.
-        below: The highest ledger entry that ends below the number, or None. It may have contained the number before
-            unused numbers were returned.
+        entries: Ledger entries that contain the number, the oldest first. More than one entry contains the number only
+            if segments overlap.
+        below: The highest ledger entry that ends below the number, or None. This entry may have contained the number
+            before unused numbers were returned.
         oldest: Entry with the lowest numbers in the tag's ledger. None if the ledger is empty.
         max: Highest reserved number in the store's record.
         in_redis: True if the number is in Redis and not yet issued. None if the issuer has no Redis, or Redis cannot be

@@ -27,7 +27,7 @@ log = logging.getLogger("issuer.doors.access")
 audit = logging.getLogger("issuer.audit")
 
 #: Seconds between two checks of the tokens file. A change is applied when two checks in a row find the same state of
-#: the file. Before that, an editor may not have written the whole file yet.
+#: the file. Before the second check, an editor may not have written the whole file yet.
 LOOK_EVERY: Final = 0.5
 
 #: Bits of the file mode that allow other users to write.
@@ -51,7 +51,7 @@ class Caller:
 
         Args:
             name: Name of the caller's token.
-            scopes: What the caller may do. `admin` includes the other scopes.
+            scopes: What the caller may do. `admin` includes all scopes.
             tags: Patterns as in `fnmatch.fnmatchcase`. A tag is allowed if one pattern matches, or equals its name.
             bucket: Rate limit. None means no limit.
         """
@@ -84,7 +84,7 @@ class Caller:
         return granted, None if granted == n else self._used_up(wait)
 
     def spend(self, n: int, tag: str) -> None:
-        """Count the n numbers of a request against the token's rate. `need` has already counted one of them.
+        """Count the n numbers of a request against the token's rate. `need` has already counted one number.
 
         Raises:
             TooManyRequests: The token's rate is used up.
@@ -146,7 +146,7 @@ class _Published:
     def get(self, known: bytes) -> bytes | None:
         """Return the content. Return None if it equals `known`, or is incomplete.
 
-        The content is incomplete while a process writes it, or if that process was killed.
+        The content is incomplete while a process writes it, and stays so if that process is killed.
         """
         header = os.pread(self._file, _HEADER.size, 0)
         if len(header) < _HEADER.size or header == _headed(known):
@@ -182,7 +182,7 @@ class Access:
             wall: Time in seconds since 1970, for tokens that expire.
 
         Raises:
-            ConfigurationError: The file cannot be read, or has a mistake.
+            ConfigurationError: The file cannot be read, or contains a mistake.
         """
         self.rates, self.tally, self._wall = RateBuckets(clock), Tally(), wall
         self._path = None if path is None else Path(path)
@@ -208,8 +208,8 @@ class Access:
     def identify(self, token: str | None) -> Caller:
         """Return the caller that has this token.
 
-        If a caller stays connected, the server identifies it again for each batch of requests, because the token may
-        have been revoked.
+        If a caller stays connected, the server identifies the caller again for each batch of requests, because the
+        token may have been revoked.
 
         Args:
             token: The token. None if no token was sent.
@@ -245,7 +245,7 @@ class Access:
         if path is None:
             return
         try:
-            # The state includes inode and size, because editors and Kubernetes replace the file by another one.
+            # The state includes inode and size, because editors and Kubernetes replace the file by a new file.
             state = _state(path.stat())
             settled, self._changed = state == self._changed, state
             if state != self._state and settled:

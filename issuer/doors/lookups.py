@@ -25,7 +25,7 @@ WITHIN: Final = 0.5
 MISSES_PER_SECOND: Final = 100
 #: Seconds for which an unknown name is remembered, so that it is not looked up again.
 REMEMBERED: Final = 1.0
-#: When this many names are remembered, those whose time is over are dropped.
+#: When this many names are remembered, names whose time is over are dropped.
 _REMEMBERED_MOST: Final = 1000
 
 
@@ -46,7 +46,7 @@ class LookUps:
         self._missed: dict[str, tuple[float, UnknownTag]] = {}
 
     async def look_up(self, tag: str, timeout: float | None = None, *, draws: bool = True) -> None:
-        """Raise UnknownTag if the tag does not exist. If the store does not answer in time, assume that it exists.
+        """Raise UnknownTag if the tag does not exist. If the store does not answer in time, return.
 
         Args:
             tag: Name of the tag.

@@ -49,9 +49,9 @@ def nameless(owner: object) -> int:
 class RateBuckets:
     """Token buckets by name, in memory that a process shares with its forks. A token bucket limits a rate.
 
-    For each name, a table holds the time at which its bucket was empty. The tokens in the bucket were added since then.
-    A name keeps its place in the table until the server ends. A file lock protects each place: if a process dies with a
-    lock, the system releases the lock.
+    For each name, a table holds the time at which the name's bucket was empty. The tokens in the bucket were added
+    after this time. A name keeps its place in the table until the server ends. A file lock protects each place: if a
+    process dies with a lock, the system releases the lock.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -86,7 +86,7 @@ class RateBuckets:
             place: Place in the table.
             rate: Tokens per second, above 0.
             n: Number of tokens. A negative number returns tokens.
-            some: If True and the bucket has fewer than n tokens, take those. If False, take n tokens or none.
+            some: If True and the bucket has fewer than n tokens, take all its tokens. If False, take n tokens or none.
 
         Returns:
             The number of tokens that were taken, and the seconds until n tokens (with `some`: 1 token) are available.
@@ -124,7 +124,7 @@ class Bucket:
         self.rate, self.most = rate, max(1, floor(rate))
 
     def take(self, n: int = 1) -> float:
-        """Take n tokens and return 0.0. If the bucket has fewer, take none and return the seconds until it has n."""
+        """Take n tokens and return 0.0. If it has fewer, take none and return the seconds until it has n."""
         taken, wait = self._rates.take(self._place, self.rate, n)
         return 0.0 if taken else wait
 

@@ -87,7 +87,7 @@ def digest_of(token: str) -> bytes:
 
 
 def parsed(content: bytes, path: Path) -> list[Entry]:
-    """Return the entries of a tokens file. Raises ConfigurationError, which names an invalid line, not its content."""
+    """Return the entries of a tokens file. Raises ConfigurationError, which does not quote the invalid line."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

@@ -60,7 +60,7 @@ AnyIssuer = Issuer | AsyncIssuer
 
 
 class _Collector:
-    """A collector of prometheus_client. It gets its metrics from the function `collect`."""
+    """A collector of prometheus_client. The function `collect` returns its metrics."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self.collect = collect
@@ -131,8 +131,8 @@ class Book:
         _living.add(self)
 
     def _fresh_locks(self) -> None:
-        #: `exposing` is locked during an exposition, so that no fork happens while prometheus_client has its own lock.
-        #: `lock` is locked while events are counted, and while metrics are updated.
+        #: `exposing` is locked during an exposition, so that no fork happens while prometheus_client holds its own
+        #: lock. `lock` is locked while events are counted, and while metrics are updated.
         self.exposing, self.lock = threading.RLock(), threading.RLock()
 
     def _begin(self) -> None:
@@ -141,7 +141,8 @@ class Book:
         if several_processes():  # the metrics are in files, not in the registry
             self._families = Families(None)
             return
-        # This collector is registered first, and has no metrics of its own. It updates all others before they are read.
+        # This collector is registered first, and has no metrics of its own. It updates all other collectors before they
+        # are read.
         self._first = _Collector(self._update)
         self._registry.register(self._first)
         try:
@@ -168,7 +169,7 @@ class Book:
         """Count an event of an issuer.
 
         A finalizer can run, and draw a number, in the middle of a call to prometheus_client. Events of such a draw are
-        not counted: this would wait for ever for a lock that the same thread already holds.
+        not counted: the count would wait for ever for a lock that the same thread already holds.
         """
         if inside("prometheus_client"):
             return
@@ -248,7 +249,7 @@ class Metrics:
         self._book.served.append(Served(tally))
 
     def read(self) -> None:
-        """Update the metrics. Programs that do not use `exposition` to export them must call this first."""
+        """Update the metrics. Programs that export the metrics without `exposition` must call this first."""
         self._book.read()
 
 
@@ -337,7 +338,7 @@ log = logging.getLogger("issuer.metrics")
 _sparing = Sparing()
 _lock = threading.Lock()
 #: The book of each registry. Several issuers can share a registry, and a program can have several registries. A book
-#: lives as long as its registry. If several processes share metrics, it lives as long as its issuers.
+#: lives as long as its registry. If several processes share metrics, a book lives as long as its issuers.
 _books: weakref.WeakKeyDictionary[CollectorRegistry, weakref.ref[Book]] = weakref.WeakKeyDictionary()
 
 
@@ -353,7 +354,7 @@ def _give_way() -> None:
 
 
 def _before() -> None:
-    """Take all locks before a fork. If another thread held one during the fork, the child could never release it."""
+    """Take all locks before a fork. If another thread held a lock during the fork, the child could never release it."""
     _forking[os.getpid()] = threading.get_ident()
     locks = [lock for book in list(_living) for lock in (book.exposing, book.lock)]
     _releases.extend(lock.release for lock in locks if lock.acquire(timeout=FORK_WITHIN))

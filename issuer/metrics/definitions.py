@@ -17,7 +17,7 @@ TAG: Final = ("tag",)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Definition of a metric. The `name` of a counter has no suffix `_total`. Only gauges have `joined`."""
+    """Definition of a metric. The `name` of a counter has no suffix `_total`. `joined` is only for gauges."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]

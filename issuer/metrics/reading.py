@@ -29,8 +29,8 @@ WINDOW = 60.0
 #: Shortest time between two measurements for a rate, in seconds.
 APART = 1.0
 
-#: If the last known state of a Redis hash is older than this, in seconds, it is not used. The background work reads the
-#: hashes of tags in use every second.
+#: If the last known state of a Redis hash is older than this, in seconds, the state is not used. The background work
+#: reads the hashes of tags in use every second.
 STALE = 60.0
 
 #: Values of the label `le`: the upper bounds of the duration of HTTP requests.
@@ -117,7 +117,7 @@ class Gauged:
             into.add(of.RUNWAY, inf if not rate else arithmetic.runway(remaining, rate) or 0.0, label)
 
     def _remaining(self) -> int | None:
-        """Return how many numbers are left in Redis, by the state that was read last. None if this state is too old."""
+        """Return how many numbers are left in Redis, by the state that was last read. None if this state is too old."""
         state = self.combiner.supply.state
         hash = state.hash
         if hash is None or hash.corrupt or monotonic() - state.looked_at > STALE:
@@ -144,7 +144,7 @@ class Gauged:
 
     @property
     def in_use(self) -> bool:
-        """True if the tag has background work. A tag without it cannot notice that an outage has ended."""
+        """True if the tag has background work. A tag without background work cannot notice that an outage has ended."""
         supply = self.combiner.supply
         return supply.kept or supply.used_at > monotonic() - IDLE_AFTER
 

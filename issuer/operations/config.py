@@ -25,7 +25,7 @@ from issuer_persistence.records import Tag
 #: Time limit for returning unused numbers in `close` or at the exit of the process, in seconds.
 CLOSING = 3.0
 
-#: How many numbers a stream of a trend tag draws in advance, if neither the tag nor `connect` has a setting for it.
+#: How many numbers a stream of a trend tag draws in advance, if neither the tag nor `connect` sets this count.
 STREAM_LEASE = 1000
 
 #: Maximum number of cached schemes.
@@ -117,7 +117,8 @@ class IssuerConfig:
     ) -> Runtime:
         """Return the objects that all tags of the issuer share. The arguments are those of `Runtime`.
 
-        `background` runs a job in the background, within a time limit in seconds. `scheduler` is None if there is none.
+        `background` runs a job in the background, within a time limit in seconds. `scheduler` is None if the issuer has
+        no scheduler.
         """
         return Runtime(
             settings=self.settings,

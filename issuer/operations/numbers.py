@@ -124,7 +124,8 @@ class Issuing(Generic[L]):
         self._runtime = runtime
         self._combiner = registry.combiner
         self._lock = CallLock()
-        #: For each tag, the time of the last count of its series, and their number, including series created since.
+        #: For each tag, the time of the last count of its series, and the number of series, including those created
+        #: since.
         self._series: dict[str, tuple[float, int]] = {}
 
     def failed(self, tag: str, error: IssuerError) -> None:
@@ -180,7 +181,7 @@ class Issuing(Generic[L]):
         return self._issued(part, self._config.texts(supply.state.record or part.record), counter, text=True)
 
     def last(self, tag: str) -> Steps[int | None]:
-        """Return the highest number issued according to Redis, or None if there is none.
+        """Return the highest number issued according to Redis, or None if no number was issued.
 
         Numbers that a process has drawn in advance count as issued. Without Redis, the result is the highest number
         that this process has issued, or else the highest reserved number. A tag without a counter raises an error.
@@ -323,7 +324,7 @@ class Issuing(Generic[L]):
         return (yield from supply.obtain(1, deadline))[0]
 
     def _make(self, part: _Part[L], series_most: int | None) -> Steps[None]:
-        """Create the tag for a new restart key. If this tag was deleted before, it continues after its old numbers."""
+        """Create the tag for a new restart key. If this tag was deleted earlier, it continues after its old numbers."""
         record = yield from read_record(part.record.tag)
         if series_most is not None and part.restart_key is not None:
             yield from self._check_series(record, series_most)
@@ -341,7 +342,7 @@ class Issuing(Generic[L]):
     def _check_series(self, record: Tag, most: int) -> Steps[None]:
         """If the tag already has the maximum number of series, raise InvalidArgument.
 
-        To count the series, all tags are listed. So this is done at most once a second.
+        To count the series, all tags are listed. So the series are counted at most once a second.
         """
         counted = self._series.get(record.tag)
         if counted is None or monotonic() - counted[0] >= SERIES_COUNTED_FOR:
@@ -359,7 +360,7 @@ class Issuing(Generic[L]):
                     context = self._config.context(record, self._runtime, combiner.run_in_thread)
                     combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)
         if combiner.supply.state.ended is not None:
-            # Check this last: a `close` or `delete` at the same time may have missed the new strategy runner.
+            # Check `ended` last: a `close` or `delete` at the same time may have missed the new strategy runner.
             combiner.serving.end()
             raise renewed(combiner.supply.state.ended)
         return combiner.serving

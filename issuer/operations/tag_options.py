@@ -27,8 +27,8 @@ class TagOption:
     """Definition of a setting of a tag or its scheme. The command line, HTTP and their pages in the docs use it.
 
     Attributes:
-        kind: "whole" (an integer), "number" (a number of the tag), "text", "flag" or "word". Any other kind is a
-            special one of this setting.
+        kind: "whole" (an integer), "number" (a number of the tag), "text", "flag" or "word". Any other kind is for this
+            setting only.
         help: Description in Markdown, without a period at the end.
         changed: Description for changes of an existing tag. "" if it is the same as `help`.
         section: Heading in the help of the command line.
@@ -47,7 +47,7 @@ class TagOption:
 
 
 def _stored(kind: str, name: str, help: str, changed: str = "") -> TagOption:
-    """Return the definition of a setting that is stored unchanged. Its range and words are those of the store."""
+    """Return the definition of a setting that is stored unchanged. Its range and words are the store's."""
     lowest, highest = SETTINGS[name].range or (None, None)
     return TagOption(kind, help, changed, lowest=lowest, highest=highest, words=SETTINGS[name].words)
 
@@ -115,7 +115,7 @@ _AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "lim
 class TagOptions:
     """The arguments of `Issuer.create` or `Issuer.configure`. None means that an argument was not given.
 
-    `given` has the given arguments of the scheme, by name, see `SchemeOptions`.
+    `given`: the given arguments of the scheme, by name, see `SchemeOptions`.
     """
 
     start: int | None = None

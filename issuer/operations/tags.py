@@ -39,10 +39,12 @@ _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "orde
 #: Maximum number of attempts to change a scheme. An attempt fails if a reservation changes the record in between.
 ATTEMPTS = 100
 
-#: Largest segment of a tag with periods. A segment of 2^40 numbers would reach into the next period, and so begin it.
+#: Largest segment of a tag with periods. A segment of 2^40 numbers would reach into the next period, and so begin that
+#: period.
 SEGMENT_MOST = 1 << 32
 
-#: Settings that can be changed later. The scheme then has several versions of them, one per range of counter values.
+#: Settings that can be changed later. The scheme then contains several versions of these settings, one per range of
+#: counter values.
 _PIECES = {"stride", "offset", "scramble"}
 
 
@@ -84,7 +86,7 @@ def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | Non
         error.tag = error.tag or tag
         raise
     if there is not None:
-        # If an option is not given, use the existing tag's value. This process might choose another one.
+        # If an option is not given, use the existing tag's value. This process might choose a different value.
         has = there.scheme.get("options", {})
         options |= {name: has[name] for name in options.keys() & has.keys() if name not in said}
     return replace(asked, given={**asked.given, "options": options})
@@ -160,7 +162,7 @@ def _scheme(
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
-    # A stride or scrambling must continue that of a deleted tag with this name. So the deleted tag's record is read.
+    # A stride or scrambling must continue the one of a deleted tag with this name. So the deleted tag's record is read.
     found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if _PIECES & given.keys() else None
     scheme, limit = made(
         given,
@@ -316,10 +318,10 @@ def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, 
 
 
 def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
-    """If Redis has a newer scheme than the store, the store has lost changes: reject another new scheme.
+    """If Redis has a newer scheme than the store, the store has lost changes: reject a further new scheme.
 
-    The values of the lost scheme are unknown. So the new scheme could repeat them, unless the caller sets the first
-    value of the new scheme (`stride_above`).
+    The values of the lost scheme are unknown. So the new scheme could repeat these values, unless the caller sets the
+    first value of the new scheme (`stride_above`).
     """
     if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
         return
@@ -330,7 +332,7 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
 
 
 def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
-    """Apply a tag's changes to a shard or series, and set its limit again: older versions allowed another limit."""
+    """Apply a tag's changes to a shard or series, and set its limit again: older versions allowed a different limit."""
     try:
         yield from floor.configure(part, None, shared.changes(part, limit=limit))
     except LimitTooLow:  # the shard or series has already passed this limit
@@ -385,7 +387,7 @@ def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
     names = [tag]
     for part in (yield from parts.of(record)) if record is not None else ():
         names.append(part)
-        with suppress(UnknownTag):  # another process has deleted it
+        with suppress(UnknownTag):  # another process has deleted the part
             yield from floor.delete(part, config.hash_key(part))
     if gone is not None:
         raise gone

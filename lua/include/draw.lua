@@ -10,8 +10,8 @@ if not less(cur, max) then
   redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked')
   cur, max, mark, next_max = next_cur, next_max, next_mark, false
 end
--- HINCRBY counts in 64-bit C integers and rejects an overflow. Its reply would be a Lua number (a double), so cur is
--- read again as a string.
+-- HINCRBY counts in 64-bit C integers and rejects an overflow. The reply of HINCRBY is a Lua number (a double), so cur
+-- is read again as a string.
 local moved = redis.pcall('HINCRBY', key, 'cur', n)
 local overflow = type(moved) == 'table'
 -- After an overflow the rest of the segment is granted. So other errors, such as a missing permission or no memory,

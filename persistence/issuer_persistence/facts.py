@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Upgrade(NamedTuple):
-    """Result of an upgrade of a store's schema, the layout of its tables. If the layout never changes, both are 1.
+    """Result of an upgrade of a store's schema, the layout of its tables. In a store without layouts, both are 1.
 
     Attributes:
         before: Version before the upgrade. 0 if nothing was written yet.

@@ -366,7 +366,7 @@ class Journal:
         return locks.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, deadline)
 
     def _head(self, descriptor: int, store_id: str) -> dict[str, Any] | None:
-        """Return the head of the file, or None for an empty file. If it is of another store, raise Misconfigured."""
+        """Return the head of the file, or None for an empty file. Raise Misconfigured if it names another store."""
         beginning = os.pread(descriptor, _HEAD_MOST, 0)
         line, ended, _ = beginning.partition(b"\n")
         if not ended and _begins_a_journal(beginning):

@@ -172,7 +172,7 @@ class Journalled(Store):
         return store_id
 
     def _begin(self, store_id: str, deadline: CallDeadline) -> None:
-        """Create the journal with a line for each tag of the store. Otherwise it would lack the tags not in use."""
+        """Create the journal with a line for each tag of the store. Otherwise unused tags would be missing."""
         records = self._store.tags(timeout=deadline.left())
         lines = [_floored(record, record.max) for record in records]
         self._journal.begin(store_id, lines, timeout=deadline.left())

@@ -43,7 +43,7 @@ class Reservation:
 
     @property
     def version(self) -> str:
-        """Version of the record right after this reservation. If the record has changed since, its version differs."""
+        """Version of the record right after this reservation. After a change of the record, its version differs."""
         return self.tag.version
 
 

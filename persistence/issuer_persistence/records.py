@@ -57,7 +57,7 @@ def now_ms() -> int:
 def fresh_version() -> str:
     """Return a new random value for the version of a record.
 
-    A counter would not do: after a backup is restored, it would repeat values.
+    Do not use a counter: after a backup is restored, a counter would repeat values.
     """
     return secrets.token_hex(_ID_BYTES)
 
@@ -236,7 +236,7 @@ def number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, h
 
 
 def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
-    """Return the settings in a store's record or a journal's line, by name. If one is damaged, raise Corrupt."""
+    """Return the settings in a store's record or a journal's line, by name. If a setting is damaged, raise Corrupt."""
     found: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         value = fields.get(name)
@@ -311,7 +311,7 @@ class Tag:
 
     @classmethod
     def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:
-        """Build a record from the fields that a store has read. If one is missing or invalid, raise Corrupt."""
+        """Build a record from the fields that a store has read. If a field is missing or invalid, raise Corrupt."""
         return cls(
             tag=tag,
             max=number(tag, fields, "max"),
@@ -327,8 +327,8 @@ class Tag:
     def made(cls, tag: str, found: Tag | None, settings: TagSettings) -> Tag:
         """Return the record of a new tag. If a tag of this name was deleted, the new tag starts after the old numbers.
 
-        If the deleted tag was halted, its `max` is too low, so the new tag is halted too. The new tag also gets the id
-        of the old scheme.
+        If the deleted tag was halted, its `max` may be too low, so the new tag is halted too. The new tag also gets the
+        id of the old scheme.
 
         Args:
             tag: Name of the tag.
@@ -391,7 +391,7 @@ class Tag:
         return replace(self, version=fresh_version(), timestamp=now_ms(), **fields)
 
     def reserved(self, n: int | None, *, at_least: int, exact: bool) -> Tag:
-        """Return the record after a reservation of n numbers, or of the numbers left if there are fewer.
+        """Return the record after a reservation of n numbers, or of the numbers left if fewer than n are left.
 
         Arguments and errors are those of `Store.reserve`.
         """

@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-#: Maximum size of a scheme, in bytes of compact ASCII JSON. A journal line with it is still written in one call.
+#: Maximum size of a scheme, in bytes of compact ASCII JSON. A journal line with such a scheme is still written in one
+#: call.
 SCHEME_MOST = 16 * 1024
 
 #: Maximum depth of nested objects and lists. MongoDB allows 100 levels, Python's JSON about 1000.
@@ -41,7 +42,7 @@ class FrozenObject(dict[str, Any]):
     clear = pop = popitem = setdefault = update = _refused
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copy and pickle. Their default calls `__setitem__`, which is not allowed."""
+        """Support copy and pickle. By default they call `__setitem__`, which is not allowed."""
         return FrozenObject, (dict(self),)
 
 
@@ -125,7 +126,7 @@ def _text_problem(value: str, at: str) -> str:
 def _key_problem(key: object, at: str) -> str:
     if not isinstance(key, str):
         return f"{at}has a key that is not a text: {key!r}"
-    # In MongoDB such a key is a path or an operator. Some versions reject it.
+    # In MongoDB such a key is a path or an operator. Some versions of MongoDB reject it.
     if not key or key.startswith("$") or "." in key or "\0" in key:
         return f"{at}has the key {key!r}: a key is not empty, has no '.' and no NUL in it, and no '$' before it"
     return _text_problem(key, at)

@@ -1,7 +1,8 @@
 """Base class of stores with transactions: a change reads the tag's record, changes it in Python, and writes it.
 
-A store provides `transaction`. This class uses it for the methods of the contract that change a tag. The arithmetic is
-done in Python, because databases treat an integer overflow differently: SQLite turns the integer into a float.
+A store provides `transaction`. `TransactionalStore` uses it for the methods of the contract that change a tag. The
+arithmetic is done in Python, because databases treat an integer overflow differently: SQLite turns the integer into a
+float.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def read_store_id(self) -> str:
-        """Return the id of the store. "" if it has none yet."""
+        """Return the id of the store. "" if the store has no id yet."""
 
     @abstractmethod
     def read(self, tag: str) -> Tag | None:
@@ -63,8 +64,8 @@ class TransactionalStore(Store):
     def transaction(self, timeout: float, *, writes: bool = True) -> AbstractContextManager[Transaction]:
         """Begin a transaction. If the block ends normally, also by `return`, commit. If the block raises, roll back.
 
-        Only one transaction that writes may be open at a time, in all processes. Another one waits, but not longer than
-        `timeout` seconds. `writes` is False if the block only reads.
+        Only one transaction that writes may be open at a time, in all processes. A further transaction waits, but not
+        longer than `timeout` seconds. `writes` is False if the block only reads.
         """
 
     def store_id(self, *, timeout: float) -> str:

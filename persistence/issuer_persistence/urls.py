@@ -1,4 +1,4 @@
-"""URLs of servers and stores: check their form, and show them without secrets.
+"""Check the form of servers' and stores' URLs, and show URLs without secrets.
 
 If a password is not percent-encoded, a parser can take a part of it for a host, a database or a parameter, and show
 this part in its error. So a URL is checked against a strict form first. A parser's error is never shown or chained.
@@ -15,7 +15,7 @@ _URL = re.compile(rf"(?:{_SCHEME.pattern})://([^/?]*@)?({_HOST}(?:,{_HOST})*)(/[
 _NUMBERED = re.compile(r"rediss?(\+cluster)?://", re.IGNORECASE)
 
 _SQLITE = "sqlite"
-#: The end of an SQLite path that looks like URL parameters. SQLite would take it as a part of the file's name.
+#: The end of an SQLite path that looks like URL parameters. SQLite would take this end as a part of the file's name.
 _PARAMETERS = re.compile(r"\?\w+=.*", re.DOTALL)
 
 #: Advice for a URL that cannot be parsed.
@@ -28,7 +28,7 @@ ENCODE = (
 def flaw(url: str) -> str:
     """Return what is wrong with the form of a server's URL, and what to do. "" if the form is right.
 
-    The text contains no part of the URL, because this could be a part of the password.
+    The text contains no part of the URL, because any part could belong to the password.
     """
     found = _URL.fullmatch(url)
     if found is None or not url.isprintable():

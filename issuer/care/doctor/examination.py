@@ -29,7 +29,8 @@ from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 T = TypeVar("T")
 
-#: All checks. Each takes the facts and yields findings. If there is no Redis, for example, some yield none.
+#: All checks. Each check takes the facts and yields findings. If there is no Redis, for example, some checks yield
+#: none.
 CHECKS = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)
 
 #: Levels of findings, the worst first.
@@ -83,7 +84,8 @@ class Examination:
             seen: StoreFacts = yield from public(ask(lambda store, left: store.examine(timeout=left)), None)
             facts.store_clock = None if seen.time is None else _clock(seen.time, before, now_ms())
             facts.store_facts = seen
-            # The journal is read before the tags, so that a new reservation in between cannot look lost in the store.
+            # The journal is read before the tags, so that a reservation between the two reads cannot look lost in the
+            # store.
             facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
             facts.records = yield from public(ask(lambda store, left: store.tags(timeout=left)), None)
         except IssuerError as error:
@@ -175,7 +177,7 @@ class Examination:
         facts.tags.append(replace(seen, hash=hash, store_max=store_max))
 
     def _max_now(self, tag: str) -> Steps[int | None]:
-        """Return the store's `max`. It is read after Redis: then it includes all segments that Redis had."""
+        """Return the store's `max`. Read it after Redis, so that it includes all segments that were in Redis."""
         now = yield from _tried(ask(lambda store, left: store.get(tag, timeout=left)), tag)
         return None if now is None or isinstance(now, IssuerError) else now.max
 
@@ -194,7 +196,7 @@ def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
 
 
 def _replica(parts: Mapping[str, str], master: Mapping[str, str]) -> Steps[ReplicaFacts]:
-    """Return the facts about a replica. `parts` has its fields in the INFO of its master, `master` has all of INFO."""
+    """Return the facts about a replica. `parts`: its fields in the master's INFO. `master`: the master's whole INFO."""
     server = parts.get("ip", ""), _number(parts.get("port"))
     info = yield from _tried(visit(server, server_commands.info()))
     return ReplicaFacts(
@@ -216,7 +218,7 @@ def _number(text: str | None) -> int:
 
 
 def _clock(server: int, before: int, after: int) -> ClockDifference:
-    """Compare a server's time with this machine's time before the request and after the reply. All are in ms."""
+    """Compare a server's time with this machine's time before the request and after the reply. All times are in ms."""
     return ClockDifference(server - (before + after) // 2, (after - before + 1) // 2)
 
 

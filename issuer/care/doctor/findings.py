@@ -82,7 +82,8 @@ class TagFacts:
         hash: The tag's hash in Redis. None if there is no Redis, and after an error.
         rate: Numbers used per second. None if there are too few reservations.
         rated_for: Time over which the rate was measured, in seconds. None if there is no reservation.
-        store_max: The store's `max`, read again after the hash. None if the hash has no higher number than `record`.
+        store_max: The store's `max`, read again after the hash. None if no number in the hash is higher than the `max`
+            in `record`.
         hashes: Two ledger entries, which show that segments are loaded into two Redis hashes in turns. None if there is
             only one hash.
     """

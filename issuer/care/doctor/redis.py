@@ -75,7 +75,7 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
 
 
 def draws(facts: Facts) -> Iterator[Finding]:
-    """Check whether the scripts and their commands are allowed. They were tried on a hash that doesn't exist."""
+    """Check whether the scripts and their commands are allowed. Both were tried on a hash that does not exist."""
     if facts.draw is None:
         return
     subject = facts.redis or ""
@@ -110,7 +110,7 @@ def kind(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _what_it_is(info: Mapping[str, str], active_replica: str | None) -> tuple[str, str]:
-    """Return the server's name and version, and the reason why it is not supported. "" if it is supported."""
+    """Return the server's name and version, and why the server is not supported ("" if it is supported)."""
     version = info.get("redis_version", "of unknown version")
     for field in ("dragonfly_version", "dfly_version"):
         if field in info:

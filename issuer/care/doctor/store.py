@@ -87,7 +87,7 @@ def write_concern(facts: Facts) -> Iterator[Finding]:
 
 
 def replica_set(facts: Facts) -> Iterator[Finding]:
-    """Check whether another MongoDB server takes over if one fails."""
+    """Check whether another MongoDB server takes over if the primary fails."""
     seen = facts.store_facts
     if seen is None or seen.replica_set is None:
         return
@@ -125,8 +125,8 @@ def retry_writes(facts: Facts) -> Iterator[Finding]:
     )
 
 
-#: Services with several regions, by `StoreFacts.service`. Each has its name, the reason why numbers can repeat, and the
-#: recommended action.
+#: Services with several regions, by `StoreFacts.service`. For each: its name, the reason why numbers can repeat, and
+#: the recommended action.
 SERVICES = {
     "cosmos-ru": (
         "Azure Cosmos DB for MongoDB",
@@ -237,7 +237,7 @@ def _words(concern: object) -> str:
 
 
 def journal(facts: Facts) -> Iterator[Finding]:
-    """Check whether the store has lost reservations that its journal has."""
+    """Check whether the store has lost reservations that are in its journal."""
     lost = [each for each in facts.records if facts.witnessed.get(each.tag, 0) > each.max]
     for each in lost[:MOST_LOST]:
         yield Check("store-journal", facts.store).weak(

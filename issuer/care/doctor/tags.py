@@ -118,7 +118,7 @@ def limit(facts: Facts) -> Iterator[Finding]:
 def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]:
     """Return the numbers left to reserve, the numbers not yet used, the limit, and the name of the period ("" if none).
 
-    If the tag has periods, or the limit is lower than two segments, `drawn` counts instead of `max`, if it is known.
+    If the tag has periods, or the limit is lower than two segments, `drawn`, if known, counts instead of `max`.
     In these cases the first segment may reserve all numbers up to the limit, long before they are used.
     `drawn` is the last counter value drawn, or None. `now` is in ms since 1970.
     """
@@ -129,7 +129,7 @@ def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]
         return max(0, record.limit - record.max), max(0, record.limit - used), record.limit, ""
     of, present = min(record.scheme.get("limit", SEQ_MOST), SEQ_MOST), periods.index(now)
     last = record.max if drawn is None else drawn
-    # If no number was drawn in the current period yet, all its numbers are left.
+    # If no number was drawn in the current period yet, all numbers of the period are left.
     used = last & SEQ_MOST if last >> PERIOD_BITS >= present else 0
     left = max(0, of - used)
     return left, left, of, f" in {periods.name(present)}"
@@ -217,7 +217,7 @@ def in_turns(facts: Facts) -> Iterator[Finding]:
 
 
 def corrupt(facts: Facts) -> Iterator[Finding]:
-    """Check whether a tag's hash has content that no issuer writes."""
+    """Check whether a tag's hash contains something that no issuer writes."""
     for tag in facts.tags:
         problem = None if tag.hash is None else _problem(tag.hash, facts.store_id)
         if problem is None and not isinstance(tag.error, CorruptState):

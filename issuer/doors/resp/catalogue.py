@@ -39,7 +39,7 @@ class Spec:
 
     @property
     def arity(self) -> int:
-        """Number of words in a call, with the name. As in Redis, -n means n or more."""
+        """Number of words in a call, including the command's name. As in Redis, -n means n or more."""
         words = self.least + 1
         return words if self.most == self.least else -words
 

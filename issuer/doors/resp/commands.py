@@ -18,7 +18,7 @@ from issuer.doors.resp.session import ClientInfo
 from issuer.doors.tokens import Scope
 from issuer.errors import InvalidArgument
 
-#: The version of Redis that this server reports. Clients send only commands that this version of Redis has.
+#: The version of Redis that this server reports. Clients send only commands that this version of Redis supports.
 REDIS_VERSION: Final = "7.0.0"
 
 #: For GET, EXISTS and TYPE, a token needs one of these scopes.
@@ -41,7 +41,7 @@ class About:
 
 
 def tag_of(argument: bytes) -> str:
-    """Return an argument as the name of a tag. Raises InvalidArgument if it is not UTF-8."""
+    """Return an argument as the name of a tag. Raises InvalidArgument if the argument is not UTF-8."""
     try:
         return argument.decode()
     except UnicodeDecodeError:
@@ -79,7 +79,7 @@ async def incrby(session: ClientInfo, look_ups: LookUps, arguments: Sequence[byt
 
 
 async def get(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
-    """Return the highest issued number in Redis, or null if there is none or the tag does not exist."""
+    """Return the highest issued number in Redis, or null if no number was issued or the tag does not exist."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
     last = await look_ups.engine.last(tag) if await look_ups.exists(tag) else None
@@ -102,7 +102,7 @@ async def type_of(session: ClientInfo, look_ups: LookUps, arguments: Sequence[by
     return simple("string" if await look_ups.exists(tag) else "none")
 
 
-#: The commands that query Redis or the store. While a client waits for one, its next commands do not begin.
+#: The commands that query Redis or the store. While a client waits for such a command, its next commands do not begin.
 ASKING: Final[Mapping[str, Callable[[ClientInfo, LookUps, Sequence[bytes]], Awaitable[bytes]]]] = {
     "INCRBY": incrby,
     "GET": get,
@@ -228,7 +228,7 @@ def command(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
 
 
 def config(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Return the requested settings that _SETTINGS has. Other names are ignored, as in Redis."""
+    """Return the requested settings that are in _SETTINGS. All other names are ignored, as in Redis."""
     if arguments[0].upper() != b"GET" or len(arguments) == 1:
         return error(
             "ERR unknown subcommand or wrong number of arguments for 'config' command: only CONFIG GET is supported"

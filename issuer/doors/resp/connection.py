@@ -38,15 +38,16 @@ UNANSWERED_MOST: Final = 1024
 #: While this many bytes of replies wait to be written, no command begins.
 UNREAD_MOST: Final = 65_536
 
-#: Seconds that a client has to read the last reply, with the reason why its connection is closed. The server reads and
-#: drops what the client sends during this time: unread bytes would make the client's system discard the reply.
+#: Maximum time, in seconds, for a client to read the last reply: the reason why its connection is closed. The server
+#: reads and drops what the client sends during this time: unread bytes would make the client's system discard the
+#: reply.
 LINGER: Final = 1.0
 
-#: Seconds that a client has to authenticate, if the server requires tokens.
+#: Maximum time, in seconds, from connecting to authentication, if the server requires tokens.
 AUTHENTICATING: Final = 10.0
 
 #: Clients above the limit get an error before their connection is closed. At most this many clients, and at most a
-#: quarter of the limit, get it at the same time. Connections of further clients are closed without an error.
+#: quarter of the limit, get the error at the same time. Connections of further clients are closed without an error.
 REFUSED_MOST: Final = 256
 
 
@@ -115,7 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         #: Timer that closes the connection if the client does not authenticate in time.
         self._authenticating: asyncio.TimerHandle | None = None
         #: The last data that was only INCRs of one tag, then the tag, and the number of INCRs. Clients often send the
-        #: same data again, which then needs no parsing.
+        #: same data again. Then the data needs no parsing.
         self._same = b""
         self._same_tag = ""
         self._same_times = 0
@@ -130,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Serve the client, or reject it if there are too many."""
+        """Serve the client, or reject it if too many clients are connected."""
         shared = self._shared
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # a TCP server has this type
         transport.set_write_buffer_limits(high=UNREAD_MOST)  # type: ignore[attr-defined]  # as above
@@ -175,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hold()
 
     def eof_received(self) -> bool:
-        """Answer the commands, then close. A client such as `printf ... | nc` sends no more, but still reads."""
+        """Answer the commands, then close. A client such as `printf ... | nc` sends nothing more, but still reads."""
         if self._farewell is not None:
             return False
         self.end()
@@ -194,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hold()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
-        """Drop the state of the client. Numbers that are being drawn for it will never be issued."""
+        """Drop the state of the client. Numbers that are being drawn for the client will never be issued."""
         self.lost = True
         shared = self._shared
         for demand in self._replies.demands():
@@ -232,12 +233,12 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def abort(self) -> None:
-        """Close the connection now, without the replies that are left."""
+        """Close the connection now, without sending the remaining replies."""
         if not self.lost:
             self._transport.abort()
 
     def _dismiss(self, why: bytes) -> None:
-        """Send the client the reason. Close the connection after LINGER seconds, the time to read it."""
+        """Send the client the reason. Close the connection LINGER seconds later, so that the client can read it."""
         self._ending = True
         self._pending.clear()
         self._transport.write(why)
@@ -289,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._replies.add(failure(problem))
 
     def _begin(self, request: Request) -> bool:
-        """Begin a command. Return False if all commands before it must be answered first."""
+        """Begin a command. Return False if all earlier commands must be answered first."""
         if self._transaction is not None:
             return self._transact(self._transaction, request)
         if is_incr(request):
@@ -375,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
         self._draw(tag, times)
 
     def _draw(self, tag: str, times: int) -> None:
-        """Draw numbers for `times` INCRs. Those that the client's token does not allow get an error."""
+        """Draw numbers for `times` INCRs. INCRs that the client's token does not allow get an error."""
         shared = self._shared
         shared.commands["INCR"] += times
         self.asked = True
@@ -482,7 +483,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 
     def _hold(self) -> None:
-        """Stop reading from a client with too many unanswered INCRs or unread replies. Otherwise read again."""
+        """Stop reading from a client if it has too many unanswered INCRs or unread replies. Otherwise read again."""
         if self._ending or self.lost:
             return
         if self._parser.fault:

@@ -61,7 +61,7 @@ class Demand(Waiter):
                 self._answer(self.parts)
 
     def set_exception(self, error: BaseException) -> None:
-        """Answer the INCRs that have no number yet with the error of a draw, and report it."""
+        """Answer the INCRs that have no number yet with the error of a draw, and report the error."""
         if not self.done():
             if isinstance(error, IssuerError):
                 self.client.rejected(self.tag, error)

@@ -1,6 +1,6 @@
 """Parses requests of clients: arrays of bulk strings, which programs send, or lines, which people type.
 
-hiredis is not used. When its reader gets the header of an array, it allocates a list of the declared length, without a
+hiredis is not used. When hiredis reads the header of an array, it allocates a list of the declared length, without a
 limit: thirteen bytes of a client would allocate 8 GB.
 """
 
@@ -53,7 +53,7 @@ def is_incr(request: Request) -> bool:
 
 
 class MalformedError(Exception):
-    """The client sent bytes that are no request, or a request that is too large. The message does not quote them."""
+    """The client sent bytes that are no request, or an oversized request. The message does not quote the bytes."""
 
 
 class Parser:

@@ -19,7 +19,7 @@ IDLE: Final = 300.0
 #: Largest number of clients that are connected at the same time.
 CLIENTS_MOST: Final = 10_000
 
-#: How often the server searches for idle clients within the idle time.
+#: Number of searches for idle clients within the idle time.
 _LOOKS: Final = 4
 
 _BACKLOG: Final = 1024
@@ -48,7 +48,7 @@ class RespServer:
     async def close(self, seconds: float) -> None:
         """Accept no more clients and requests. Return when all requests are answered, after at most `seconds` seconds.
 
-        Requests that are not answered by then get an error.
+        Requests that are not answered within this time get an error.
         """
         deadline = Deadline(seconds)
         self._server.close()
@@ -94,7 +94,7 @@ async def start(
     clients_most: int = CLIENTS_MOST,
     look_ups: LookUps | None = None,
 ) -> RespServer:
-    """Serve the issuer's numbers until `close`. The issuer stays open after that.
+    """Serve the issuer's numbers until `close`. The issuer stays open after `close`.
 
     Args:
         ids: The issuer.

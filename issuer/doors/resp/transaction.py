@@ -12,7 +12,7 @@ from issuer.doors.resp.replies import OK, error, simple
 QUEUED: Final = simple("QUEUED")
 ABORTED: Final = error("EXECABORT Transaction discarded because of previous errors.")
 
-#: Maximum number of commands in a transaction. Together they may have as many bytes as one request.
+#: Maximum number of commands in a transaction. Together the commands may be as long as one request.
 COMMANDS_MOST: Final = 10_000
 
 

@@ -117,6 +117,6 @@ def logged(app: _App) -> _App:
 
 
 def _path(path: str) -> str:
-    """Return the path for the log: on one line, and without the number in it."""
+    """Return the path for the log: on one line, and without issued numbers."""
     shown = _NUMBER.sub(r"/\1/...", path)
     return shown if shown.isprintable() else ascii(shown)

@@ -50,7 +50,7 @@ class ServerOptions:
 
     @property
     def has_redis(self) -> bool:
-        """Whether Redis is used. If so, the server runs a keeper."""
+        """Whether Redis is used. With Redis, the server runs a keeper."""
         return bool(self.settings.redis_url != "none")
 
     @classmethod

@@ -128,7 +128,7 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
     stop = threading.Event()
 
     def end_with_supervisor() -> None:
-        # Not os.read, which returns at once: the event loop of a worker has made the shared pipe non-blocking.
+        # Do not use os.read, which returns at once: the event loop of a worker has made the shared pipe non-blocking.
         while not wait([lifeline.end], ALIVE_EVERY):
             report(Alive())
         stop.set()

@@ -36,7 +36,8 @@ _NO_SYN: Final = (
     (0x06, 0, 0, 0),  # drop
     (0x06, 0, 0, 0xFFFFFFFF),  # pass
 )
-#: Offset in Linux's struct tcp_info. For a listening socket, it has the number of connections that wait for `accept`.
+#: Offset in Linux's struct tcp_info. For a listening socket, the value at this offset is the number of connections that
+#: wait for `accept`.
 _WAITING_AT: Final = 24
 
 _WHY = {
@@ -47,7 +48,7 @@ _WHY = {
 
 
 def listen(endpoints: Iterable[Endpoint]) -> dict[str, socket.socket]:
-    """Return a listening socket for each endpoint, by name. Raises ConfigurationError if one cannot be created.
+    """Return a listening socket for each endpoint, by name. Raises ConfigurationError if a socket cannot be created.
 
     All workers accept from the same sockets. If each worker had its own socket (SO_REUSEPORT), a second server could
     start on the same port without an error. If a worker died, connections that wait for this worker would be lost.
@@ -79,9 +80,9 @@ def close(sockets: Iterable[socket.socket]) -> None:
     """Close the listening sockets, after the workers have accepted all connections that wait.
 
     When the last copy of a socket is closed, Linux resets the connections that wait to be accepted, and their requests
-    are lost. So a filter drops new handshakes first. Their clients retry after a second, and the system then refuses
-    the connection. Other systems than Linux lack this filter: they may reset a client that connects just before the
-    end.
+    are lost. So a filter drops new handshakes first. The clients of these handshakes retry after a second, and the
+    system then refuses the connection. Systems other than Linux lack this filter, and may reset a client that connects
+    just before the end.
     """
     listening = list(sockets)
     if sys.platform == "linux":
@@ -127,7 +128,7 @@ def raise_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, FILES_MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # the system may have a lower limit of its own
+        with suppress(OSError, ValueError):  # the system may have a limit lower than the hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 

@@ -30,8 +30,8 @@ SOUND: Final = 30.0
 
 #: Seconds between two reports of a process that it is alive, and between two checks of the supervisor.
 ALIVE_EVERY: Final = 1.0
-#: If this many checks in a row find no report of a process, it is killed. Checks are counted, not seconds: a suspended
-#: machine makes no checks, so no process is killed when the machine resumes.
+#: If this many checks in a row find no report of a process, the process is killed. Checks are counted, not seconds: a
+#: suspended machine makes no checks, so no process is killed when the machine resumes.
 SILENT_LOOKS: Final = 30
 
 #: Signals that stop the server.
@@ -39,7 +39,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 #: Signals that have no effect on the server. By default they would end a process.
 MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
-#: Processes are forked, because a new interpreter would need half a second or more for its imports. A fork is safe
+#: Processes are forked, because a new interpreter would need half a second or more for its imports. Forks are safe
 #: here: the supervisor has no other threads, so no thread can hold a lock.
 _processes = multiprocessing.get_context("fork")
 
@@ -146,7 +146,7 @@ class Supervisor:
         self._signalled, self._signal = os.pipe()
         os.set_blocking(self._signalled, False)
         os.set_blocking(self._signal, False)
-        #: Two monotonic times: when the children get the signal to end, and when those that still run are killed.
+        #: Two monotonic times: when the children get the signal to end, and when children that still run are killed.
         self._drained: float | None = None
         self._end: float | None = None
         self._next_look = 0.0
@@ -158,7 +158,8 @@ class Supervisor:
 
         Raises the error of a process that cannot start.
         """
-        # Exclude existing objects from garbage collection: in children, it would write to them and copy their memory.
+        # Exclude existing objects from garbage collection: in children, garbage collection would write to the objects
+        # and copy their memory.
         gc.collect()
         gc.freeze()
         with self._catching():
@@ -269,7 +270,8 @@ class Supervisor:
     def _become(self, child: _Child, theirs: Connection) -> None:
         """Run the job, in the child process.
 
-        First close the child's copies of the supervisor's pipes. Otherwise they would not report its death.
+        First close the child's copies of the supervisor's pipes. Otherwise the pipes would not report the supervisor's
+        death.
         """
         # A terminal sends Ctrl-C to all its processes, and systemd sends SIGTERM to all processes of a unit. Children
         # ignore both, because the supervisor decides when each child ends.
@@ -285,7 +287,7 @@ class Supervisor:
         os.set_blocking(theirs.fileno(), False)
 
         def report(said: Report) -> None:
-            # If the supervisor is dead, or suspended and the pipe is full, it needs no report.
+            # If the supervisor is dead, or if it is suspended and the pipe is full, the supervisor needs no report.
             with suppress(OSError):
                 theirs.send(said)
 
@@ -343,7 +345,8 @@ class Supervisor:
                 child.report = None
             return
         if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
-            # At the start, the server ends, so that an operator corrects the error. Later, the other processes serve.
+            # At its start, the server ends after an error, so that an operator corrects it. Later, the other processes
+            # serve.
             self._error = self._error or said
             self._stop()
         else:

@@ -59,7 +59,7 @@ class Watch:
             self._tell(change)
 
     def trouble(self, error: IssuerError) -> None:
-        """Report an error, unless it was the last one that was reported."""
+        """Report an error, unless it equals the last error that was reported."""
         said = error.told(command_line)
         if said != self._trouble:
             self._trouble = said

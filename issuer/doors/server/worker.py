@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer.doors.server")
 
-#: Seconds that running requests may take when the server stops. Callers that wait longer for a number get an error.
+#: Maximum time, in seconds, for running requests when the server stops. Callers that wait longer for a number get an
+#: error.
 DRAINING: Final = 1.2
 #: Seconds for sending the errors to callers that waited too long when the server stopped.
 ANSWERING: Final = 0.3
@@ -43,7 +44,7 @@ IDLE: Final = 30.0
 
 
 class _Granian(embed.Server):
-    """Granian in an existing event loop, on a socket that listens already."""
+    """Runs granian in an existing event loop, on a socket that listens already."""
 
     def __init__(self, app: Any, listening: socket.socket, most: int = CONNECTIONS_MOST) -> None:
         super().__init__(
@@ -61,7 +62,7 @@ class _Granian(embed.Server):
         self._listening = listening
 
     def _init_shared_socket(self) -> None:
-        """Pass the listening socket to the threads of granian. They close its descriptor, so they get a copy."""
+        """Pass a copy of the listening socket to the threads of granian, because they close its descriptor."""
         # The type stub lacks the arguments: the descriptor, whether it is a Unix socket, the backlog.
         self._shd = cast("Any", net).SocketHolder(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
 
@@ -158,7 +159,7 @@ class _Worker:
         if name == "resp":
             from issuer.doors.resp.server import start
 
-            # One fifth of the connections is kept free: clients above the limit get an error over them.
+            # One fifth of the connections is kept free, so that clients above the limit can connect and get an error.
             clients = most * 4 // 5
             return await start(ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups)
         from issuer.doors.web.app import application

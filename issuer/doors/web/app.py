@@ -66,8 +66,8 @@ _PROBES: Final = frozenset((b"/livez", b"/readyz"))
 _QUERIES: Final = frozenset((b"", b"as=string"))
 _VERSIONS: Final = frozenset(("1.0", "1.1"))
 
-#: More bytes than any reply to a draw has. A tag has up to 200 bytes, JSON needs up to 6 bytes for each of them, and a
-#: number has up to 19 digits.
+#: More bytes than any reply to a draw. A tag has up to 200 bytes, JSON needs up to 6 bytes for each byte of the tag,
+#: and a number has up to 19 digits.
 _BODY_MOST: Final = 1500
 
 #: Name in the metrics for requests that match no route.
@@ -164,7 +164,7 @@ class Application:
         return path
 
     def _usual(self, scope: Message) -> dict[bytes, bytes] | None:
-        """Return those headers of the request that are in _USUAL, or None if it must take the long way."""
+        """Return the headers of the request that are in _USUAL, or None if the request must take the long way."""
         found: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             usual = _USUAL.get(name)
@@ -172,7 +172,7 @@ class Application:
                 if name in found or (usual and value not in usual):
                     return None
                 found[name] = value
-        # HTTP/2 requests take the long way: no header of them shows whether there is a body.
+        # HTTP/2 requests take the long way: none of their headers shows whether there is a body.
         plain = scope["query_string"] in _QUERIES and scope["http_version"] in _VERSIONS and not scope.get("root_path")
         return found if plain and self._guard.serves(found.get(b"host")) else None
 
@@ -252,7 +252,7 @@ _NEXT: Final = route_of("POST", "/v1/tags/-/next")[0]
 
 
 def _tag(path: Mapping[str, str], query: Mapping[str, str]) -> str:
-    """Return the tag of a request, or "" if it has none.
+    """Return the tag of a request, or "" if the request has no tag.
 
     HTTP clients resolve `.` and `..` in paths. So a tag with such a name is in the query, and the path has `-` instead.
     """
@@ -286,7 +286,7 @@ def application(
         metrics: Function that returns the content type and the body of /metrics. None means no metrics.
         allowed_hosts: Accepted `Host` headers besides localhost and IP addresses. "*.example.com" accepts all
             subdomains, "*" accepts every name.
-        longest: Largest `timeout` of a call in seconds, above 0. Larger ones are reduced to it.
+        longest: Largest `timeout` of a call in seconds, above 0. Larger timeouts are reduced to it.
         settings: Settings, of which `longest_ttl`, `keys_per_second` and `series_per_tag` are used. None means their
             defaults.
         look_ups: Look-ups of unknown tags, shared with another server over the same issuer. None if not shared.

@@ -19,7 +19,7 @@ BODY_MOST: Final = 65_536
 #: Seconds in which the whole body must arrive.
 BODY_WITHIN: Final = 30.0
 
-#: Text that a path has in place of the tag if the tag is in the query.
+#: If the tag is in the query, the path contains this text in place of the tag.
 ELSEWHERE: Final = "-"
 
 #: Headers that must not be repeated. If a header occurred twice, a proxy might check one value and this server use the
@@ -37,9 +37,9 @@ class RequestCall:
     """A request after all checks.
 
     Attributes:
-        as_string: Whether the reply has numbers of a tag as JSON strings.
+        as_string: Whether the reply contains numbers of a tag as JSON strings.
         as_text: Whether the reply is the bare number as text.
-        as_lines: Whether the reply has one line of JSON for each tag.
+        as_lines: Whether the reply consists of one line of JSON for each tag.
         key: The Idempotency-Key. None if the request has none.
         timeout: Longest wait in seconds. None means the timeout of the issuer.
         path: Decoded segments of the path, by name.
@@ -100,7 +100,7 @@ def queried(scope: Message) -> dict[str, str]:
 
 
 def headers_of(scope: Message) -> dict[bytes, bytes]:
-    """Return the headers by name. Raises Problem if a header is repeated that must occur once."""
+    """Return the headers by name. Raises Problem if a header that must occur once is repeated."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in found:
@@ -113,7 +113,7 @@ def headers_of(scope: Message) -> dict[bytes, bytes]:
 
 
 def key_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the Idempotency-Key, or None if there is none. Raises Problem if it is not UTF-8."""
+    """Return the Idempotency-Key, or None if the request has none. Raises Problem if the key is not UTF-8."""
     key = headers.get(b"idempotency-key")
     try:
         return None if key is None else key.decode()

@@ -1,6 +1,6 @@
 """Fields: members of bodies and parameters of queries, with their types.
 
-The server checks requests with them. The OpenAPI document describes them.
+The server checks requests with these fields. The OpenAPI document describes them.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Field:
 
 
 def read_body(found: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the members of a body. Raises Problem if one is unknown, is missing, or has the wrong type."""
+    """Return the members of a body. Raises Problem if a member is unknown, is missing, or has the wrong type."""
     known = {field.name: field for field in fields}
     strange = sorted(found.keys() - known.keys())
     if strange:
@@ -169,7 +169,7 @@ def _plain(value: Any, kind: Kind) -> Any:
 
 
 def read_query(found: Mapping[str, str], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the parameters of a query. Raises Problem if one is unknown, InvalidArgument if one is invalid."""
+    """Return the parameters of a query. Raises Problem for unknown ones, InvalidArgument for invalid ones."""
     known = {field.name: field for field in fields}
     strange = sorted(found.keys() - known.keys())
     if strange:

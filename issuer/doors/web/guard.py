@@ -1,6 +1,6 @@
 """Checks of the host, the origin and the token of a request, and the audit log.
 
-The audit log has the calls of operators, and the requests without a valid token.
+The audit log contains the calls of operators, and the requests without a valid token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class HeaderGuard:
 
         Args:
             allowed: Names of this server. "*.example.com" means all names below example.com, "*" means any name.
-            any_host: Accept every name. This is safe if callers need a token, because a page of another site has none.
+            any_host: Accept every name. This is safe if callers need a token, because a page of another site has no
+                token.
 
         Raises:
             ConfigurationError: `allowed` is not a list of names.
@@ -57,9 +58,9 @@ class HeaderGuard:
         """Return whether the Host header is a name of this server, or an IP address.
 
         Another site can make its own name resolve to this server (DNS rebinding). A browser that shows a page of this
-        site then sends the site's name as Host. It sends an IP address only for pages that were loaded from the
-        address. A request of HTTP/1.0 has no Host header (granian passes an empty one). It is accepted, because no
-        browser uses HTTP/1.0.
+        site then sends the site's name as Host. A browser sends an IP address only for pages that were loaded from the
+        address. A request of HTTP/1.0 has no Host header (granian passes an empty one). Such a request is accepted,
+        because no browser uses HTTP/1.0.
         """
         return not host or self._known(host)
 
@@ -94,7 +95,7 @@ def _is_address(name: str) -> bool:
 
 
 def identified(access: Access, authorization: bytes | None) -> Caller:
-    """Return the caller that the Authorization header identifies. Raises Unauthenticated if it is not valid."""
+    """Return the caller that the Authorization header identifies. Raises Unauthenticated if the header is not valid."""
     if authorization is None:
         return access.identify(None)
     if authorization[:7].lower() != _BEARER:
@@ -127,7 +128,7 @@ def _named(reply: Reply, request: str) -> Reply:
 
 
 def _id(scope: Message) -> str:
-    """Return the header X-Request-Id of the client or a proxy. If there is no valid one, return a new id."""
+    """Return the header X-Request-Id of the client or a proxy. If there is no valid id, return a new one."""
     sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
     return sent.decode() if _REQUEST_ID.fullmatch(sent) else token_hex(8)
 

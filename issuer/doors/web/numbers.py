@@ -17,7 +17,7 @@ from issuer.operations.numbers import DrawOptions
 from issuer.settings import seconds
 from issuer.views import view
 
-#: How many numbers one piece of a body has. To make a piece takes 0.15 ms, during which no other request runs.
+#: How many numbers one piece of a body contains. Each piece takes 0.15 ms to make, during which no other request runs.
 _PIECE: Final = 1000
 
 #: The forms of a reply with a number: without and with `as=string`. Each is filled with `before_number` and the number.
@@ -87,7 +87,7 @@ def _in_pieces(numbers: list[int], before: bytes, between: bytes, after: bytes, 
 def _pieces(numbers: list[int], before: bytes, between: bytes, after: bytes) -> Iterator[bytes]:
     lead = before
     numbers.reverse()
-    while numbers:  # the list is also freed in pieces: to free a million integers at once takes 20 ms
+    while numbers:  # the list is also freed in pieces: freeing a million integers at once takes 20 ms
         yield lead + between.join(b"%d" % each for each in reversed(numbers[-_PIECE:]))
         del numbers[-_PIECE:]
         lead = between

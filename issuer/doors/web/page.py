@@ -23,7 +23,8 @@ td, th { text-align: left; vertical-align: top; padding: 0.2rem 0.8rem 0.2rem 0;
 a { color: inherit; }
 """
 
-#: Content-Security-Policy of the page: it may use its own style, and nothing else. It loads, sends and runs nothing.
+#: Content-Security-Policy of the page: the page may use its own style, and nothing else. It loads, sends and runs
+#: nothing.
 POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"

@@ -59,7 +59,8 @@ NUMBERS: Final = frozenset(
 #: Members that contain counts and settings. Inside these, `as=string` changes nothing.
 _OTHERS: Final = frozenset({"scheme", "waste", "layout"})
 
-#: HTTP status by class of the error: the first line that fits. All other errors have 500: an operator must act.
+#: HTTP status by class of the error: the first line that fits. All other errors have the status 500: an operator must
+#: act.
 STATUSES: Final[tuple[tuple[type[IssuerError], int], ...]] = (
     (errors.Unauthenticated, 401),
     (errors.Forbidden, 403),

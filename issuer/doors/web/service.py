@@ -15,14 +15,15 @@ from issuer.doors.rates import Bucket, RateBuckets
 from issuer.errors import StoreUnavailable, TooManyRequests
 from issuer.settings import Settings
 
-#: Seconds that one check of Redis and the store may take in total.
+#: Maximum duration of one check of Redis and the store, in seconds.
 LOOK_WITHIN: Final = 2.0
 #: Seconds for which the result of a check is used again.
 LOOK_FOR: Final = 1.0
 #: Seconds that /readyz waits for a check. Kubernetes counts a probe as failed if it gets no reply within 1 s.
 LOOK_WAITED_FOR: Final = 0.5
 
-#: Seconds for which this process assumes that a tag has no format. Then it checks whether another process has set one.
+#: Seconds for which this process assumes that a tag has no format. Then it checks whether another process has set a
+#: format.
 PLAIN_FOR: Final = 1.0
 #: Maximum number of tags without a format that are remembered.
 _PLAIN_MOST: Final = 10_000
@@ -76,7 +77,7 @@ class Service:
     async def composed(self, tag: str, timeout: float | None) -> bool:
         """Return whether the numbers of the tag have texts, periods or shards, as AsyncIssuer.composed does.
 
-        Remember a tag without them in `plain`.
+        If the numbers have none, remember the tag in `plain`.
         """
         if await self.ids.composed(tag, timeout=timeout):
             self.plain.pop(tag, None)

@@ -38,7 +38,7 @@ async def tags(service: Service, call: RequestCall) -> Reply:
     refusal: Forbidden | None = None
     try:
         call.caller.need("read")
-    except Forbidden as error:  # a token that is valid for some tags lists only those
+    except Forbidden as error:  # a token that is valid for some tags lists only these tags
         refusal = error
     found = await service.ids.tags(timeout=call.timeout)
     if refusal is not None:

@@ -21,7 +21,7 @@ async def verify(service: Service, call: RequestCall) -> Reply:
         found = await service.ids.verify(call.tag or None, timeout=call.timeout)
         return shown({"discrepancies": list(map(view, found))}, as_string=call.as_string)
     outcomes = service.ids.engine.care.verified(call.tag or None, call.timeout)
-    first = await anext(outcomes, None)  # raises before the status is sent, if the whole request fails
+    first = await anext(outcomes, None)  # if the whole request fails, this line raises before the status is sent
     if first is not None and first.error is not None and call.tag:
         raise first.error
     return Reply(media=LINES, rest=_lines(first, outcomes, as_string=call.as_string))
@@ -87,7 +87,7 @@ async def metrics(service: Service, _: RequestCall) -> Reply:
     """Show the metrics of the server."""
     if service.metrics is None:
         raise Problem(404, "not_found", "this server has no metrics")
-    media, body = await in_thread(service.metrics)  # it may read the files of other workers
+    media, body = await in_thread(service.metrics)  # `metrics` may read the files of other workers
     return Reply(body, media.encode())
 
 

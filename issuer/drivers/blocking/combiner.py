@@ -307,7 +307,7 @@ class Combiner:
 
     @property
     def _within(self) -> bool:
-        """Whether this call runs inside another call of its thread. It would wait for ever for that call's locks."""
+        """Whether this call runs inside another call of its thread, for whose locks it would wait for ever."""
         return self._runner.within() or sum(each is self for each in callees(_DRAWS)) > 1
 
     def _lead(self, batch: Batch, deadline: Deadline) -> None:

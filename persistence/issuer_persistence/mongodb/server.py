@@ -253,7 +253,7 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
 
 
 def refuses(code: object, text: str) -> bool:
-    """Return True if an error means that the server has rejected the request for good. Then it has changed nothing."""
+    """Return True if an error means that the server has rejected the request for good, and changed nothing."""
     return code in _REFUSED or _knows_no_retries(code, text)
 
 

@@ -128,7 +128,7 @@ class MongoStore(Store):
 
     @property
     def url(self) -> str:
-        """The URL without secrets. If the caller gave a database object, its name and the servers known so far."""
+        """The URL without secrets. For a database object of the caller: its name, and the servers known so far."""
         if self._given is None:
             return self._shown
         nodes = ",".join(sorted(f"{host}:{port}" for host, port in self._given.client.nodes)) or "?"
@@ -413,7 +413,7 @@ class MongoStore(Store):
         return collections, self._store_id
 
     def _make_index(self, collections: server.Collections, process: int) -> None:
-        """Create the index of the ledger if it is missing. Without it, pages of the ledger are slow, but correct."""
+        """Create the index of the ledger if it is missing. Without the index, pages of the ledger are only slow."""
         try:
             with unbound(), pymongo.timeout(_INDEX_PATIENCE):
                 collections.segments.create_index(INDEX)

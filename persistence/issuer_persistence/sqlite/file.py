@@ -1,4 +1,4 @@
-"""The file of an SQLite store. Each transaction opens the file and closes it, and only one process at a time does so.
+"""The file of an SQLite store. Each transaction opens the file and closes it. Only one process at a time has it open.
 
 SQLite uses POSIX locks. A process loses its POSIX locks when any part of it closes the file, for example a thread that
 copies the data directory. Then two processes reserved the same range (seen: 19 of 231 numbers repeated), or one deleted
@@ -35,8 +35,8 @@ log = logging.getLogger("issuer")
 #: SQLite settings of each transaction that writes. `synchronous` 2 is FULL: commits survive a power cut.
 JOURNAL_MODE, SYNCHRONOUS = "wal", 2
 
-#: Number of pages in the write-ahead log after which SQLite copies them into the database. With 1, this happens after
-#: each commit. So no data is lost if another program has the file open and somebody deletes the log.
+#: Number of pages in the write-ahead log after which SQLite copies them into the database. With 1, SQLite copies them
+#: after each commit. So no data is lost if another program has the file open and somebody deletes the log.
 CHECKPOINT_AFTER = 1
 
 #: File mode (permissions) of a database that SQLite creates.
@@ -57,8 +57,8 @@ _SET_UP_WRONGLY = {
 }
 
 
-#: Errors of SQLite that can mean a full disk: it cannot create its log and the index of the log. These need _SPACE
-#: bytes.
+#: Errors of SQLite that can mean a full disk: SQLite cannot create its log and the index of the log. Both together need
+#: _SPACE bytes.
 _FOR_WANT_OF_SPACE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 _SPACE = 64 * 1024
 
@@ -86,7 +86,7 @@ class SQLiteFile:
         try:
             if writes and not os.path.exists(self.lock) and os.path.exists(self.path):  # noqa: PTH110 - a long name
                 with self._read(deadline):
-                    pass  # if the file is no store, this raises before a lock file is created beside it
+                    pass  # if the file is no store, this block raises an error before a lock file is created
             with self._alone(deadline, writes=writes):
                 with self._written(deadline) if writes else self._read(deadline) as connection:
                     try:
@@ -122,7 +122,7 @@ class SQLiteFile:
     def _check_log(self) -> None:
         """Log a warning, once, if a program that does not use the lock file has the database open.
 
-        If no program has the file open, SQLite has deleted its log.
+        SQLite deletes its log when the last program closes the file.
         """
         if not self._warned and self.has_log:
             self._warned = True
@@ -222,8 +222,8 @@ class SQLiteFile:
             with self._opened_to_read(f"mode={mode}", deadline) as connection:
                 yield connection
         else:
-            # Without a log, the database is complete, and nobody writes to it. With `immutable`, SQLite creates no log.
-            # To create one would fail on a full disk, or in a directory of another user.
+            # If there is no log, the database is complete, and nobody writes to it. With `immutable`, SQLite creates no
+            # log. The creation would fail on a full disk, or in a directory of another user.
             with self._undisturbed(), self._opened_to_read("mode=ro&immutable=1", deadline) as connection:
                 yield connection
 
@@ -260,7 +260,7 @@ class SQLiteFile:
     def _opened(self, options: str, deadline: CallDeadline) -> sqlite3.Connection:
         address = f"{Path(self._real).as_uri()}?{options}"
         # Cache no statements: a reference to a cached statement keeps the file open after `close`. In one case, the
-        # traceback of an error had such a reference. So SQLite kept its log, as if another program had the file open.
+        # traceback of an error held such a reference. So SQLite kept its log, as if another program had the file open.
         # A cache would not help anyway: a transaction repeats no statement.
         return sqlite3.connect(address, uri=True, isolation_level=None, timeout=deadline.left(), cached_statements=0)
 

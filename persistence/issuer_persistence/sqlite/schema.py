@@ -37,7 +37,8 @@ _LEASES = (
     "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
     # A process of an older program can have the file open during the upgrade. It continues, and replaces whole rows
     # without this column. This program never sets a lease back to NULL, so a row with NULL comes from an older program.
-    # The trigger rejects the row. Then the process opens the file again, and gets the error that it is too old.
+    # The trigger rejects the row. Then the process opens the file again, and gets the error that its program is too
+    # old.
     """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
     WHEN NEW.lease IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
@@ -62,7 +63,7 @@ _SCHEMES = (
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
 )
 
-# If an older program has the file open during the upgrade, it leaves these columns NULL.
+# If an older program has the file open during the upgrade, this program leaves these columns NULL.
 _LABELS = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
 
 _STEP_MODES = (
@@ -79,8 +80,8 @@ STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES)
 #: Columns that were added later, each with its schema. Schema 5 added columns to `segments`, the others to `tags`.
 ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"))
 
-#: Newest schema. A file has its schema in `user_version`. If a file has a newer schema than the program, the program
-#: rejects the file: it does not know all columns, and would lose their values.
+#: Newest schema. A file stores its schema in `user_version`. If a file has a newer schema than the program, the program
+#: rejects the file. Otherwise the values of columns that it does not know would be lost.
 SCHEMA = len(STEPS)
 
 

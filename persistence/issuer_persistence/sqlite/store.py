@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer")
 
-#: Oldest supported version of SQLite. Older ones have several faults in the write-ahead log, and no RETURNING.
+#: Oldest supported version of SQLite. Older versions have several faults in the write-ahead log, and no RETURNING.
 OLDEST = (3, 35)
 
 #: How long a fork, or `close`, waits for a running call of another thread, in seconds: until FORK_GRACE after the
@@ -63,7 +63,7 @@ _ENTRY = f"{_OF_TAG} AND id = ?"
 _NEWEST, _OLDEST = f"{_OF_TAG} {_NEWEST_FIRST}", f"{_OF_TAG} {_OLDEST_FIRST}"
 _BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # `high <= ?` uses the index
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
-# SQLite sorts text after all numbers: the upper bound excludes it. In a returned entry, low equals high.
+# SQLite sorts text after all numbers: the upper bound excludes text. In a returned entry, low equals high.
 _TAKEN = "SELECT max(high) FROM segments WHERE tag = ? AND high > ? AND high <= 9223372036854775807 AND low < high"
 _ENDING_WITHIN = "SELECT id FROM segments INDEXED BY segments_by_number WHERE tag = ? AND high BETWEEN ? AND ?"
 _OVERLAPPING = "SELECT id FROM segments WHERE tag = ? AND high > ? AND low < ?"
@@ -88,7 +88,7 @@ def _entry(row: Sequence[object]) -> dict[str, object]:
 
 
 class SQLiteTransaction(Transaction):
-    """One transaction on the open file. `entered` is the ledger entry that it has written, or None."""
+    """One transaction on the open file. `entered`: the ledger entry that the transaction has written, or None."""
 
     def __init__(self, connection: sqlite3.Connection, file: SQLiteFile, newest: dict[str, LedgerEntry]) -> None:
         self.connection, self._file, self._newest = connection, file, newest
@@ -115,7 +115,7 @@ class SQLiteTransaction(Transaction):
         self.connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
 
     def inspect(self, record: Tag) -> None:
-        """Raise MaxBehind if the ledger has numbers above the record's `max`: they would be reserved again."""
+        """Raise MaxBehind if the ledger contains numbers above the record's `max`, which would be reserved again."""
         self._put_back(record.tag)
         (taken,) = self.connection.execute(_TAKEN, (record.tag, record.max)).fetchone()
         if taken is not None:
@@ -151,7 +151,7 @@ class SQLiteTransaction(Transaction):
 
 
 class SQLiteStore(TransactionalStore):
-    """A store with its tags and ledger in the SQLite file at `path`. One thread at a time uses it, the others wait.
+    """A store with its tags and ledger in the SQLite file at `path`. One thread at a time uses the file.
 
     Each call opens the file and closes it again, see `SQLiteFile`. The first write creates the file, and missing parent
     directories (mode 0700). If the file is no store, or a newer version wrote it, calls raise Misconfigured, and the
