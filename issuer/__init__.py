@@ -172,8 +172,8 @@ _default_lock = CallLock()
 def default() -> Issuer:
     """Return the default issuer of this process.
 
-    The functions of this module use this issuer. It is created from the settings at its first use, and closed when the
-    program ends.
+    The functions of this module use this issuer. The issuer is created from the settings at its first use, and closed
+    when the program ends.
     """
     global _default  # noqa: PLW0603 - a process has one default issuer
     if _default is None or _default.closed:

@@ -18,9 +18,9 @@ class IssuerError(Exception):
     """Base class of all errors of this package. It is raised directly only if no other class fits.
 
     Attributes:
-        code: Name of the error for programs. It stays the same in later versions.
+        code: Name of the error for programs. The code stays the same in later versions.
         tag: Name of the tag concerned, or None.
-        drawn: Numbers that `take` had drawn before it failed. They belong to the caller.
+        drawn: Numbers that `take` had drawn before it failed. These numbers belong to the caller.
     """
 
     code: ClassVar[str] = "failed"
@@ -66,7 +66,7 @@ class ConfigurationError(IssuerError, code="configuration"):
 
 
 class InvalidArgument(IssuerError, ValueError, code="invalid_argument"):
-    """An argument is out of its range. Nothing was changed. It is also a ValueError.
+    """An argument is out of its range. Nothing was changed. The error is also a ValueError.
 
     Attributes:
         value: Value that was given.
@@ -82,7 +82,7 @@ class InvalidArgument(IssuerError, ValueError, code="invalid_argument"):
 
 
 class SchemeError(ConfigurationError, code="scheme"):
-    """A setting of a tag's scheme is wrong, contradicts another one, or cannot be changed any more.
+    """A setting of a tag's scheme is wrong, contradicts another setting, or cannot be changed any more.
 
     Attributes:
         setting: Name of the setting, as in `create`, `configure` and `connect`.
@@ -141,7 +141,7 @@ class FormatOverflow(IssuerError, code="format_overflow"):
 
 
 class UnknownTag(IssuerError, LookupError, code="unknown_tag"):
-    """The tag was never created, or was deleted. It is also a LookupError.
+    """The tag was never created, or was deleted. The error is also a LookupError.
 
     Attributes:
         store: Address of the store that was queried, without secrets. None if unknown.
@@ -214,7 +214,7 @@ class Refused(IssuerError, code="refused"):
 class TransformFailed(IssuerError, code="transform_failed"):
     """A plugin that changes numbers failed. The numbers that were drawn but not yet changed are gaps.
 
-    They are not returned as they are: a changed number of another call could have the same value.
+    These numbers are not returned unchanged: a changed number of another call could have the same value.
 
     Attributes:
         plugin: Names of the plugins that failed.
@@ -260,7 +260,8 @@ class Unavailable(IssuerError, code="unavailable"):
     """A server did not answer in time, or cannot serve the call now. A retry helps.
 
     Attributes:
-        retry_after: Recommended wait before a retry, in seconds, above 0. It grows up to 30 s while the store is down.
+        retry_after: Recommended wait before a retry, in seconds, above 0. The wait grows up to 30 s while the store is
+            down.
     """
 
     def __init__(
@@ -297,7 +298,7 @@ class RedisUnavailable(Unavailable, code="redis_unavailable"):
 
 
 class CalledWithin(Unavailable, code="called_within"):
-    """The call was made inside another call of the issuer on the same thread. It would have waited forever.
+    """The call was made inside another call of the issuer on the same thread, and would have waited for ever.
 
     Finalizers, weakref callbacks, log handlers, observers and signal handlers can run inside another call. Draw numbers
     in a thread of your own instead.
@@ -325,7 +326,8 @@ class ClockBehind(Unavailable, code="clock_behind"):
 class NoMachineNumber(Unavailable, code="no_machine_number"):
     """No machine number is available now.
 
-    All machine numbers are in use. Or another server has replaced Redis, so it is not yet certain which are in use.
+    Either all machine numbers are in use, or another server has replaced Redis, so that it is not yet certain which
+    numbers are in use.
     """
 
 
@@ -409,6 +411,6 @@ _BRIEF = _Brief()
 def brief(value: object) -> str:
     """Return the `repr` of a value, shortened to about 80 characters, for a message.
 
-    The error has the full value as an attribute.
+    The error contains the full value as an attribute.
     """
     return _BRIEF.repr(value)

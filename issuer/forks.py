@@ -69,7 +69,7 @@ def living(
     unseen: Callable[[M], None] | None = None,
     unseen_over: Callable[[M], None] | None = None,
 ) -> weakref.WeakSet[M]:
-    """Return a set for objects. In a forked child, `reset` is called with each, also if it fails for others.
+    """Return a set for objects. In a forked child, `reset` is called with each object, also if it fails for others.
 
     If there are several sets, the oldest is processed first. `unseen`, `unseen_over`: see `register`.
     """

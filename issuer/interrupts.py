@@ -15,13 +15,14 @@ def raise_interrupt(error: BaseException) -> None:
     """If a signal handler raised `error`, or an exception that led to `error`, raise the handler's exception.
 
     Call this first in each `except Exception`. A soft time limit, such as Celery's, is an Exception that a signal
-    handler raises, so any line may raise it. If it is a TimeoutError, redis-py converts it to an error of its own.
+    handler raises, so any line may raise it. If this exception is a TimeoutError, redis-py converts it to an error of
+    its own.
     """
     if sys.platform == "linux" and get_native_id() != os.getpid():
         return  # handlers run only in the main thread, and the search takes at least 50 us
     while True:
-        # If a plugin raises the same exception object again and again, its traceback has the frames of all raises, the
-        # last raise first. Without this limit, a test of 2400 such calls took 251 s.
+        # If a plugin raises the same exception object again and again, its traceback contains the frames of all raises,
+        # the last raise first. Without this limit, a test of 2400 such calls took 251 s.
         frames = [frame for frame, _ in islice(walk_tb(error.__traceback__), sys.getrecursionlimit())]
         if any(_interrupts(frame, below) for below, frame in pairwise(frames)):
             raise error

@@ -17,13 +17,14 @@ from issuer.errors import CalledWithin
 class CallLock:
     """A lock that rejects a call inside a call: `with lock.thread, lock.call():`. Other threads wait.
 
-    It consists of two locks in C. A signal handler's exception can occur before or after one is taken, not halfway.
+    It consists of two locks in C. A signal handler's exception can occur before or after a lock is taken, not halfway.
     """
 
     __slots__ = ("_call", "thread")
 
     def __init__(self) -> None:
-        #: Admits one thread. It is re-entrant, so that a call inside a call reaches `call`, which rejects it.
+        #: Admits one thread. The lock is re-entrant, so that a call inside a call reaches `call`, which rejects the
+        #: inner call.
         self.thread = threading.RLock()
         self._call = threading.Lock()
 

@@ -27,7 +27,8 @@ REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"
 
-#: Maximum number of connections to Redis. A thread or task that draws needs one. Concurrent draws of one tag share one.
+#: Maximum number of connections to Redis. A thread or task that draws needs a connection. Concurrent draws of one tag
+#: share a connection.
 REDIS_CONNECTIONS = 32
 
 #: Maximum number of worker processes.
@@ -35,7 +36,7 @@ WORKERS_MOST = 256
 _PORTS = 65536
 
 #: Redis elects one process to load the next segment. If this process takes longer than the store's timeout plus this
-#: many seconds, Redis elects another one.
+#: many seconds, Redis elects another process.
 GRACE = 1.0
 
 #: An unknown variable counts as misspelt if its similarity to one of ours is this high; 1 means equal. One wrong letter
@@ -80,7 +81,7 @@ def _seconds(*, zero: bool) -> SettingType[float]:
 
 
 def _whole(value: object) -> int:
-    """Return the value as an integer. Raises ConfigurationError if it is not a whole number."""
+    """Return the value as an integer. Raises ConfigurationError if the value is not a whole number."""
     number = int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else value
     if isinstance(number, bool) or not isinstance(number, int):
         raise ConfigurationError(f"must be a whole number, not {brief(value)}")
@@ -99,7 +100,7 @@ def _url_or_none(url: Any) -> Any:
 
 
 def _flag(value: object) -> bool:
-    """Return the value as a boolean. Raises ConfigurationError if it is not one."""
+    """Return the value as a boolean. Raises ConfigurationError if the value is not a boolean."""
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     value = words.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(value, bool):
@@ -108,7 +109,7 @@ def _flag(value: object) -> bool:
 
 
 def _path(path: object) -> str:
-    """Return the path of a file as a text. Raises ConfigurationError if it is not a path."""
+    """Return the path of a file as a text. Raises ConfigurationError if the value is not a path."""
     if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes) or "\0" in named:
         raise ConfigurationError(f"must be the path of a file, not {brief(path)}")
     return named
@@ -155,7 +156,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _address(address: object) -> str:
-    """Return the address to listen on, or "" for none. Raises ConfigurationError if it is not HOST:PORT."""
+    """Return the address to listen on, or "" for none. Raises ConfigurationError for another form than HOST:PORT."""
     if not isinstance(address, str):
         raise ConfigurationError(f"must be HOST:PORT, not {brief(address)}")
     if address.strip().lower() in ("", "none"):
@@ -203,8 +204,8 @@ class SettingDefinition:
     """The definition of a setting.
 
     `help`: in Markdown, without a period at the end. `unset`: shown in place of an empty default, in Markdown. `unit`:
-    unit of a number. `connect`: whether `connect` and `aconnect` have a parameter for it. `command`: the command that
-    has an option for it, "issuer" or "serve", or "".
+    unit of a number. `connect`: whether `connect` and `aconnect` have a parameter for the setting. `command`: the
+    command that has an option for the setting ("issuer" or "serve"), or "".
     """
 
     name: str
@@ -347,7 +348,7 @@ class Settings:
 
     @property
     def window(self) -> float:
-        """Seconds that a process has to load a segment, once Redis has elected it. Then Redis may elect another."""
+        """Maximum time, in seconds, for an elected process to load a segment. Then Redis may elect another process."""
         return self.store_timeout + GRACE
 
 
@@ -433,7 +434,7 @@ def _check_default(settings: Settings) -> None:
 
 
 def _filled(variable: str, value: str) -> str:
-    """Return the value. Raises ConfigurationError if it is empty, as `${VAR:-}` in a compose file may be.
+    """Return the value. Raises ConfigurationError if the value is empty, as `${VAR:-}` in a compose file may be.
 
     If an empty variable counted as missing, two containers could each count from 1 in a file of their own.
     """

@@ -12,7 +12,7 @@ WITHIN: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 
 class Times:
-    """A histogram of durations. `counts`: how many are in each bucket of WITHIN, then above. `seconds`: their sum."""
+    """A histogram of durations. `counts`: number of durations in each bucket of WITHIN, then above. `seconds`: sum."""
 
     __slots__ = ("counts", "seconds")
 

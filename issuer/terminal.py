@@ -1,4 +1,4 @@
-"""Text for the terminal: widths, tables, times, JSON. Only the functions `say`, `show` and `show_json` write it."""
+"""Text for the terminal: widths, tables, times, JSON. Only the functions `say`, `show` and `show_json` write text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def plain(text: str) -> str:
 
 
 def shortened(text: str, cells: int) -> str:
-    """Return the text. If it needs more cells, it is cut and ends with `…`."""
+    """Return the text. If it needs more than `cells` cells, cut it and add `…`."""
     return text if width(text) <= cells else _fitting(text, cells - 1) + "…"
 
 
@@ -158,7 +158,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column])
 
 
 def _block(columns: Sequence[Column], row: Sequence[str], room: int) -> Iterator[str]:
-    """Yield the lines of a row as a block: the first cell, then each other cell after its heading."""
+    """Yield the lines of a row as a block: the first cell, then each further cell after its heading."""
     yield from (click.style(line, bold=True) for line in folded(row[0], room))
     lead = max(width(column.heading) for column in columns[1:]) + 2 * GAP
     for column, cell in zip(columns[1:], row[1:], strict=True):
@@ -211,7 +211,7 @@ def stamp_ms(milliseconds: int) -> str:
 
 
 def ago(milliseconds: int, now: int) -> str:
-    """Return how long ago the time was. It may be in the future, because the clocks of two hosts can differ."""
+    """Return how long ago the time was. The time may be in the future, because the clocks of two hosts can differ."""
     seconds = (now - milliseconds) / 1000
     if abs(seconds) < 1:
         return "just now"

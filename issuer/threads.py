@@ -20,7 +20,8 @@ from issuer_persistence.forks import leave_signals
 
 T = TypeVar("T")
 
-#: A job must not raise. It returns None, or a function that its thread calls after the thread counts as free again.
+#: A job must not raise an error. It returns None, or a function that its thread calls after the thread counts as free
+#: again.
 Job = Callable[[], Callable[[], object] | None]
 
 
@@ -39,8 +40,8 @@ class Crew:
         # `queue.SimpleQueue` is not imported by name: with `gunicorn --preload`, gevent replaces it after this module
         # was imported. Waiting on Python's own queue would block all greenlets.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        #: `idle` has one entry for each free thread. `_owed` has one entry for each job that was queued when no thread
-        #: was free. A thread that becomes free removes an entry of `_owed`, or else adds one to `idle`.
+        #: `idle` contains one entry for each free thread. `_owed` contains one entry for each job that was queued when
+        #: no thread was free. A thread that becomes free removes an entry of `_owed`, or else adds an entry to `idle`.
         self.idle: deque[None] = deque()
         self._owed: deque[None] = deque()
         self._closed = False
@@ -60,8 +61,8 @@ class Crew:
     def _grow(self) -> bool:
         """Start a thread for the next job, because calls to the store may block all other threads.
 
-        The thread starts before the job is queued. If the caller is interrupted in between, there is a thread without a
-        job, which is better than a job without a thread.
+        The thread starts before the job is queued. If the caller is interrupted between the two, there is a thread
+        without a job, which is better than a job without a thread.
         """
         if self._closed or len(self.threads) >= self._most:
             return False
@@ -91,7 +92,7 @@ class Crew:
             del job, then
 
     def in_person(self) -> None:
-        """Execute the queued jobs in the caller's thread. After `close`, in a new thread each, if one can start."""
+        """Execute the queued jobs in the caller's thread. After `close`, start a new thread for each if possible."""
         ends = 0
         with suppress(queue.Empty):
             while True:

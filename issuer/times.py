@@ -35,7 +35,7 @@ def utc(milliseconds: int) -> str:
 
 
 def in_utc(milliseconds: int) -> datetime | None:
-    """Return a time (ms since 1970) as a datetime. None if it is outside of the calendar."""
+    """Return a time (ms since 1970) as a datetime. None if the time is outside of the calendar."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, ValueError, OSError):

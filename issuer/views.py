@@ -123,7 +123,7 @@ def _(error: IssuerError) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Return a value of an error for JSON. Other types become text, as in messages."""
+    """Return a value of an error for JSON. Values that JSON cannot represent become text, as in messages."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple | range):
@@ -152,7 +152,7 @@ def said(error: object) -> str:
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """Return the message of a log record. Errors in it name commands in place of Python methods."""
+    """Return the message of a log record. Errors in the message name commands in place of Python methods."""
     shown = copy(record)
     if isinstance(record.args, tuple):
         shown.args = tuple(said(each) if isinstance(each, IssuerError) else each for each in record.args)
@@ -160,7 +160,7 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 def counts(scheme: Mapping[str, Any]) -> bool:
-    """Whether the numbers come from counters. If not, step, limit and max have no meaning."""
+    """Whether the numbers come from counters. Otherwise step, limit and max have no meaning."""
     return strategy(scheme) == SEGMENT
 
 

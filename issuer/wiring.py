@@ -209,7 +209,7 @@ def _parts(
     Invalid settings are reported before a store is opened.
 
     Args:
-        arguments: Arguments of `connect`. Which of them are settings is defined in `issuer.settings`.
+        arguments: Arguments of `connect`. `issuer.settings` defines which arguments are settings.
         chain: The plugins.
         connections: Function that returns the connections to Redis.
     """
@@ -265,7 +265,7 @@ def _given(name: str, value: object) -> object:
     """Return an argument, or None if it was not given. Raises ConfigurationError if `redis` or `store` is None.
 
     A program may pass `os.environ.get("STORE")`, which is None if the variable is not set. If None meant the default
-    store, two pods would use files of their own, and both would count from 1.
+    store, two pods would each use a file of their own, and both would count from 1.
     """
     if value is None and name in ("redis", "store"):
         way_out = ', or "none" for numbers from the store alone' if name == "redis" else ""
@@ -332,7 +332,7 @@ def _no_alarm(error: IssuerError) -> None:
 
 
 def _store(settings: Settings) -> Store:
-    """Return the store, with a journal if one is set."""
+    """Return the store, with a journal if the settings name one."""
     store = _opened(settings.store_url)
     return Journalled(store, settings.journal) if settings.journal else store
 

@@ -140,7 +140,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
 
 
 def _of_this_term(key: str, hash: tag_scripts.Hash) -> Steps[bool]:
-    """Return True if the hash is complete, and its master has not restarted or failed over since it was written."""
+    """Return True if the hash is complete, and was written after the master's last restart or failover."""
     if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
         return False
     info = yield from send(server_commands.replication_info(key))
@@ -178,7 +178,7 @@ class Others:
 
 
 def _others(key: str, store_id: str) -> Steps[Others]:
-    """Read the hash on all other nodes. A former master, or a replica that was cut off, may have higher numbers."""
+    """Read the hash on all other nodes. Former masters and isolated replicas may have higher numbers."""
     top, asked, unasked = 0, [], []
     for each in (yield from elsewhere(tag_scripts.read_hash(key))):
         hash = each.reply

@@ -56,7 +56,7 @@ _AS_JSON: Final = "--json"
 
 
 def json_option(told: str = "Print JSON.") -> Callable[[F], F]:
-    """Return a decorator that adds the option --json, as the argument `as_json`. `told`: its help."""
+    """Return a decorator that adds the option --json, as the argument `as_json`. `told`: help of the option."""
     return click.option(_AS_JSON, "as_json", is_flag=True, help=told)
 
 
@@ -66,7 +66,7 @@ def code_of(error: IssuerError) -> int:
 
 
 def complain(message: object) -> None:
-    """Write an error to stderr. If it makes sense to try again, the message contains the time to wait."""
+    """Write an error to stderr. If a retry makes sense, the message contains the time to wait."""
     again = f"; try again in {lasting(message.retry_after)}" if isinstance(message, Unavailable) else ""
     say(f"{click.style('error:', fg='red', bold=True)} {said(message)}{again}")
 
@@ -165,7 +165,7 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _open_streams() -> None:
-    """Open stdin, stdout and stderr on /dev/null if they are closed, for example by `>&-` in a shell.
+    """Open stdin, stdout or stderr on /dev/null if it is closed, for example by `>&-` in a shell.
 
     Without this function, the next opened file, such as the store, would get the descriptor of stderr. Then C libraries
     would write their messages into this file. (In Python, closed streams are None.)

@@ -25,7 +25,8 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
         context.exit()
 
 
-#: The headings of the help, in their order. Each module of a command has the constant SECTION, which is one of these.
+#: The headings of the help, in their order. Each module of a command contains the constant SECTION, which is one of
+#: these headings.
 SECTIONS: Final = ("Numbers", "Tags", "Checks and recovery", "Servers", "Tools")
 
 
@@ -39,7 +40,7 @@ def _modules() -> dict[str, str]:
 class _Commands(Edge):
     """A group that finds its commands in the modules of issuer.cli.commands.
 
-    Only the module of the requested command is imported. To import all modules takes 60 ms longer.
+    Only the module of the requested command is imported. Importing all modules takes 60 ms longer.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -27,7 +27,7 @@ def key_options(command: F) -> F:
 
 
 def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool = False) -> Decoded:
-    """Decode VALUE. If it cannot be a text in the tag's format, it is read as a number."""
+    """Decode VALUE. If VALUE cannot be a text in the tag's format, it is read as a number."""
     number = int(value) if value.isascii() and value.isdecimal() and len(value) <= DIGITS_MOST else None
     if as_number:
         if number is None:

@@ -60,7 +60,8 @@ def asked(question: str, *, yes: bool) -> None:
     check_askable(yes=yes)
     if yes:
         return
-    # click.confirm is not used, because it takes Ctrl-C for the answer no, and its readline writes to stdout.
+    # click.confirm is not used, because it takes Ctrl-C for the answer no, and its readline writes to
+    # stdout.
     click.echo(f"{question} [y/N] ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise click.Abort

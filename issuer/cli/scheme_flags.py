@@ -34,7 +34,7 @@ def given(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings of a scheme as pairs of name and value. If numbers are the plain counter, there are none."""
+    """Return the settings of a scheme as pairs of name and value. If numbers are the plain counter, return []."""
     lines = _strategy(scheme)
     if "format" in scheme:
         lines.append(("format", str(scheme["format"])))
@@ -62,7 +62,7 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def summed_up(tag: Tag) -> str:
-    """Return a summary of the tag's scheme for a table. If numbers are the plain counter, it is ""."""
+    """Return a summary of the tag's scheme for a table. If numbers are the plain counter, return ""."""
     scheme = tag.scheme
     words = [str(scheme["strategy"])] if scheme.get("strategy", SEGMENT) != SEGMENT else []
     if "shards" in scheme:

@@ -30,7 +30,7 @@ class Session:
 
     @classmethod
     def of(cls, context: click.Context) -> Session:
-        """Return the session. During completion with the Tab key there is none yet, so it is created."""
+        """Return the session. During completion with the Tab key no session exists yet, so this call creates one."""
         root = context.find_root()
         if not isinstance(root.obj, cls):
             root.obj = cls(given_settings(root.params), root.params.get("config"))
@@ -47,11 +47,11 @@ class Session:
         return settings_.load({**self.options, **(more or {})}, config=self.config)
 
     def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
-        """Return the issuer. The first call creates it. It is closed when the command ends. Raises ConfigurationError.
+        """Return the issuer. The first call creates it. The end of the command closes it. Raises ConfigurationError.
 
         `scheduler`: if None, the command loads segments itself, within its timeout, and there is no background work.
-        `makes_store`: whether the command may create the store. If not, a missing file is an error. Otherwise `doctor`
-        and `verify` would create an empty store and find no problem in it.
+        `makes_store`: whether the command may create the store. If False, a missing file is an error. Otherwise
+        `doctor` and `verify` would create an empty store and find no problem in it.
         """
         if self._issuer is None:
             settings = self.settings()
@@ -102,7 +102,7 @@ def progress_bar(label: str) -> Callable[[int, int], None]:
 
 
 def with_progress(outcomes: Iterator[Outcome[T]], label: str) -> Iterator[Outcome[T]]:
-    """Yield the outcomes. If there are many, show a progress bar."""
+    """Yield the outcomes. If there are MANY or more, show a progress bar."""
     progress = progress_bar(label)
     for done, outcome in enumerate(outcomes, 1):
         yield outcome

@@ -1,4 +1,4 @@
-"""The options of the commands `create` and `configure`: one for each setting of a tag and of its scheme."""
+"""The options of the commands `create` and `configure`: one option for each setting of a tag and of its scheme."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _OF_SHARDS = {
 def tag_options(*, new: bool) -> Callable[[F], F]:
     """Return a decorator that adds an option for each setting. An option that is not given is None or ().
 
-    `new`: whether the command creates a tag. If not, the help has no options for settings that cannot be changed.
+    `new`: whether the command creates a tag. If False, there are no options for settings that cannot be changed.
     """
 
     def add(command: F) -> F:

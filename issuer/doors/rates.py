@@ -115,7 +115,7 @@ class RateBuckets:
 
 
 class Bucket:
-    """The token bucket of a name. It gets `rate` tokens per second. It holds the tokens of one second, at least 1."""
+    """The token bucket of a name. It gets `rate` tokens per second, and holds at most those of one second, or 1."""
 
     __slots__ = ("_place", "_rates", "most", "rate")
 

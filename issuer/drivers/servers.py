@@ -26,7 +26,7 @@ from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.settings import REDIS_CONNECTIONS
 from issuer_persistence.urls import ENCODE, flaw
 
-#: Settings of redis-py with which it does not repeat calls by itself.
+#: Settings with which redis-py does not repeat calls by itself.
 _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
 
 _FOR_SENTINELS = "sentinel_"
@@ -51,7 +51,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The servers of a URL. `route` makes a new topology. `data`: how to connect to Redis. `sentinel`: to Sentinels."""
+    """The servers of a URL. `route` makes a new topology. `data`, `sentinel`: how to connect to Redis, to Sentinels."""
 
     name: str
     route: Callable[[], Topology]
@@ -83,12 +83,12 @@ def from_url(url: str, name: str, pool: Any) -> Target:
     With rediss+sentinel:// and rediss+cluster:// all connections use TLS. All other parameters are those of redis-py.
     `pool`: the blocking or the asyncio class ConnectionPool. Raises ConfigurationError.
     """  # noqa: D400 - the URLs end the sentence
-    # Parsers of URLs ignore all that follows a #.
+    # Parsers of URLs ignore everything after a #.
     if wrong := flaw(url) or ("#" in url and ENCODE):
         raise ConfigurationError(f"redis {name}: {wrong}")
     try:
         found = _taken_apart(url, name, pool)
-        # This does no I/O. It only checks the parameters.
+        # This call does no I/O. It only checks the parameters.
         found.connection(Address())
     except (ValueError, TypeError, OSError, redis.RedisError) as error:
         # The error is not shown or chained, because its text may contain a part of the URL.
@@ -154,7 +154,7 @@ def _address(node: str, kind: str, name: str) -> Address:
 
 
 def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:
-    """Connect like this client, but with own connections: the client's could retry, and send a `load` twice."""
+    """Connect like this client, but with new connections: the client's own could retry, and send a `load` twice."""
     pool: Any = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     if manager is None:
@@ -181,7 +181,7 @@ LOOK_AGAIN = 0.25
 
 
 class Permit:
-    """Permission for one connection. It returns to its pool when its last reference is gone.
+    """Permission for one connection. The permit returns to its pool when its last reference is gone.
 
     So if a connection is lost, for example in an interrupt, its permit is not lost.
     """
@@ -252,7 +252,7 @@ class Pool(Generic[W]):
                     return True
 
     def permit(self) -> Permit | None:
-        """Return a permit for one more connection, None if there is none."""
+        """Return a permit for one more connection, None if no permit is free."""
         try:
             return self.free.pop()
         except IndexError:
@@ -282,10 +282,10 @@ class Pool(Generic[W]):
 SHORTEST = 0.05
 
 #: How long to poll for a reply before sleeping, in seconds. Waking takes longer than the reply of a nearby Redis: 20 us
-#: from this machine, 60 us from the next one.
+#: from this machine, 60 us from a neighbouring machine.
 LOOK_OUT = 0.0001
 
-#: After a poll without success, this many calls do not poll: with a distant server each would waste 2 us.
+#: After a poll without success, this many calls do not poll: with a distant server, each poll would waste 2 us.
 FAR = 50
 
 #: A step that Redis executes.
@@ -315,7 +315,7 @@ class AnyNode(Generic[L]):
         self.closed = False
 
     def settle(self) -> None:
-        """Close a returned connection if all must be closed. Otherwise give it to the first waiting call."""
+        """Close a returned connection if this node is closed. Otherwise wake the first waiting call."""
         if self.closed:
             self.drop_idle()
         elif self.waiting:
@@ -371,7 +371,7 @@ class Servers(Generic[N_co]):
     def from_client(
         cls, client: redis.Redis | redis.asyncio.Redis, timeout: float, most: int = REDIS_CONNECTIONS
     ) -> Self:
-        """Connect like this client, but with own connections: the client's could retry, and send a `load` twice."""
+        """Connect like this client, but with new connections: the client's own could retry, and send a `load` twice."""
         return cls(from_client(client), timeout, most)
 
     def make_node(self, address: Address) -> N_co:
@@ -381,7 +381,7 @@ class Servers(Generic[N_co]):
         return node
 
     def idle_elsewhere(self) -> Any:
-        """Take an idle connection from any server, None if there is none."""
+        """Take an idle connection from any server, None if no connection is idle."""
         for node in list(self.nodes.values()):
             try:
                 return node.idle.pop()

@@ -1,8 +1,8 @@
 """OpenTelemetry spans for each call to the store, and each call to Redis outside of the fast path.
 
 Spans are made if the program has loaded OpenTelemetry's API and set a tracer provider. This module does not import the
-API. If the program has not loaded it, a call costs one lookup in a dict. Names and attributes follow the conventions
-for database clients. They contain no numbers, and no texts of errors, which could contain numbers.
+API. If the program has not loaded the API, a call costs one lookup in a dict. Names and attributes follow the
+conventions for database clients. They contain no numbers, and no texts of errors, which could contain numbers.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _span(tracer: Any, name: str, attributes: dict[str, str]) -> Iterator[None]:
 
 
 def _operation(step: Ask | Send | Pipeline | Masters | Visit | Elsewhere) -> tuple[str, str]:
-    """Return the names of the operation and of its script. The second is "" if there is no script."""
+    """Return the names of the operation and of its script. The second name is "" if there is no script."""
     if isinstance(step, Ask):
         return _question(step.question), ""
     if isinstance(step, Pipeline):
@@ -97,6 +97,6 @@ def _script(text: str) -> str:
 
 
 def _question(question: Callable[..., Any]) -> str:
-    """Return the name of the store's method that the function calls, from its code. "ask" if there is none."""
+    """Return the name of the store's method that the function calls, from its code. "ask" if no method is found."""
     names = getattr(getattr(question, "__code__", None), "co_names", ())
     return next((name for name in names if callable(getattr(Store, name, None))), "ask")

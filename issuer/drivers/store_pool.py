@@ -31,10 +31,10 @@ class StorePool:
     """Calls a store in threads that start when needed and end with `close`.
 
     The caller's own thread is not used: an exception of a signal handler (Celery's soft time limit, Ctrl-C) can occur
-    between any two bytecodes, even between a lock's acquire and its `try`. It left SQLite's connection or the journal's
-    flock locked for ever (seen after 5 to 277 interrupts). A disk that hangs would also block a caller far beyond its
-    deadline. The threads of the event loop are not used: 30 tags on a MongoDB that hung occupied all of them for 34 s.
-    Caller and thread communicate through objects written in C, which cannot be interrupted inside.
+    between any two bytecodes, even between a lock's acquire and its `try`. Such an exception left SQLite's connection
+    or the journal's flock locked for ever (seen after 5 to 277 interrupts). A disk that hangs would also block a caller
+    far beyond its deadline. The threads of the event loop are not used: 30 tags on a MongoDB that hung occupied all of
+    them for 34 s. Caller and thread communicate through objects written in C, which cannot be interrupted inside.
     """
 
     def __init__(self, store: Store, longest: float) -> None:
@@ -61,7 +61,7 @@ class StorePool:
         return answer
 
     def submit(self, step: Ask, deadline: Deadline, tag: str | None, tell: Tell) -> float:
-        """Call the store in a thread, unless the deadline passes before. `tell` gets the result or error there.
+        """Call the store in a thread, unless the deadline passes first. The thread calls `tell` with the outcome.
 
         Returns the timeout of the call in seconds. Raises StoreUnavailable if no time is left.
         """

@@ -34,16 +34,16 @@ FORGOTTEN = 5.0
 
 
 class LeftAlone(redis.ConnectionError):
-    """The server was not called, because it did not answer a moment ago. The text has the last error."""
+    """The server was not called, because it did not answer a moment ago. The text contains the last error."""
 
 
 class Breaker:
     """Circuit breaker of one server: rejects calls while the server does not answer.
 
-    Without it, a server behind a cut cable would cost each of 1000 tags its own timeout, and each waiting caller would
-    connect again every quarter of a second. With it, the first call that fails opens the breaker for all. Then one call
-    at a time may test the server, after a random pause that grows from 5 to 250 ms. All other calls fail at once. Any
-    reply closes the breaker.
+    Without the breaker, a server behind a cut cable would cost each of 1000 tags its own timeout, and each waiting
+    caller would connect again every quarter of a second. With the breaker, the first call that fails opens it for all
+    callers. Then one call at a time may test the server, after a random pause that grows from 5 to 250 ms. All other
+    calls fail at once. Any reply closes the breaker.
 
     There is no lock: a race only allows one more trial, and an interrupt leaves nothing locked.
     """
@@ -60,7 +60,7 @@ class Breaker:
     def admit(self, *, probe: bool) -> bool:
         """Allow a call, or raise LeftAlone. Returns whether the call is a trial: it shows if the server answers again.
 
-        `probe`: whether the caller may wait for the timeout of a trial. False if it can do without this server.
+        `probe`: whether the caller may wait for the timeout of a trial. False if the caller can do without this server.
         """
         if not self.failures:
             return False
@@ -93,7 +93,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server. `host` None: the server of the URL or client, maybe a unix socket. `sentinel`: it is a Sentinel."""
+    """A server. `host` None: the server of the URL or client, maybe a unix socket. `sentinel`: a Sentinel."""
 
     host: str | None = None
     port: int = 0
@@ -115,9 +115,9 @@ class Exchange:
     """One call to one server, or several calls at once.
 
     `asking`: send ASKING first, because the Cluster is moving a slot to this server. `readonly`: let a replica of a
-    Cluster answer. `share`: the remaining time is divided among so many calls. `connects`: allow a new connection. If
-    False, and a new one is needed, raise Outdated. `replies`: how many calls are packed in `call`, 0 for
-    one. Otherwise the reply is a list, in which a rejected call has its error.
+    Cluster answer. `share`: the remaining time is divided among this many calls. `connects`: allow a new connection. If
+    False, and a new connection is needed, raise Outdated. `replies`: how many calls are packed in `call`, 0 for one.
+    Otherwise the reply is a list, in which a rejected call has its error.
     """
 
     address: Address
@@ -130,7 +130,7 @@ class Exchange:
 
 
 class Outdated(redis.RedisError):
-    """A new connection is needed. Before that, search again for the server that has the key."""
+    """A new connection is needed. Before connecting, search again for the server that has the key."""
 
 
 class Unreached(redis.ConnectionError):
@@ -138,7 +138,7 @@ class Unreached(redis.ConnectionError):
 
 
 class Topology(ABC):
-    """The known servers, and which one of them has a key.
+    """The known servers, and which of them has a key.
 
     `guides`: servers that can report which server has a key. The guide that answered last comes first.
     """
@@ -183,7 +183,7 @@ class Topology(ABC):
         raise NotImplementedError
 
     def learn(self, guide: Address, answer: Any, key: str) -> Address | None:
-        """Process a guide's answer to `question`. Returns the server that has the key, None if the guide knows none."""
+        """Process a guide's answer to `question`. Returns the server that has the key, None if unknown."""
         raise NotImplementedError
 
     def unfound(self, key: str, trouble: Exception | None, *, unknown: bool) -> Exception:
@@ -275,7 +275,7 @@ class Sentinels(Topology):
         return [answer] if isinstance(answer, tuple) else answer or []
 
     def lost(self, address: Address) -> None:
-        """Forget the master, and ask another Sentinel first: an isolated one may report the old master for ever."""
+        """Forget the master. Ask another Sentinel first: an isolated Sentinel may report the old master for ever."""
         if self._master == address:
             self._master = None
             self.guides.rotate(-1)
@@ -319,7 +319,7 @@ class Cluster(Topology):
         return sorted(set(self._slots.values()), key=lambda node: node.server)
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:
-        """Ask the owner for its replicas, and for masters that have lost their slots to others."""
+        """Ask the owner for its replicas, and for masters that have lost their slots."""
         return [Exchange(owner, server_commands.kin(owner.host or "", key))]
 
     def lost(self, address: Address) -> None:
@@ -336,7 +336,7 @@ class Cluster(Topology):
 
 
 def _unfound(trouble: Exception | None, what: str) -> Exception:
-    """Return the error for a failed search: ConfigurationError if it is permanent."""
+    """Return the error for a failed search: ConfigurationError if the failure is permanent."""
     if (
         isinstance(trouble, redis.exceptions.AuthenticationError)
         or tls_fails(str(trouble))

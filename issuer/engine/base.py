@@ -40,7 +40,7 @@ class BaseEngine(ABC, Generic[L]):
     _chain: ClassVar[Any]
     _runner: ClassVar[Any]
 
-    #: The plugins, or None if there are none.
+    #: The plugins, or None without plugins.
     chain: Chain | AsyncChain | None
     runner: Any
     scheduler: Scheduler

@@ -1,6 +1,7 @@
 """The scheduler: an APScheduler that checks the tags in use every second, and workers that load segments at once.
 
-The check is called a sweep. It is the work of `Issuer.tick()`, which needs no scheduler: this module only repeats it.
+The check is called a sweep. It does the work of `Issuer.tick()`, which needs no scheduler: this module only repeats
+this work.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = logging.getLogger("issuer.engine.scheduler")
 #: Seconds between two sweeps. A draw that reaches the threshold does not wait for a sweep.
 SWEEP_EVERY = 1.0
 
-#: Maximum number of concurrent loads. Each tag has at most one.
+#: Maximum number of concurrent loads. Each tag has at most one load.
 WORKERS = 16
 
 #: Names of a logger and an executor of our own. APScheduler logs each sweep at level INFO and a late one at WARNING.
@@ -105,8 +106,9 @@ def _options() -> dict[str, Any]:
 class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
     """An APScheduler with our own thread. It overrides what APScheduler's guide allows for subclasses.
 
-    It reads the classes from `threading` when it starts. gevent may have replaced them after APScheduler was imported.
-    Python's own thread cannot be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or never.
+    The timer reads the classes from `threading` when it starts. gevent may have replaced them after APScheduler was
+    imported. Python's own thread cannot be joined then: a worker of `gunicorn --preload -k gevent` ended with an error,
+    or never.
     """
 
     def start(self, *args: Any, **options: Any) -> None:
@@ -194,7 +196,8 @@ class Tasks(Executor):
         self._tasks.add(task)  # a loop holds its tasks by weak references only
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_tell)
-        # Not called by the coroutine itself: if a task is cancelled before its first step, its coroutine never runs.
+        # The coroutine itself does not call `ended`: if a task is cancelled before its first step, its coroutine never
+        # runs.
         task.add_done_callback(lambda _: ended())
         return True
 
@@ -227,7 +230,7 @@ def _tell(job: asyncio.Task[Any]) -> None:
 
 
 class Scheduler:
-    """Runs `sweep` every second, and jobs at once. It starts with the first job, and again if its thread has died."""
+    """Runs `sweep` every second, and jobs at once. Its thread starts with the first job, and again if it has died."""
 
     def __init__(self, sweep: Job, crew: Callable[[], Executor], chosen: Chosen) -> None:
         """`crew`: creates the executor. `chosen`: see Chosen. A scheduler in `chosen` is not started or stopped."""
@@ -252,7 +255,7 @@ class Scheduler:
             if not self._running():
                 return False
             if self._theirs is not None:
-                # Add a new job for one run. To change the job of the sweeps would have no effect during a sweep.
+                # Add a new job for one run. A change of the sweeps' job would have no effect during a sweep.
                 self._theirs.add_job(job, misfire_grace_time=None, coalesce=True)
             elif self._crew is not None:
                 return self._crew.run(job)
@@ -272,9 +275,9 @@ class Scheduler:
 
     @property
     def _lock(self) -> CallLock:
-        """The lock. It is created at its first use, not at the fork, because gevent may patch the child in between.
+        """The lock. It is created at its first use, not at the fork: between the two, gevent may patch the child.
 
-        The lock is held while threads start. With Python's own lock this blocked all greenlets for ever.
+        The lock is held while threads start. Python's own lock blocked all greenlets for ever.
         """
         return self._locks.setdefault("", CallLock())
 

@@ -1,4 +1,4 @@
-"""Commands for Redis: each has packed bytes, and a decoder for the reply. The drivers send the commands."""
+"""Commands for Redis: each consists of packed bytes and a decoder for the reply. The drivers send the commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RedisCall(Generic[T_co]):
         decode: Converts the reply.
         repeatable: True if the command can be sent again after an error: that costs at most a gap. Other commands are
             sent only once.
-        key: Redis key of the command. It selects the node of a Cluster, and error messages contain it.
+        key: Redis key of the command. The key selects the node of a Cluster, and error messages contain it.
     """
 
     packed: bytes
@@ -117,7 +117,7 @@ def evalsha(
     *,
     repeatable: bool = False,
 ) -> RedisCall[T_co]:
-    """Return a call of a script. `keys`: KEYS of the script. The first one also selects the node of a Cluster."""
+    """Return a call of a script. `keys`: KEYS of the script. The first key also selects the node of a Cluster."""
     source = script(name)
     return RedisCall(pack("EVALSHA", source.sha, len(keys), *keys, *args), source.text, decode, repeatable, keys[0])
 

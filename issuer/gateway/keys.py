@@ -36,7 +36,7 @@ def check_tag(tag: object) -> str:
 def check_found(tag: object) -> str:
     """Return the name of an existing tag, for inspect, halt, recover and delete. Raises InvalidArgument.
 
-    Unlike `check_tag` it allows blanks around the name, as older versions allowed them.
+    Unlike `check_tag`, it allows blanks around the name, as older versions did.
     """
     return _text(tag, "a tag", 1, TAG_BYTES)
 
@@ -93,7 +93,7 @@ def part_tag(tag: str, part: str) -> str:
 
 
 def kept_key(hash_key: str, key: str, owner: str = "") -> str:
-    """Return the Redis key that keeps the number for an idempotency key. It is in the Cluster slot of the tag's hash.
+    """Return the Redis key that keeps the number for an idempotency key, in the Cluster slot of the tag's hash.
 
     `owner`: name of the caller's token, without a colon, or "". Callers with different tokens get different Redis keys,
     even if they use the same idempotency key.

@@ -67,7 +67,7 @@ def machine_release(key: str, number: int, token: str, used: int) -> RedisCall[R
 
 
 def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
-    """Return commands that take a machine number from its holder. They delete its name and lease, not its timestamps.
+    """Return commands that take a machine number from its holder. The timestamps are kept.
 
     The holder loses the number at its next renewal. Until then it can use timestamps up to the recorded ceiling. The
     next holder starts above this ceiling, so no script is needed. The name is deleted first, so that an interrupted
@@ -81,7 +81,7 @@ def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
 class Machine:
     """A machine number in Redis. `held`: a process has it. `lapses`: end of the lease. `last`: last usable timestamp.
 
-    Both times are in ms since 1970, and 0 if unknown.
+    Both times are in ms since 1970. They are 0 if unknown.
     """
 
     holder: str

@@ -37,7 +37,7 @@ def info() -> RedisCall[dict[str, str]]:
 
 
 def setting(name: str) -> RedisCall[str | None]:
-    """`CONFIG GET`: a setting of the server, None if it has no such setting."""
+    """`CONFIG GET`: a setting of the server, None if the server has no such setting."""
     return RedisCall(pack("CONFIG", "GET", name), "", _setting, repeatable=True)
 
 
@@ -138,7 +138,7 @@ def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:
     """`CLUSTER NODES`: the replicas of the master that replies, and masters without slots, also failed ones.
 
     CLUSTER SLOTS omits replicas that have lost their master, and masters that have lost their slots. `host`: name of
-    the node that replies. If it is a hostname, hostnames are returned. `key`: for messages.
+    the node that replies. If the name is a hostname, hostnames are returned. `key`: for messages.
     """
     return RedisCall(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
 

@@ -1,4 +1,4 @@
-"""One typed function for each Lua script of a tag: it packs the call, and decodes the reply."""
+"""One typed function for each Lua script of a tag: the function packs the call, and decodes the reply."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Leased:
 class DrawnOnce:
     """The reply of `once`. "ok": `number` was drawn for the idempotency key. "again": the key already had this number.
 
-    "older": Redis would draw the number after `number`, but the caller has already seen it or a higher one. `scheme`:
-    for "again", id of the scheme with which the number was drawn. `extend`, `max`: as in Drawn.
+    "older": Redis would draw the number after `number`, but the caller has already seen this or a higher number.
+    `scheme`: for "again", id of the scheme with which the number was drawn. `extend`, `max`: as in Drawn.
     """
 
     status: Literal["again", "ok", "older", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -66,7 +66,7 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The reply of `open`: the state of a tag's hash. `cur`: the last number drawn. `top`: the highest number in it.
+    """The reply of `open`: state of a tag's hash. `cur`: last number drawn. `top`: highest number in the hash.
 
     `load` needs `reign` (id of the master's term) and `born` (id of the hash). `due`: a segment should be loaded.
     `elected`: this caller should load it. `over`: the server's clock in ms, if the tag's period has ended. `store`,
@@ -109,15 +109,15 @@ class Floored:
 
 
 def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
-    """Return the arguments about the scheme, which come last. A tag without a scheme has no such arguments."""
+    """Return the arguments about the scheme, which come last. Without a scheme, return no arguments."""
     return (scheme, *until) if scheme else ()
 
 
 def draw(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Drawn]:
     """`next`: draw up to n numbers. n: 1..2^63-1.
 
-    `window`: seconds that an elected caller has to load a segment before another one is elected. None: never elect this
-    caller. `scheme`: id of the tag's scheme or "".
+    `window`: maximum time, in seconds, for an elected caller to load a segment. Then another caller can be elected.
+    None: never elect this caller. `scheme`: id of the tag's scheme or "".
     """
     return evalsha("next", (key,), (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
 
@@ -156,9 +156,9 @@ def lease(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall
 
 
 def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> RedisCall[GivenBack]:
-    """`giveback`: return numbers used+1 .. high, the rest of a lease. If none was issued, `used` is the lease's low.
+    """`giveback`: return numbers used+1 .. high, the rest of a lease. `used`: last number issued, or low.
 
-    Stop using these numbers before you send this: afterwards any process can draw them.
+    Stop using these numbers before you send this command: afterwards any process can draw them.
     """
     return evalsha("giveback", (key,), (used, high, reign, born, backs), _given_back)
 
@@ -183,7 +183,7 @@ def open(
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> RedisCall[Loaded]:
-    """`load`: put the numbers low+1 .. high into the hash. The draw of `mark` requests the segment after this one."""
+    """`load`: put the numbers low+1 .. high into the hash. The draw of `mark` requests the next segment."""
     return evalsha("load", (key,), (low, high, mark, reign, born), _loaded)
 
 
@@ -292,7 +292,7 @@ class Hash:
 
     @property
     def top(self) -> int:
-        """The highest number in the valid fields of the hash. 0 if there is none."""
+        """The highest number in the valid fields of the hash. 0 if no field is valid."""
         return max(filter(None, (self.cur, self.max, self.mark, self.next_cur, self.next_max)), default=0)
 
     @property

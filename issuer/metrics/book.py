@@ -111,7 +111,7 @@ class Source:
         return not ended
 
     def knows(self, tag: str) -> bool:
-        """Return True if this process has seen that the tag exists. Callers can send names of tags that do not."""
+        """Return True if this process has seen that the tag exists. Callers can also send invented names."""
         ids = self.ids()
         combiner = None if ids is None else ids.engine.registry.combiners.get(tag)
         return combiner is not None and (combiner.supply.state.record is not None or combiner.supply.state.seen > 0)

@@ -1,4 +1,4 @@
-"""Read the counts and gauges of a process, those of its tags and of its server. They are in memory: there is no I/O."""
+"""Read the counts and gauges of a process, its tags and its server. All are in memory: there is no I/O."""
 
 from __future__ import annotations
 

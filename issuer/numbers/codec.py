@@ -66,9 +66,10 @@ class Scheme:
     """Converts counter values of one tag into numbers and texts, and back. Threads can share it."""
 
     def __init__(self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False) -> None:
-        """`keys`: this process's secrets by name. Raises SchemeError if a secret is missing, or differs from the tag's.
+        """`keys`: this process's secrets by name. Raises SchemeError if a secret is missing, or is not the tag's.
 
-        `reading`: True if numbers are only decoded. Then a missing secret raises an error only if a number needs it.
+        `reading`: True if numbers are only decoded. Then a missing secret raises an error only if a number needs this
+        secret.
         """
         scheme = tag.scheme
         self.tag = tag.tag
@@ -76,7 +77,7 @@ class Scheme:
         self.periods: Periods | None = scheme_record.periods(tag)
         self._limit = int(scheme.get("limit", HIGHEST))
         self._advice = scheme_record.without_raising(scheme, self._limit)
-        #: The first number of the tag. 1 if it is unknown.
+        #: The first number of the tag. 1 if unknown.
         self._start = int(scheme.get("start", 1))
         self._strides = strides(scheme) if "stride" in scheme else None
         self._scrambling = Scrambling(scrambled(scheme), keys, reading=reading) if "scramble" in scheme else None
@@ -151,7 +152,8 @@ class Scheme:
 
         Args:
             counter: Counter value.
-            today: Date in the text. If the tag has periods, the text has the first day of the counter's period instead.
+            today: Date in the text. If the tag has periods, the text shows the first day of the counter's period
+                instead.
             shard: Number of the shard to which the counter belongs.
             key: Restart key of the series to which the counter belongs.
 

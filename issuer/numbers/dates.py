@@ -1,4 +1,4 @@
-"""The date codes of `strftime` that a format can contain, such as %Y. Each has a fixed number of digits."""
+"""The date codes of `strftime` that a format can contain, such as %Y. Each code has a fixed number of digits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A date code, such as %m. `of` returns its number for a date, in low..high. `width`: how many digits it has."""
+    """A date code, such as %m. `of` returns the code's number for a date, in low..high. `width`: number of digits."""
 
     width: int
     low: int
@@ -18,7 +18,7 @@ class Code:
     of: Callable[[date], int]
 
     def show(self, day: date) -> str:
-        """Return the digits for a date. Raises ValueError if the code cannot represent it."""
+        """Return the digits for a date. Raises ValueError if the code cannot represent the date."""
         number = self.of(day)
         if not self.low <= number <= self.high:
             raise ValueError(f"the date {day} cannot be represented")
@@ -55,7 +55,7 @@ def tells(codes: Collection[str], restart: str) -> bool:
 
 
 def day(shown: Mapping[str, int]) -> date | None:
-    """Return the first day that matches these codes. None if they have no year. Raises ValueError if no day matches."""
+    """Return the first day that matches these codes. None if no code is a year. Raises ValueError if no day matches."""
     for code, number in shown.items():
         if not CODES[code].low <= number <= CODES[code].high:
             raise ValueError(f"{code} cannot be {number}")

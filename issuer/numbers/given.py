@@ -23,7 +23,7 @@ SHARD_BITS, APP_BITS = 6, 8
 
 
 class SchemeOptions(TypedDict, total=False):
-    """Settings of a tag's scheme: they turn its counter into the numbers that users see. All are optional.
+    """Settings of a tag's scheme: they turn the tag's counter into the numbers that users see. All are optional.
 
     Attributes:
         format: Text format, such as "BIZ{date:%y%m%d}-{seq:06d}{check}". "" means no format.
@@ -59,7 +59,7 @@ class SchemeOptions(TypedDict, total=False):
     options: Mapping[str, Any]
 
 
-#: Settings that determine the number for a counter value. If one changes, the scheme gets another id.
+#: Settings that determine the number for a counter value. If one of them changes, the scheme gets a new id.
 _VALUES = ("restart", "start", "stride", "scramble", "limit")
 
 #: For each of these settings: another setting that it requires.
@@ -128,9 +128,9 @@ def made(
 def changed(
     record: Tag, given: Mapping[str, Any], *, limit: int | None, keys: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], int | None]:
-    """Return the changed scheme, and the new highest counter value that may be reserved. None if it does not change.
+    """Return the changed scheme, and the new highest counter value that may be reserved (None if unchanged).
 
-    `limit`: new limit of the tag. None if it does not change. Raises SchemeError.
+    `limit`: new limit of the tag. None if the limit does not change. Raises SchemeError.
     """
     _check_names(given)
     before = record.scheme
@@ -229,7 +229,7 @@ def _same(before: Mapping[str, Any], name: str, value: object) -> bool:
 
 
 def _alone(given: Mapping[str, Any], name: str, friends: Sequence[str]) -> None:
-    """Raise SchemeError if other settings were given with `name`. `friends`: settings that are allowed beside it."""
+    """Raise SchemeError if further settings were given with `name`. `friends`: settings allowed beside `name`."""
     for other, value in given.items():
         if other not in (name, *friends) and value not in (None, False, "never", SEGMENT, {}):
             raise SchemeError(f"excludes {other}", setting=name, value=given.get(name))
@@ -337,7 +337,7 @@ def _set_stride(
     limit: int,
     before: Mapping[str, Any] | None = None,
 ) -> int:
-    """Set the stride in the scheme. Return the highest counter value with a number up to the limit. 0 if there is none.
+    """Set the stride in the scheme. Return the highest counter value with a number up to the limit, or 0.
 
     `maximum`: highest counter value that is reserved. `before`: scheme of a deleted tag with the same name.
     """
@@ -379,7 +379,7 @@ def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) ->
 
 
 def _set_limit(scheme: dict[str, Any], limit: int, keys: Mapping[str, bytes]) -> int | None:
-    """Set a new limit in the scheme. Return the highest counter value that it allows. None if the tag has periods."""
+    """Set a new limit in the scheme. Return the highest allowed counter value. None if the tag has periods."""
     if {"restart", "scramble"} <= scheme.keys():
         raise SchemeError(
             "cannot be changed, because numbers would be issued twice: create another tag", setting="limit", value=limit
@@ -422,7 +422,7 @@ def _pieces(
     """Return the scrambled ranges of a tag after its keys were changed. `maximum`: the highest number reserved.
 
     Numbers with as many digits as `maximum` keep their key, because each of them may have been issued already. Only
-    higher numbers can get another key.
+    higher numbers can get a new key.
     """
     lowest = scrambling.Scrambling(before, keys).may_begin(maximum) if before and maximum else maximum + 1
     named = _said(said, before, lowest)
@@ -506,5 +506,5 @@ def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Ma
         identity = id_after(str(before.get("id", "")), same_values=same)
     found = {**scheme, "id": identity}
     probe = Tag(tag=tag, max=0, step=1, created=0, timestamp=0, version="", scheme=found)
-    Scheme(probe, keys)  # raises SchemeError if it is invalid
+    Scheme(probe, keys)  # raises SchemeError if the scheme is invalid
     return found

@@ -1,7 +1,7 @@
 """A permutation of a range of whole numbers that depends on a key.
 
-This is obfuscation, not encryption: people who see some of the numbers cannot tell how many were issued. It does not
-protect a secret. With the key, it can be inverted.
+This is obfuscation, not encryption: people who see some of the numbers cannot tell how many were issued. The
+permutation does not protect a secret. With the key, it can be inverted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _ORDER: Literal["little"] = "little"
 
 
 class Permutation:
-    """A permutation of the numbers low..high. It is different for each key, low and high.
+    """A permutation of the numbers low..high. It depends on the key, on low and on high.
 
     `key`: one byte or more. `low`, `high`: 0..2^63-1. The mapping must never change in a later version: numbers would
     be issued twice.
 
-    It is a Feistel network with keyed BLAKE2s as its round function. The range has `size` numbers. Each one is a pair
-    of two numbers up to about the square root of `size`. If the resulting pair is outside the range, it is permuted
-    again. That happens for about one pair in the square root of `size`.
+    It is a Feistel network with keyed BLAKE2s as its round function. The range has `size` numbers. Each number of the
+    range is a pair of two numbers up to about the square root of `size`. If the resulting pair is outside the range, it
+    is permuted again. That happens for about one pair in the square root of `size`.
     """
 
     __slots__ = ("_lefts", "_rights", "_rounds", "_size", "high", "low")
@@ -52,7 +52,7 @@ class Permutation:
         self._rounds = tuple(zip(states[::2], states[1::2], strict=True))
 
     def forward(self, number: int) -> int:
-        """Return the image of the number. Raises InvalidArgument if it is outside low..high."""
+        """Return the image of the number. Raises InvalidArgument if the number is outside low..high."""
         low, size, lefts, rights = self.low, self._size, self._lefts, self._rights
         place = number - low
         if not 0 <= place < size:
@@ -72,7 +72,7 @@ class Permutation:
                 return low + place
 
     def backward(self, number: int) -> int:
-        """Return the number with this image. Raises InvalidArgument if it is outside low..high."""
+        """Return the number with this image. Raises InvalidArgument if the image is outside low..high."""
         low, size, lefts, rights = self.low, self._size, self._lefts, self._rights
         place = number - low
         if not 0 <= place < size:

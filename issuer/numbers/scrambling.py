@@ -1,7 +1,7 @@
-"""Scrambling: each number is replaced by another one with as many digits, which hides how many were issued.
+"""Scrambling: each number is replaced by a number with as many digits, which hides how many were issued.
 
 A *domain* is a range of numbers with equally many decimal digits and one key, up to the tag's limit. Each domain is
-permuted onto itself. So no number repeats, and none is above the limit.
+permuted onto itself. So no number repeats, and no number is above the limit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTING, KEYS = "scramble", "keys"
 
 @dataclass(frozen=True, slots=True)
 class KeySpan:
-    """A range of numbers with one key. It begins at `start`, and ends at `limit` or before the next range.
+    """A range of numbers with one key. The range begins at `start`, and ends at `limit` or before the next range.
 
     `key`: name of the key. `fingerprint`: digits that identify the key, to reject another key with the same name.
     `limit`: limit of the tag when the range was created.
@@ -38,7 +38,7 @@ class KeySpan:
 
 
 def checked_key(name: str, key: object, source: str = "") -> bytes:
-    """Return the key. Raises SchemeError if it has less than 16 bytes. `source`: origin of the key, for the message."""
+    """Return the key. Raises SchemeError if the key is shorter than 16 bytes. `source`: its origin, for the message."""
     said = f" (from {source})" if source else ""
     if not isinstance(key, bytes):
         raise SchemeError(f"key {brief(name)} must be bytes, not {type(key).__name__}{said}", setting=KEYS, value=name)
@@ -58,7 +58,7 @@ def fingerprint(key: bytes) -> str:
 
 
 def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
-    """Return the key of that name. Raises SchemeError if this process does not have it."""
+    """Return the key of that name. Raises SchemeError if this process does not have the key."""
     if name not in keys:
         held = f"only {', '.join(sorted(keys))}" if keys else "none at all"
         raise SchemeError(
@@ -75,7 +75,7 @@ class Scrambling:
     __slots__ = ("_domains", "_found", "_keys", "_lows", "pieces")
 
     def __init__(self, pieces: Sequence[KeySpan], keys: Mapping[str, bytes], *, reading: bool = False) -> None:
-        """Check the keys. If `reading` is True, a missing key raises an error only when a number needs it."""
+        """Check the keys. If `reading` is True, a missing key raises an error only when a number needs this key."""
         self.pieces = tuple(pieces)
         _check(self.pieces)
         self._keys = keys
@@ -109,7 +109,7 @@ class Scrambling:
     def unscramble(self, number: int) -> int:
         """Return the number before scrambling. Raises NotDecodable if the number is above `highest`.
 
-        Only the key for this number is needed. Raises SchemeError if it is missing.
+        Only the key for this number is needed. Raises SchemeError if this key is missing.
         """
         which = bisect_right(self._lows, number) - 1
         if which < 0:
@@ -123,7 +123,7 @@ class Scrambling:
     def may_begin(self, most: int) -> int:
         """Return the lowest number at which another key may begin, if the numbers up to `most` are reserved.
 
-        All numbers with as many digits as `most` and the same key are below it: each may have been issued already.
+        All numbers with as many digits as `most` and the same key are lower: each may have been issued already.
         """
         which = bisect_right(self._lows, most) - 1
         return most + 1 if which < 0 else self._domains[which][1] + 1

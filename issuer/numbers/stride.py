@@ -41,7 +41,7 @@ class Strides:
         _check(self.pieces)
 
     def value(self, counter: int) -> int:
-        """Return the number for a counter value. It can be above 2^63-1."""
+        """Return the number for a counter value. The number can be above 2^63-1."""
         which = bisect_right(self._starts, counter) - 1
         if which < 0:
             return counter
@@ -49,7 +49,7 @@ class Strides:
         return piece.first + (counter - piece.start) * piece.stride
 
     def counter(self, value: int) -> int:
-        """Return the counter value for a number. Raises NotDecodable if there is none."""
+        """Return the counter value for a number. Raises NotDecodable if no counter value gives this number."""
         which = bisect_right(self._firsts, value) - 1
         piece = self.pieces[which] if which >= 0 else StrideSpan(0, 0, 1)
         steps, rest = divmod(value - piece.first, piece.stride)
@@ -64,7 +64,7 @@ class Strides:
         raise NotDecodable(f"{value} is not a number of the tag: {why}", value=value)
 
     def highest(self, limit: int) -> int:
-        """Return the highest counter value with a number up to `limit`. 0 if there is none."""
+        """Return the highest counter value with a number up to `limit`, or 0."""
         which = bisect_right(self._firsts, limit) - 1
         following = self._starts[which + 1] - 1 if which + 1 < len(self._starts) else HIGHEST
         if which < 0:
@@ -89,10 +89,11 @@ def changed(
 ) -> tuple[StrideSpan, ...]:
     """Return the spans of a tag after a change of its stride. `max`: highest counter value that is reserved.
 
-    The next number is the lowest one with the new offset that is above all issued numbers and above `above`. Sites do
-    not change their stride at the same moment. Until all have changed, one site could issue a number with the old
-    stride and another site the same number with the new stride. So give all sites the same `above`, a number that no
-    site has reached yet. Raises SchemeError if this site has passed `above`, or if a setting is out of its range.
+    The next number is the lowest number with the new offset that is above all issued numbers and above `above`. Sites
+    do not change their stride at the same moment. Until all sites have changed it, one site could issue a number with
+    the old stride and another site the same number with the new stride. So give all sites the same `above`, a number
+    that no site has reached yet. Raises SchemeError if this site has passed `above`, or if a setting is out of its
+    range.
     """
     checked(stride, offset)
     kept = tuple(piece for piece in pieces if piece.start <= max)

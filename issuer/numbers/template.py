@@ -48,7 +48,7 @@ Check = Callable[[str], str]
 class Part:
     """A part of a template. `kind`: "text", "seq", "shard", "key", "check", or a date code such as "%y".
 
-    `width`: number of characters. 0 if it is not fixed.
+    `width`: number of characters. 0 if the width is not fixed.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Part:
 
     @property
     def signs(self) -> str:
-        """All characters that this part of a text can contain. Do not use it for keys, which can contain any."""
+        """All characters that this part of a text can contain. Not for keys, which can contain any character."""
         return self.text if self.kind == "text" else self.base.readable
 
     @property
@@ -92,7 +92,7 @@ class Part:
         return number if self._is_decimal else self.base.encode(number, self.width)
 
     def write(self, number: int) -> str:
-        """Return the number as text. Raises FormatOverflow if it has too many digits."""
+        """Return the number as text. Raises FormatOverflow if the number has too many digits."""
         return self.pattern(None) % {self.kind: self.shown(number)}
 
     def read(self, piece: str, text: str) -> int:
@@ -129,7 +129,7 @@ class Template:
         self._pattern = re.compile("".join(f"({_regex(part, self._stop)})" for part in self._parts))
         self._written = [(part.kind, part) for part in self._parts if part.kind in ("seq", "shard")]
         self._chunks = tuple(_chunks(self._parts))
-        # Cached patterns for the date of the last text. The next text mostly has the same date.
+        # Cached patterns for the date of the last text. Usually the next text has the same date.
         self._ready: tuple[dt.date | None, list[tuple[str, Check | None]]] | None = None
 
     def __repr__(self) -> str:
@@ -334,7 +334,7 @@ def _regex(part: Part, stop: str | None) -> str:
 
 
 def _chunks(parts: Sequence[Part]) -> Iterator[tuple[list[Part], Check | None]]:
-    """Split the parts after each check field, because check digits are computed from the text before them."""
+    """Split the parts after each check field, because check digits are computed from the preceding text."""
     chunk: list[Part] = []
     for part in parts:
         if part.kind == "check":

@@ -73,7 +73,7 @@ class IssuerConfig:
         return scheme
 
     def reader(self, tag: Tag) -> Scheme:
-        """Return the scheme to decode values. If a secret key is missing, it only decodes values of the other keys."""
+        """Return the scheme to decode values. Without a secret key, the scheme decodes only values of other keys."""
         try:
             return self.texts(tag)
         except SchemeError:

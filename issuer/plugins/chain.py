@@ -28,7 +28,8 @@ class _Plugins:
             _check(plugin, self._kinds)
         if len({id(plugin) for plugin in ordered}) < len(ordered):
             raise ConfigurationError("a plugin is registered twice, so its hooks would run twice for each number")
-        #: Sorted by their `order`. Plugins with the same `order` run in the order in which they were given.
+        #: The plugins, sorted by their `order`. Plugins with the same `order` run in the order in which they were
+        #: given.
         self.plugins = sorted(ordered, key=lambda plugin: plugin.order)
         self._sparing = Sparing()
         self._by_strategy: dict[str, Surroundings] = {}
@@ -57,7 +58,7 @@ class _Plugins:
 
 
 class Chain(_Plugins):
-    """Plugins of an Issuer. Threads can share it. The plugins cannot be changed after it was created.
+    """Plugins of an Issuer. Threads can share the chain. Its plugins cannot be changed after its creation.
 
     Raises:
         ConfigurationError: An object is not a Plugin, is an AsyncPlugin, or is registered twice.
@@ -90,7 +91,7 @@ class Chain(_Plugins):
 
 
 class AsyncChain(_Plugins):
-    """Plugins of an AsyncIssuer: Plugin and AsyncPlugin. It has the methods of Chain, as coroutines.
+    """Plugins of an AsyncIssuer: Plugin and AsyncPlugin. The methods are those of Chain, as coroutines.
 
     Raises:
         ConfigurationError: An object is not a plugin, or is registered twice.

@@ -30,7 +30,7 @@ _context: ContextVar[str] = ContextVar("issuer.plugins.history", default="")
 def noted(context: str) -> Iterator[None]:
     """Add a text to the records of all numbers drawn in this block.
 
-    Use it as in `with noted("GET /checkout"):`. It applies to this thread or task, and to tasks that it starts.
+    Use it as in `with noted("GET /checkout"):`. The text applies to this thread or task, and to tasks that it starts.
 
     Args:
         context: The text.
@@ -64,7 +64,7 @@ class Record:
         host: Host name of the process.
         pid: Id of the process.
         caller: Name of the task that drew the number, or of the thread if there was no task.
-        context: Text that was set with `noted`. "" if none was set.
+        context: Text that was set with `noted`. "" if no text was set.
     """
 
     at: int
@@ -81,9 +81,9 @@ class Record:
 
 
 class History(Plugin):
-    """Plugin that records the last issued numbers of all tags. It can be shared by threads.
+    """Plugin that records the last issued numbers of all tags. Threads can share it.
 
-    Its `after` runs last, unless another plugin has a lower `order`. So the records have the numbers that callers
+    Its `after` runs last, unless another plugin has a lower `order`. So the records contain the numbers that callers
     receive. A caller can still be cancelled or interrupted after its number was recorded. A forked child continues with
     a copy of the records.
 
@@ -135,7 +135,7 @@ class History(Plugin):
             tag: Name of the tag. None means any tag.
             number: The number. None means any number.
             since: Earliest time in ms since 1970. None means any time.
-            limit: How many records to return at most, 1 or more. None means all.
+            limit: Maximum number of records to return, 1 or more. None means all.
 
         Raises:
             InvalidArgument: An argument is out of its range.
@@ -153,7 +153,7 @@ class History(Plugin):
 
 
 def _caller() -> str:
-    """Return the name of the current task, or of the thread if there is none."""
+    """Return the name of the current task, or of the thread if no task is running."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -62,8 +62,8 @@ class Surroundings:
             drawn = draw()
             numbers = await cast("Awaitable[list[int]]", drawn) if self._tasks else cast("list[int]", drawn)
         except IssuerError as error:
-            # The caller receives these numbers with the error. So they must be transformed, too: otherwise one could be
-            # equal to the transformed value of another number.
+            # The caller receives these numbers with the error. So they must be transformed, too: otherwise one of them
+            # could be equal to the transformed value of another number.
             if error.drawn:
                 error.drawn = (await self._changed(call, error.drawn))[0]
             raise

@@ -33,7 +33,7 @@ class Rates:
 
 
 class _Ring:
-    """Counters for slices of time. There is one more than a window has, because the oldest slice counts in part."""
+    """Counters for slices of time. One more slice is kept than a window needs: the oldest slice counts in part."""
 
     __slots__ = ("_counts", "_slices", "_width")
 
@@ -93,7 +93,7 @@ class _Meter:
 
 
 class Rate(Plugin):
-    """Plugin that counts the issued numbers of all tags. It can be shared by threads; each tag has its own lock.
+    """Plugin that counts the issued numbers of all tags. Threads can share it: each tag has its own lock.
 
     The window of 1 s moves in steps of 0.1 s, the windows of 10 and 60 s in steps of 1 s. Each tag takes 1.8 kB of
     memory. A forked child counts from 0.

@@ -1,6 +1,6 @@
 """Strategies: classes that compute the numbers of a tag, in place of the tag's counter.
 
-`contract` has the base class. `registry` finds strategies by name. `serving` runs a strategy for a tag, for both
+`contract` contains the base class. `registry` finds strategies by name. `serving` runs a strategy for a tag, for both
 interfaces. `snowflake` makes numbers from time, machine and sequence.
 """
 

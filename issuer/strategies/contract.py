@@ -14,12 +14,12 @@ Rules:
 - A strategy object serves one tag of one issuer. The factory is called with a Context and must not wait for anything.
 - You must make sure that processes never produce the same number. `prepare` runs once per process, again if it failed,
   and again in each forked child on a new object. Use it, and not `__init__`, to obtain what is unique to the process.
-- `generate(n)` returns exactly n whole numbers, 1..2^63-1. Each is higher than all numbers that it returned before.
-- `prepare`, `generate` and `close` may block. Only one thread at a time calls them. Under asyncio it is a worker
-  thread.
+- `generate(n)` returns exactly n whole numbers, 1..2^63-1. Each is higher than all numbers that earlier calls returned.
+- `prepare`, `generate` and `close` may block. Only one thread at a time calls them. Under asyncio this thread is a
+  worker thread.
 - A strategy that does not block can override `preparing`, `generating`, `closing` and `sweep` instead. These are
   generators of steps (see core/steps.py). Steps run in threads and in tasks, and several can run at once.
-- If an error of issuer.errors fits, raise it. If a strategy raises any other error, the caller receives StrategyFailed,
+- If a class of issuer.errors fits, raise it. If a strategy raises any other error, the caller receives StrategyFailed,
   with this error as its cause.
 """
 
@@ -106,7 +106,7 @@ class Instance:
 
 
 def own_ip() -> str:
-    """Return the IP address of this host in its network. 127.0.0.1 if it has no network. Nothing is sent."""
+    """Return the IP address of this host in its network. 127.0.0.1 if the host has no network. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # an address that no host has, by RFC 5737
@@ -206,7 +206,7 @@ class Strategy:
         raise NotImplementedError(f"{type(self).__name__} has neither generate() nor generating()")
 
     def close(self) -> None:
-        """Release the resources of the strategy. It is called once, after the last `generate`."""
+        """Release the resources of the strategy. The issuer calls this once, after the last `generate`."""
 
     def after_fork(self) -> None:
         """Discard the parent's resources in a forked child, without closing connections.
@@ -229,12 +229,12 @@ class Strategy:
         yield from ask(lambda _store, _seconds: self.close())
 
     def sweep(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Do periodic work, such as renewing a lease. It is called about once a second after `preparing`."""
+        """Do periodic work, such as renewing a lease. The issuer calls this about once a second after `preparing`."""
         return
         yield
 
     def found(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Do the work for a new tag. It is called if this process created the tag, and no tag had this name before."""
+        """Do the work for a new tag. This is called if this process created the tag, and its name was never used."""
         return
         yield
 

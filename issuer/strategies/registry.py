@@ -25,7 +25,7 @@ from issuer_persistence.errors import StoreError
 #: The group of entry points. An entry point has the form name = "package.module:factory".
 GROUP = "issuer.strategies"
 
-#: Returns a strategy for one tag of one issuer. It can be a subclass of Strategy.
+#: Returns a strategy for one tag of one issuer. A subclass of Strategy is also a factory.
 Factory = Callable[[Context], Strategy]
 
 #: The strategy of a tag that uses its counter. The issuer serves such tags without a Strategy object.

@@ -26,7 +26,7 @@ log = logging.getLogger("issuer.strategies")
 class StrategyRunner:
     """Serves a tag from its strategy. Methods with a deadline return steps (see core/steps.py), which a driver runs.
 
-    In a forked child it starts again, with a new strategy object from the same factory.
+    In a forked child the StrategyRunner starts again, with a new strategy object from the same factory.
     """
 
     def __init__(self, name: str, context: Context) -> None:
@@ -63,7 +63,7 @@ class StrategyRunner:
         return self._checked(numbers, n, highest)
 
     def found(self, deadline: Deadline) -> Steps[None]:
-        """Call `found` of the strategy: this process has just created the tag, which never existed before."""
+        """Call `found` of the strategy: this process has just created the tag, whose name was never used."""
         yield from self._guarded(self.strategy.found(deadline), deadline)
 
     def sweep(self, deadline: Deadline) -> Steps[None]:
@@ -111,7 +111,7 @@ class StrategyRunner:
             return (yield from asking(steps, partial(self._in_turn, deadline)))
 
     def _in_turn(self, deadline: Deadline, step: Ask) -> Ask:
-        """Return a request that does the same work, but in one thread at a time."""
+        """Return a request that does the work of `step`, but in one thread at a time."""
         turn = self._turn
 
         def asked(store: Store, seconds: float) -> object:

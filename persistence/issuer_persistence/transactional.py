@@ -44,7 +44,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def shorten(self, entry: str, high: int) -> None:
-        """Lower the `high` of a ledger entry to `high`. If it is lower already, or the entry is missing, do nothing."""
+        """Lower the `high` of a ledger entry to `high`. Do nothing if the entry is missing or already lower."""
 
     def inspect(self, record: Tag) -> None:  # noqa: B027 - most stores have nothing to check
         """Check the record of a tag before a reservation. Raise an error to reject the reservation."""

@@ -1,4 +1,4 @@
-"""Checks of the tags. Some need only the store's records, and check all tags. Others check tags examined closely."""
+"""Checks of the tags. Some use only the store's records, and check all tags. The others check tags examined closely."""
 
 from __future__ import annotations
 

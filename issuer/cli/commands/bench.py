@@ -29,11 +29,13 @@ from issuer_persistence.urls import mask
 
 SECTION = "Tools"
 
-#: Numbers per segment of the test tag. With so many, a draw almost never waits for a reservation in the store.
+#: Numbers per segment of the test tag. With such large segments, a draw almost never waits for a reservation in the
+#: store.
 STEP = 10_000_000
 #: Numbers that one call of `take` draws.
 TAKEN = 1000
-#: Most reservations that are measured. There are few, because each leaves an entry in the ledger.
+#: Maximum number of reservations that are measured. The number is low, because each reservation leaves an entry in the
+#: ledger.
 RESERVATIONS = 20
 
 
@@ -123,7 +125,8 @@ def _all(issuer: Issuer, tag: str, share: float, threads: int) -> dict[str, _Mea
 @contextmanager
 def _made(issuer: Issuer, tag: str) -> Iterator[None]:
     """Create the test tag, and delete it at the end, also after an error."""
-    # Not a strict tag, because such a tag has no `reserve`, which is measured too. Draws from Redis take equally long.
+    # Create a trend tag, because `reserve`, which is measured too, is not possible for a strict tag. For both, draws
+    # from Redis take equally long.
     issuer.create(tag, step=STEP, order="trend", description="made by issuer bench")
     try:
         issuer.next(tag)

@@ -41,7 +41,7 @@ def chaos(*, seconds: float, faults: str, without: tuple[str, ...], as_list: boo
     It removes them at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH. If
     there is none, it runs the server that the extra `demo` installs.
     """
-    # Imported here, so that the other commands start fast.
+    # These modules are imported here, so that the other commands start fast.
     from issuer.chaos.faults import FAULTS, chosen
     from issuer.chaos.guards import GUARDS, scripts_without
     from issuer.chaos.play import play_for

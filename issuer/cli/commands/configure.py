@@ -65,7 +65,7 @@ _FAR = 1000
 
 
 def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
-    """Ask the user to confirm that the numbers up to `below` are skipped. If they are reserved already, do not ask."""
+    """Ask the user to confirm that the numbers up to `below` are skipped. Do not ask if they are reserved already."""
     try:
         found = issuer.inspect(tag)
     except UnknownTag:  # `configure` then raises an error with more details

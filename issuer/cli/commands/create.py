@@ -65,7 +65,7 @@ def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> Non
 
 
 def _begins(made: Tag) -> str:
-    """Return the first number of the tag, if it is known, and the step."""
+    """Return the first number of the tag, if known, and the step."""
     scheme = made.scheme
     if not counts(made.scheme):
         return ""

@@ -28,7 +28,7 @@ def demo() -> int:
     at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH. If there is none, it
     runs the server that the extra `demo` installs. All figures are measured while you watch.
     """
-    # Imported here, so that the other commands start fast.
+    # This module is imported here, so that the other commands start fast.
     from issuer.chaos.demo import play
 
     return OK if play() else PROBLEM

@@ -24,7 +24,7 @@ HEADINGS: Final[dict[Level, tuple[str, str]]] = {
     "ok": ("OK", "green"),
 }
 
-#: At most this many findings of one check are shown. With --json, all are shown.
+#: Maximum number of findings that are shown for one check. With --json, all findings are shown.
 SHOWN = 5
 
 #: Column at which the text begins.

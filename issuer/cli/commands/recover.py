@@ -152,7 +152,7 @@ def _read(paths: tuple[str, ...]) -> Journals:
 
 
 def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
-    """Print the error of an outcome, and return the outcome. If Redis was not checked, an error is added to it."""
+    """Print the error of an outcome, and return the outcome. If Redis was not checked, add an error to the outcome."""
     done = outcome.result
     if done is not None and done.redis_error:
         away = RedisUnavailable(f"Redis was not checked: {done.redis_error}", tag=done.tag)

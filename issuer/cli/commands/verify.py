@@ -109,7 +109,7 @@ def _reported(outcomes: Iterator[Verdict]) -> list[Verdict]:
 
 
 def _report(findings: list[Discrepancy], room: int | None) -> str:
-    """Return the findings as text. Each has a heading, and then the processes and times, or what is wrong."""
+    """Return the findings as text. Below each heading: the processes and times, or what is wrong."""
     lines: list[str] = []
     cells = None if room is None else room - INDENTED
     for finding in findings:

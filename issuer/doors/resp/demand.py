@@ -12,7 +12,7 @@ from issuer.errors import IssuerError
 
 
 class Client(Protocol):
-    """A connection. `lost`: whether it is closed. `unanswered`: how many INCRs of the client have no reply yet."""
+    """A connection. `lost`: whether the connection is closed. `unanswered`: number of INCRs without a reply yet."""
 
     lost: bool
     unanswered: int

@@ -133,7 +133,7 @@ def raise_limit() -> None:
 
 
 def connections(protocols: int, to_redis: int) -> int:
-    """Return how many clients a worker accepts per protocol. Raises ConfigurationError if open files are too few."""
+    """Return how many clients a worker accepts per protocol. Raises ConfigurationError if too few files can be open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES_MOST if soft == resource.RLIM_INFINITY else soft
     each = (files - _OWN - to_redis) // protocols

@@ -228,7 +228,7 @@ class Supervisor:
                 child.due = None
 
     def _look(self) -> None:
-        """Kill children that have not reported for too long. Like all dead children, they are replaced."""
+        """Kill children that have not reported for too long. Killed children are replaced, like all dead ones."""
         now = monotonic()
         if now < self._next_look or self._end is not None:
             return

@@ -168,7 +168,7 @@ def _check_type(said: bytes | None, body: bytearray) -> None:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Return the JSON object. Raises Problem if it is invalid, InvalidArgument if an integer has too many digits."""
+    """Return the JSON object. Raises Problem for invalid JSON, InvalidArgument if an integer has too many digits."""
     try:
         text = body.decode()
         found = json.loads(text, object_pairs_hook=_named, parse_constant=_no_number, parse_int=_integer)

@@ -119,7 +119,7 @@ class Route:
 
     @property
     def of_numbers(self) -> bool:
-        """Whether callers that draw may use the route. They can send any name, so the tag is looked up first."""
+        """Whether callers that draw may use the route. Such callers can send any name: look the tag up first."""
         return self.of_tag and "issue" in self.scope
 
     @property

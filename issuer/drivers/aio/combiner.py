@@ -299,7 +299,7 @@ class AsyncCombiner:
         return asyncio.run_coroutine_threadsafe(self.run(steps, deadline), self.loop).result()
 
     async def _draw(self, n: int, until: float) -> range:
-        """Draw with one call to Redis. If it returns no numbers, use `Supply`. `until`: deadline, monotonic clock."""
+        """Draw with one call to Redis. Without numbers in the reply, use `Supply`. `until`: monotonic deadline."""
         first: tag_scripts.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
         if node is not None and redis is not None and self.state.buffer is None:

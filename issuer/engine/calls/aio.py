@@ -109,9 +109,10 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
     async def contiguous(self, tag: str, n: int) -> range:
         """Return n contiguous numbers, 1..1 000 000, drawn as `next` draws them. Also for a strict tag.
 
-        If a draw from Redis returns too few numbers, as at the end of a segment, they are a gap. If a draw from memory
-        returns too few, the next one continues there. Raises the errors of `next`, and InvalidArgument if the tag's
-        numbers are not counter values. Raises Unavailable if other callers drew numbers in between each time.
+        If a draw from Redis returns too few numbers, as at the end of a segment, these numbers are a gap. If a draw
+        from memory returns too few, the next draw continues there. Raises the errors of `next`, and InvalidArgument if
+        the tag's numbers are not counter values. Raises Unavailable if other callers drew numbers between the draws
+        each time.
         """
         deadline = self.deadline(None)
         with self.attempt(tag):
@@ -129,7 +130,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
             missing = wanted if state.buffer is None else wanted - len(drawn)
             more = await combiner.draw(missing, deadline)
             if state.scheme_id:
-                # The tag has got a scheme since the record was read, so users must not see these counters.
+                # After the record was read, the tag got a scheme, so users must not see these counters.
                 drawn = range(0)
                 continue
             drawn = range(drawn.start, more.stop) if drawn and drawn.stop == more.start else more

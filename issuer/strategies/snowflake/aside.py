@@ -2,8 +2,8 @@
 
 No timestamp may be used twice with one machine number. So if a clock was far ahead, the process would have to wait
 until its last timestamp has passed. Setting the machine number aside removes the holder's name and lease, so the
-process gets another machine number. The timestamps stay recorded: until they have passed, a process gets the old
-machine number only if no other one is left.
+process gets another machine number. The timestamps stay recorded: until these timestamps have passed, a process gets
+the old machine number only if no other number is left.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MachineNumber:
         machine: The machine number.
         holder: Process that holds the machine number now, or held it last, as application.port.ip. "" if unknown.
         held: True if a process holds the machine number now. None if unknown, because the store keeps the machine
-            numbers and does not record who holds one.
+            numbers and does not record their holders.
         last: Highest timestamp that numbers with this machine number may contain, in ms since 1970.
         ahead: How far `last` is in the future, in ms. 0 if `last` is in the past, or only as far in the future as a
             normal lease and normal clock differences explain.
@@ -68,8 +68,8 @@ class MachineNumbers:
 def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
     """Return the machine numbers that were ever used, in increasing order. Nothing is changed.
 
-    Times are compared with the clock of the server that keeps them: Redis or the store. If the store has no clock of
-    its own, this machine's clock is used.
+    Times are compared with the clock of the server that keeps them: Redis or the store. If the store has no clock, this
+    machine's clock is used.
 
     Raises:
         InvalidArgument: The tag has no machine numbers, or keeps them in files.
@@ -91,7 +91,7 @@ def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
 
 
 def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
-    """Set aside all machine numbers that were used with future timestamps, and return them. It can be called again."""
+    """Set aside all machine numbers that were used with future timestamps, and return them. A second call is safe."""
     options = _options(record)
     found = yield from look(record, prefix)
     shared = shared_namespace(options)
@@ -107,7 +107,7 @@ def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
 
 
 def _options(record: Tag) -> Mapping[str, Scalar]:
-    """Return the tag's options. Raises InvalidArgument if it has no machine numbers, or keeps them in files."""
+    """Return the tag's options. Raises InvalidArgument if the tag has no machine numbers, or keeps them in files."""
     name = strategy(record.scheme)
     if name != SNOWFLAKE:
         raise InvalidArgument(
@@ -145,7 +145,7 @@ def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[Machi
 
 
 def _machine(record: Tag) -> int:
-    """Return the machine number of a tag that stores its timestamps. In old records only the name has the number."""
+    """Return the machine number of a tag that stores its timestamps. In old records only the name contains it."""
     return int(record.scheme.get(MACHINE, record.tag.rpartition("-")[2]))
 
 

@@ -12,7 +12,7 @@ from issuer.errors import ConfigurationError, CorruptState, Unavailable
 
 
 class LockLost(ConfigurationError):
-    """The lock was released, or its file was removed or replaced. Another process may now have the lock."""
+    """The lock was released, or the lock file was removed or replaced. Another process may now have the lock."""
 
 
 class Properties:
@@ -52,7 +52,7 @@ class Properties:
         self._lock = handle
 
     def read(self) -> dict[str, str]:
-        """Return the properties, {} if there is no file. Raises CorruptState."""
+        """Return the properties, {} if the file is missing. Raises CorruptState."""
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -112,7 +112,7 @@ class Properties:
 
     @property
     def identity(self) -> str:
-        """`device:inode` of the lock file. The lock file of a copied directory has another one. "" without the lock."""
+        """`device:inode` of the lock file. It differs in a copied directory. "" without the lock."""
         if self._lock is None:
             return ""
         found = os.fstat(self._lock)

@@ -36,7 +36,7 @@ class Parts:
     Attributes:
         timestamp: Time in ms since 1970.
         machine: Machine number.
-        worker: Worker number. If the layout has no rack bits, it is the machine number.
+        worker: Worker number. If the layout has no rack bits, the machine number.
         rack: Rack number. 0 if the layout has no rack bits.
         sequence: Sequence number within the millisecond.
     """
@@ -58,7 +58,7 @@ class Layout:
     """Widths of the parts of a snowflake number. Their sum is at most 63 bits.
 
     The machine number consists of the worker number followed by the rack number. If the layout has rack bits, worker
-    and rack numbers start at 1. If it has none, machine numbers start at 0.
+    and rack numbers start at 1. If it has no rack bits, machine numbers start at 0.
 
     Attributes:
         epoch: Moment from which the time in the number is counted, in ms since 1970.
@@ -95,10 +95,10 @@ class Layout:
         """Return the layout for the options of a scheme.
 
         `epoch` is a time in ms since 1970, or an ISO date, in UTC by default. `machine_bits` is the sum of
-        `worker_bits` and `rack_bits`. It can be given in place of `worker_bits`.
+        `worker_bits` and `rack_bits`. `machine_bits` can be given in place of `worker_bits`.
 
         Raises:
-            ConfigurationError: An option is out of its range. The message names it.
+            ConfigurationError: An option is out of its range. The message names the option.
         """
         rack = whole(options, "rack_bits", 0, 0, MOST_BITS)
         usual = max(1, whole(options, "machine_bits", 10, 1, MOST_BITS) - rack)
@@ -190,7 +190,7 @@ class Layout:
             sequence: Sequence number within the millisecond.
 
         Raises:
-            InvalidArgument: A part is out of its range. The message names it.
+            InvalidArgument: A part is out of its range. The message names the part.
         """
         _check("timestamp", timestamp, range(self.epoch, self.ends))
         _check("sequence", sequence, range(1 << self.sequence_bits))

@@ -82,8 +82,8 @@ class Copied(LeasedMachines):
 
     If Redis is down, the copy is valid only while no other process can have the lease: until the duration of a lease
     has passed since the last renewal was sent. The clock for this cannot be set, and begins again at each boot, so the
-    copy is valid for one boot only. An orderly stop does not return the lease: the next process of this name takes it
-    over, or it expires.
+    copy is valid for one boot only. An orderly stop does not return the lease: the next process of this name takes the
+    lease over, or the lease expires.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Copied(LeasedMachines):
         try:
             yield from blocking(self._file.lock)
         except ConfigurationError as error:
-            # Another process of the same name, or the parent of this forked child, has the file. So this process leases
-            # another machine number, without a file.
+            # Another process of the same name, or the parent of this forked child, has locked the file. So this process
+            # leases another machine number, without a file.
             log.info("leasing a machine number without a local copy of its last timestamp: %s", error)
             self._copies = False
             return (yield from claim)
@@ -168,7 +168,7 @@ class Copied(LeasedMachines):
         return resumed
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease if it is time, and write a higher ceiling (the last usable timestamp) to the file."""
+        """Renew the lease if it is due, and write a higher ceiling (the last usable timestamp) to the file."""
         if not self._copies:
             return (yield from super().renew(tenure))
         if self._clock.elapsed() >= self._leased.due or self._clock.ms() >= self._leased.ceiling:

@@ -91,7 +91,7 @@ class Machines(ABC):
 
     @abstractmethod
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Extend the use of a machine number. Return None if it was lost. If that is unknown, raise an error."""
+        """Extend the use of a machine number. Return None if it was lost. Raises an error if the answer is unknown."""
 
     @abstractmethod
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
@@ -130,7 +130,7 @@ class LeasedMachines(Machines):
         self._margin = margin
         self._own = own
         self._token = ""
-        #: Machine number of the previous process, if a file has it (see Copied).
+        #: Machine number of the previous process, if a file contains it (see Copied).
         self._former: int | None = None
         #: Id of the store, once known. It never changes.
         self._store = ""
@@ -163,7 +163,7 @@ class LeasedMachines(Machines):
         )
 
     def _tried(self, numbers: Sequence[int], first: int) -> Steps[tuple[Tenure | None, float]]:
-        """Lease one of these machine numbers. If all are in use, return None, and the seconds until one may be free."""
+        """Lease one of these machine numbers. If all are in use, return None, and how many seconds to wait."""
         soonest = self._lease + self._margin
         for number in numbers:
             # A new token for each try: if a reply is lost, the number stays unused until the lease expires.
@@ -199,7 +199,7 @@ class LeasedMachines(Machines):
         self._store = self._store or (yield from ask(lambda store, timeout: store.made_id(timeout=timeout)))
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease. Its time counts from before the request, so it ends here earlier than in Redis."""
+        """Renew the lease. Its time counts from before the request, so the lease ends here earlier than in Redis."""
         return (yield from self._renew(tenure, self._token))
 
     def _renew(self, tenure: Tenure, token: str) -> Steps[Tenure | None]:
@@ -270,9 +270,10 @@ def mixed(numbers: Sequence[int]) -> Iterator[int]:
 
 
 def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soon: int) -> list[int]:
-    """Return at most TRIES numbers that no process holds: first those that this holder had before.
+    """Return at most TRIES numbers that no process holds: first numbers that this holder had earlier.
 
-    Numbers that were used with timestamps above `soon` come last, because a process that leases one must wait.
+    Numbers that were used with timestamps above `soon` come last, because a process that leases such a number must
+    wait.
     """
     ours = [number for number, known in shown.items() if known.holder == holder and not known.held]
     ours = [number for number in mixed(ours) if number in numbers] if ours else []

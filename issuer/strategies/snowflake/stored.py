@@ -1,4 +1,4 @@
-"""Machine numbers from the store. Each one has a tag with timestamps as numbers. Processes reserve these timestamps."""
+"""Machine numbers from the store. Each has a tag with timestamps as numbers, which processes reserve."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LEASE = 600.0
 
 _GIVEN_BACK = "; given back by "
 
-#: How many ledger entries are read to find the one with a timestamp. Before it, there can be entries without numbers,
-#: because all their numbers were returned.
+#: How many ledger entries are read to find the entry with a timestamp. Entries without numbers can come before this
+#: entry, because all their numbers were returned.
 LOOKED_AT = 50
 
 #: A machine number can be claimed if its last timestamp is at most this many ms in the future. The process waits for
@@ -38,7 +38,7 @@ class Stored(Machines):
     """Reserves timestamps of a machine number in the store, like the numbers of a tag: no process gets them twice.
 
     So no clock needs to be trusted. Each machine number has a tag. The tag's `max` is the last timestamp that may have
-    been used, in ms since 1970. The next holder starts above it.
+    been used, in ms since 1970. The next holder starts above this timestamp.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Stored(Machines):
                 now = self._clock.ms()
                 # Skip the time in which no process had the machine number.
                 yield from _configure(self._namespace, number, TagChanges(raise_to=now))
-                # If two processes reserve time for this number, the second one gets the time after that of the first.
+                # If two processes reserve time for this number, the second process gets the time after that of the
+                # first.
                 held = yield from self._reserved(number, now, self._lease)
                 ahead = held.low - self._clock.ms()
                 if ahead <= NEAR or (ours and held.low == record.max):
@@ -91,7 +92,7 @@ class Stored(Machines):
         )
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Reserve more time. Return None if another process has reserved time since: it has the machine number now."""
+        """Reserve more time. Return None if another process has taken over the machine number and reserved time."""
         yield from self._check_clock()
         sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
         if ceiling <= tenure.ceiling:  # the clock was set back
@@ -122,7 +123,7 @@ class Stored(Machines):
     # ------------------------------------------------------------------ inside
 
     def _record(self, number: int) -> Steps[Tag]:
-        """Return the record of a machine number. It is created at its first use."""
+        """Return the record of a machine number. The first use creates the record."""
         name = _tag(self._namespace, number)
         settings = TagSettings(
             step=1, order="trend", description=TIMESTAMPS, scheme={PART_OF: self._namespace, MACHINE: number}
@@ -160,7 +161,7 @@ class Stored(Machines):
         )
 
     def _check_clock(self) -> Steps[None]:
-        """Raise NoMachineNumber if the clock is far ahead of the store's: the time in between would be lost."""
+        """Raise NoMachineNumber if the clock is far ahead of the store's: the time between the two would be lost."""
         theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
         ahead = 0.0 if theirs is None else (self._clock.ms() - theirs) / 1000
         if ahead > MARGIN:
@@ -175,7 +176,7 @@ class Stored(Machines):
 
 
 def holder_of(record: Tag) -> str:
-    """Return the process that returned the machine number last. "" if it is in use again."""
+    """Return the process that returned the machine number last. "" if the machine number is in use again."""
     named, _, last = record.description.partition(_GIVEN_BACK)[2].rpartition(" at ")
     return named if last == str(record.max) else ""
 
@@ -186,7 +187,7 @@ def forget_holder(namespace: str, number: int) -> Steps[None]:
 
 
 def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
-    """Return the holder of the machine number at a time (ms since 1970). None if the ledger does not have it."""
+    """Return the holder of the machine number at a time (ms since 1970). None if no ledger entry contains the time."""
     page = yield from ask(
         lambda store, timeout: store.segments(
             _tag(namespace, number), beyond=(timestamp, -1, ""), upward=True, count=LOOKED_AT, timeout=timeout

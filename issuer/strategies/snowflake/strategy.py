@@ -63,7 +63,7 @@ class Snowflake(Strategy):
     """
 
     def __init__(self, context: Context, *, clock: Clock | None = None, machines: Machines | None = None) -> None:
-        """`clock`, `machines`: replacements for those that the options select. Raises ConfigurationError."""
+        """`clock`, `machines`: replacements for what the options select. Raises ConfigurationError."""
         super().__init__(context)
         self._clock = clock or Clock()
         self.layout = _checked(context.options, self._clock)
@@ -80,7 +80,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
-        """Add the option `machine`. With two sources of machine numbers, two processes could get the same one."""
+        """Add the option `machine`. With two sources of machine numbers, two processes could get the same number."""
         shared = "redis" if redis else "store"
         return {"machine": shared if instance.machine is None else "fixed", **options}
 
@@ -91,7 +91,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-        """Return the process that has, or had last, the machine number. With machine=store: the one at that time."""
+        """Return the last known holder of the machine number. With machine=store: the holder at that time."""
         parts = Layout.of(options).decompose(value)
         kind, shared = text(options, "machine", "redis"), shared_namespace(options)
         if kind == "store":
@@ -157,7 +157,7 @@ class Snowflake(Strategy):
         return racks[0] if rack is None else self._fitting("the instance's rack (ISSUER_RACK)", rack, racks)
 
     def _fitting(self, setting: str, value: int, allowed: range) -> int:
-        """Return the value. Raises ConfigurationError if it does not fit the layout."""
+        """Return the value. Raises ConfigurationError if the value does not fit the layout."""
         if value not in allowed:
             raise ConfigurationError(
                 f"{setting} must be {allowed[0]}..{allowed[-1]}, not {value}: set another value, or create a tag "
@@ -237,7 +237,7 @@ class Snowflake(Strategy):
         yield from self._hold(deadline)
 
     def found(self, deadline: Deadline) -> Steps[None]:
-        """Take the first machine number of a new tag at once, because no other process can hold one.
+        """Take the first machine number of a new tag at once, because no other process can hold a machine number.
 
         If the tag shares a namespace, nothing is done.
         """
@@ -259,7 +259,7 @@ class Snowflake(Strategy):
         yield from self._once(self._obtain, lambda: self._closed or self._ticks.turn() != OVER, deadline)
         if self._closed:
             raise IssuerError(f"tag {self.context.tag!r}: this issuer is closed", tag=self.context.tag)
-        if self._ticks.turn() == OVER:  # without this error, retries could go on for ever
+        if self._ticks.turn() == OVER:  # without this check, retries could go on for ever
             raise NoMachineNumber(
                 f"tag {self.context.tag!r}: the lease of the machine number has expired already, because the clock "
                 "went ahead",
@@ -321,7 +321,7 @@ def _checked(options: Mapping[str, Scalar], clock: Clock) -> Layout:
 
 
 def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
-    """Return the namespace that a tag shares with others. None if it shares none. Raises ConfigurationError."""
+    """Return the namespace that a tag shares with other tags, or None. Raises ConfigurationError."""
     if "namespace" not in options:
         return None
     try:
@@ -329,7 +329,8 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
     except InvalidArgument as error:
         raise ConfigurationError(f"option namespace must be a valid tag name: {error}") from error
     if "lease" in options and options.get("machine") != "store":
-        # If Redis was emptied, the first claim of any tag sets how long old leases can last. So it is the same for all.
+        # If Redis was emptied, the first claim of any tag sets how long old leases can last. So the option must be the
+        # same for all tags.
         raise ConfigurationError(
             f"option lease cannot be set for tags that share a namespace: it is {LEASE:g} s for all of them"
         )

@@ -69,7 +69,7 @@ class Ticks:
         return list(islice(left, n))
 
     def turn(self) -> int:
-        """Advance to the current millisecond. Return 0 if it has numbers, the ns to wait for the next one, or OVER.
+        """Advance to the current millisecond. Return 0 if it has numbers, the ns until the next millisecond, or OVER.
 
         If the wait is longer than a millisecond, the clock is behind. Raises ConfigurationError if the layout cannot
         represent the time.
@@ -108,7 +108,7 @@ class Ticks:
         return tenure is not None and self._used == tenure.floor
 
     def begin(self, tenure: Tenure) -> bool:
-        """Use this machine number from now on. Return False if `close` was called before."""
+        """Use this machine number from now on. Return False if `close` was already called."""
         with self._lock.thread, self._lock.call():
             if self._closed:
                 return False
@@ -135,6 +135,6 @@ class Ticks:
             return tenure, self._used
 
     def after_fork(self) -> None:
-        """Stop making numbers in a forked child, as the parent makes the same ones."""
+        """Stop making numbers in a forked child, as the parent makes the same numbers."""
         self._lock = CallLock()  # the lock may be held by a thread of the parent
         self.close()

@@ -151,7 +151,7 @@ class SQLiteFile:
                 locks.close(descriptor)
 
     def _locked(self, deadline: CallDeadline, *, writes: bool) -> int | None:
-        """Lock the lock file, and return its descriptor. A reader does not create the file: if it is missing, None."""
+        """Lock the lock file, and return its descriptor. A reader does not create the file: None if it is missing."""
         if writes:
             self._make_directory()
         database = _stat(self.path)
