@@ -91,7 +91,8 @@ def connect(
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
         redis_timeout: Longest time of one round trip to Redis in seconds, above 0.
-        redis_connections: Most connections to Redis, 1..10 000. If all are in use, calls wait for a free connection.
+        redis_connections: Maximum number of connections to Redis, 1..10 000. If all are in use, calls wait for a free
+            connection.
         insist: How long calls wait during a store outage if no numbers are left, in seconds, 0 or more. After this
             time, calls fail immediately until the store is back.
         lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000. A tag's own `lease` has precedence.
@@ -164,7 +165,8 @@ def aconnect(
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
         redis_timeout: Longest time of one round trip to Redis in seconds, above 0.
-        redis_connections: Most connections to Redis, 1..10 000. If all are in use, calls wait for a free connection.
+        redis_connections: Maximum number of connections to Redis, 1..10 000. If all are in use, calls wait for a free
+            connection.
         insist: How long calls wait during a store outage if no numbers are left, in seconds, 0 or more. After this
             time, calls fail immediately until the store is back.
         lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000. A tag's own `lease` has precedence.

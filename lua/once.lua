@@ -31,7 +31,7 @@ if not window or not whole(ttl) or ttl == '0' or not whole(seen) then
   return redis.error_reply('BADARG the window and the ttl must be milliseconds, and seen a number')
 end
 --@include reign
--- The key may have got its number in an earlier term. It keeps this number all the same.
+-- The key may have got its number in an earlier term. The key keeps this number nevertheless.
 local kept = redis.call('GET', KEYS[2])
 if kept then
   local number, under = string.match(kept, '^(%d+):(.*)$')

@@ -4,8 +4,8 @@ In a healthy system under load, `verify` must report nothing. Data that is read 
 fault, so everything that looks wrong is read again. The order of the reads proves the fault:
 
 * Overlaps: if numbers are returned, their ledger entry is shortened first, and then `max` is lowered. Only then can
-these numbers be reserved again. So if two entries still overlap when they are read again, this is a fault. * Entries
-above `max`: in a sound store no entry ends above `max`, and entries only get shorter. The entry is read, then
+  these numbers be reserved again. So if two entries still overlap when they are read again, this is a fault.
+* Entries above `max`: in a sound store no entry ends above `max`, and entries only get shorter. The entry is read, then
   `max`, then the entry again. If the entry still ends above this `max`, this is a fault.
 * Hashes: if `born` and `fence` are the same when the hash is read again, no process has reset it between the two reads.
 """

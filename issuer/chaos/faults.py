@@ -275,7 +275,7 @@ def key_deleted(world: World) -> None:
 
 @fault("F12d", "the reply of a load is lost, then the key is deleted")
 def load_in_doubt(world: World) -> None:
-    """Drop the reply of a load, draw the loaded numbers, and delete the hash. A second load would repeat them."""
+    """Drop the reply of a load, draw its numbers, and delete the hash. A second load would repeat the numbers."""
     for front in world.fronts:
         front.drop_reply_then_hold(world.sha("load"))
     held = until(world.held, world.crew.patience, "a load is lost, the next one held")

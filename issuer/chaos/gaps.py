@@ -1,15 +1,16 @@
 """The gap that each fault caused: how many numbers no caller received because of the fault.
 
 A strike is one occurrence of a fault. The report compares each strike with its own limit, so that a costly strike
-cannot hide behind cheap ones.
+cannot hide behind cheap strikes.
 
 The time at which a number was lost is not recorded. But this time is between two known moments:
 
 - The number was not lost before it was reserved. At the last read of the store before the reservation, `max` was lower.
 - Strict tags: the number was not lost after a caller received a higher number. Numbers are drawn in order, so no caller
   can receive the lower number later.
-- Trend tags: a process can hold numbers while others receive higher ones, but within a process numbers increase. So
-  the number was lost before every process that drew at that time had received a higher number, or had ended.
+- Trend tags: a process can hold numbers while other processes receive higher numbers, but within a process numbers
+  increase. So the number was lost before every process that drew at that time had received a higher number, or had
+  ended.
 - Trend tags that are drawn through a server: there is no upper bound, because its processes share their clients.
 
 A strike can cause a gap from the moment when all servers worked before it, until all calls that were running at its end

@@ -138,7 +138,7 @@ class FaultProxy:
         self._order(self._set(_NONE))
 
     def refuse(self) -> None:
-        """Close all connections and refuse new ones, like a dead server."""
+        """Close all connections and refuse new connections, like a dead server."""
         self._order(self._set(ProxyFault(FaultKind.REFUSE)))
 
     def blackhole(self) -> None:
@@ -154,7 +154,7 @@ class FaultProxy:
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, times)))
 
     def drop_reply_then_hold(self, match: bytes) -> None:
-        """Drop the reply to the first request that contains `match`, and hold the later ones, which are its retries."""
+        """Drop the reply to the first request that contains `match`, and hold later requests, which are its retries."""
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, 1, then=ProxyFault(FaultKind.HOLD, match))))
 
     def delay_replies(self, seconds: float, match: bytes | None = None, times: int | None = None) -> None:
@@ -189,7 +189,7 @@ class FaultProxy:
     async def _set(self, fault: ProxyFault) -> None:
         self._fault = fault
         for link in list(self._links):
-            # A silent connection has lost data: its client must open another one.
+            # A silent connection has lost data: its client must open a new connection.
             if fault.kind is FaultKind.REFUSE or (link.silent and fault.kind is not FaultKind.BLACKHOLE):
                 link.abort()
         if fault.kind is FaultKind.REFUSE:

@@ -63,8 +63,8 @@ class Terms:
     """Settings of a run. Times are in seconds.
 
     `callers`: how many threads or tasks of a worker do the same job. `pace`: pause between two calls of a caller.
-    `most`: most numbers of a call. `timeout`: timeout of a call. `patience`: time without numbers after which a run is
-    stuck. `without`: guards to remove. `journal`: whether reservations are written to a journal.
+    `most`: maximum count of numbers of a call. `timeout`: timeout of a call. `patience`: time without numbers after
+    which a run is stuck. `without`: guards to remove. `journal`: whether reservations are written to a journal.
     """
 
     step: int = 1500
@@ -134,7 +134,7 @@ class World:
 
     @property
     def journal(self) -> str:
-        """Path of the journal, which all processes share. "" if there is none."""
+        """Path of the journal, which all processes share. "" without a journal."""
         return str(self.folder / "journal" / "journal") if self.terms.journal else ""
 
     def connected(self) -> Issuer:

@@ -10,8 +10,8 @@ from issuer_persistence.ledger import LedgerEntry
 def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
     """Return the numbers used per second, estimated from reservations, newest first. None for fewer than two of them.
 
-    When a segment is reserved, the one before it is about used up. If at `now` (ms since 1970) the newest reservation
-    is older than the average interval between two, the additional time counts as time without use.
+    When a segment is reserved, the previous segment is almost used up. If at `now` (ms since 1970) the newest
+    reservation is older than the average interval between two, the additional time counts as time without use.
     """
     if len(entries) < 2:  # noqa: PLR2004 - one interval has two ends
         return None

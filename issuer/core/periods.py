@@ -56,7 +56,7 @@ class Periods:
             found = self.of((_EPOCH + ms * _MILLISECOND).astimezone(self._zone).date())
         except (OverflowError, ValueError):
             raise InvalidArgument(f"{ms} ms since 1970 is after the year 9999", value=ms) from None
-        # Clocks that were put back over midnight show the previous day again. The new period has begun all the same.
+        # Clocks that were put back over midnight show the previous day again. The new period has nevertheless begun.
         return found + 1 if self.end_ms(found) <= ms else found
 
     def of(self, day: date) -> int:
@@ -72,7 +72,7 @@ class Periods:
                 return day.year
 
     def begin(self, index: int) -> date:
-        """Return the first day of the period. Raises InvalidArgument if it is outside of the calendar."""
+        """Return the first day of the period. Raises InvalidArgument if the day is outside of the calendar."""
         try:
             match self.restart:
                 case "daily":

@@ -19,7 +19,7 @@ from issuer_persistence.records import Tag, TagSettings
 
 
 def read_record(tag: str, *, make: bool = False, deleted: bool = False, within: float = inf) -> Steps[Tag]:
-    """Return the tag's record. Raise UnknownTag if there is none.
+    """Return the tag's record. Raise UnknownTag if the store has no such record.
 
     Args:
         tag: Name of the tag.

@@ -23,8 +23,8 @@ class Mutex:
     """A lock that is free in a forked child: `with mutex.lock:`.
 
     If another thread holds a plain lock during a fork, the lock stays locked for ever in the child, which lacks that
-    thread. This lock is also re-entrant: a signal handler may take it while its own thread holds it. Signal handlers
-    should not draw all the same, because other locks of the issuer can deadlock there.
+    thread. This lock is also re-entrant: a signal handler may take it while its own thread holds it. Nevertheless,
+    signal handlers should not draw, because other locks of the issuer can deadlock there.
     """
 
     __slots__ = ("__weakref__", "lock")

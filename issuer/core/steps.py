@@ -143,7 +143,8 @@ class Visit:
 class Elsewhere:
     """Send this read-only call to all other nodes that may have the key: replicas and former masters.
 
-    Returns a list of Sightings, one per node. It takes as long as one call or half of the remaining time, at most.
+    Returns a list of Sightings, one per node. The step takes at most as long as one call, or half of the remaining
+    time.
     """
 
     call: RedisCall[Any]
@@ -263,7 +264,7 @@ class SingleFlight:
     __slots__ = ("_failed_at", "_flight", "_lock", "_longest", "_make", "_silent_since", "failures", "trouble")
 
     def __init__(self, make: Callable[[], Flight], longest: float = LONGEST) -> None:
-        """`make` creates a flight. After `longest` seconds a flight counts as lost, and another one may begin."""
+        """`make` creates a flight. After `longest` seconds a flight counts as lost, and a new flight may begin."""
         self._lock = CallLock()
         self._make = make
         self._flight: Flight | None = None

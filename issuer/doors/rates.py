@@ -124,7 +124,7 @@ class Bucket:
         self.rate, self.most = rate, max(1, floor(rate))
 
     def take(self, n: int = 1) -> float:
-        """Take n tokens and return 0.0. If it has fewer, take none and return the seconds until it has n."""
+        """Take n tokens and return 0.0. If the bucket has fewer, take none and return the seconds until it has n."""
         taken, wait = self._rates.take(self._place, self.rate, n)
         return 0.0 if taken else wait
 

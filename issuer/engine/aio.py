@@ -249,7 +249,7 @@ class AsyncEngine(AsyncEngineCalls):
                 await self._leave(self.registry.combiners.values())
 
     def _begin_anew(self) -> object:
-        """Replace all objects of another loop or process. Returns the old ones."""
+        """Replace all objects of another loop or process. Returns the old objects."""
         self.registry.discard()
         forgotten = self.registry, self.scheduler, self._stay
         self._stay, pruned = None, self.care.pruned

@@ -135,7 +135,7 @@ def _shards(reply: Any) -> list[Shard]:
 
 
 def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:
-    """`CLUSTER NODES`: the replicas of the master that replies, and masters without slots, also failed ones.
+    """`CLUSTER NODES`: the replicas of the master that replies, and masters without slots. Failed nodes are included.
 
     CLUSTER SLOTS omits replicas that have lost their master, and masters that have lost their slots. `host`: name of
     the node that replies. If the name is a hostname, hostnames are returned. `key`: for messages.

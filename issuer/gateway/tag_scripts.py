@@ -28,7 +28,7 @@ class Leased:
     """The reply of `lease`. If the status is "ok", the caller issues numbers low+1 .. high from its memory.
 
     `give_back` needs three values: `fence` (id of the master's term, sent as `reign`), `born` (id of the hash) and
-    `backs` (how often numbers had been returned before). `extend`, `max`: as in Drawn.
+    `backs` (how often numbers were returned before the lease was drawn). `extend`, `max`: as in Drawn.
     """
 
     status: Literal["ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -95,7 +95,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """The reply of `floor`: the last number drawn (`cur`) and the highest number in the hash (`top`), now and before.
+    """The reply of `floor`: the last number drawn (`cur`) and the highest number in the hash (`top`), after and before.
 
     `cur_before` and `top_before` are None if the hash was missing or corrupt.
     """

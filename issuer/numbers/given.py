@@ -62,10 +62,10 @@ class SchemeOptions(TypedDict, total=False):
 #: Settings that determine the number for a counter value. If one of them changes, the scheme gets a new id.
 _VALUES = ("restart", "start", "stride", "scramble", "limit")
 
-#: For each of these settings: another setting that it requires.
+#: For each of these settings: the setting that it requires.
 _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scramble", "app": "shards"}
 
-#: For each of these settings: it can be changed only together with one of the listed settings.
+#: Each of these settings can be changed only together with one of the listed settings.
 _CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
 
 #: Settings with a type that is checked also for empty values, and the description of the type for errors.

@@ -29,7 +29,7 @@ TEMPLATE_MOST = 200
 TEXT_MOST = 1000
 KEY_MOST = 256
 
-#: Most digits of a field.
+#: Maximum number of digits in a field.
 PLACES_MOST = 64
 _SPEC = re.compile(r"0?(?P<width>[1-9]\d?)?(?P<base>d|X|b36|b62|c32)?")
 _BASES: Final = {

@@ -138,7 +138,7 @@ class Issuing(Generic[L]):
             self._config.rejections.tell(tag, error)
 
     def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
-        """Issue one number. If `text` is True, the caller needs its text, so the number must fit the format."""
+        """Issue one number. If `text` is True, the caller needs a text, so the number must fit the format."""
         while True:
             part = yield from self._part(tag, how)  # in each attempt: the combiner of a deleted tag issues nothing
             try:

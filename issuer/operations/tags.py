@@ -36,7 +36,8 @@ from issuer_persistence.scheme_json import PLAIN, frozen
 #: Settings that are only for tags with a counter, with their defaults.
 _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1}
 
-#: Maximum number of attempts to change a scheme. An attempt fails if a reservation changes the record in between.
+#: Maximum number of attempts to change a scheme. An attempt fails if a reservation changes the record after it was
+#: read.
 ATTEMPTS = 100
 
 #: Largest segment of a tag with periods. A segment of 2^40 numbers would reach into the next period, and so begin that

@@ -112,7 +112,7 @@ class Store(ABC):
 
         If two processes create the same tag at the same time, one of the calls raises TagPresent.
 
-        If a tag of this name was deleted before, the new tag starts after the old `max` or after `settings.above`,
+        If a tag of this name was deleted earlier, the new tag starts after the old `max` or after `settings.above`,
         whichever is higher. If the old tag was halted, the new tag is halted too. The new tag keeps the id of the old
         tag's scheme. All other settings are those given.
 

@@ -28,7 +28,7 @@ class StoreFacts:
     Attributes:
         kind: Kind of store: "mongodb", "sqlite", "memory", or else the part of the URL before "://".
         version: Version of the server or library.
-        own_clock: True if the store has a clock of its own. False if it uses the clock of this machine.
+        own_clock: True if the store has a clock of its own. False if the store uses the clock of this machine.
         time: Time of the store's own clock, in ms since 1970. None if the time is unknown, or if the store has no
             clock.
         lasting: True if the data outlives the process.

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 #: Size in bytes after which a new file is begun: about 7 500 reservations. The rotation of such a file takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024
 
-#: How many segments of a tag are remembered individually, the ones with the highest numbers. Only these can still be
-#: returned: a process holds three at most. For all lower segments, only their highest number is remembered.
+#: How many segments of a tag are remembered individually: those with the highest numbers. Only these segments can still
+#: be returned: a process holds at most three segments. For all lower segments, only their highest number is remembered.
 KEPT = 8
 
 _FORMAT = 1
@@ -131,7 +131,7 @@ class Known:
 
 
 def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
-    """Return the fields of a line about a tag: the given ones, the tag's settings, the time and the process."""
+    """Return the fields of a line about a tag: `more`, the tag's settings, the time and the process."""
     settings = {name: getattr(record, name) for name in _SETTINGS}
     said = {"time": now_ms(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, "tag": record.tag, **more, **settings, "changed": record.timestamp, **said}

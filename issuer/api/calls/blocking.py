@@ -209,7 +209,7 @@ class IssuerCalls:
             TagDiffers: The tag exists with another order, limit, scheme or strategy, or its next number is lower than
                 `start`.
             InvalidArgument: A setting is out of its range.
-            SchemeError: A setting of the scheme is wrong, or contradicts another one.
+            SchemeError: A setting of the scheme is wrong, or contradicts another setting.
         """
         asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
         deadline = self.engine.deadline(timeout)

@@ -16,7 +16,7 @@ from issuer.gateway.tag_scripts import Hash
 from issuer.times import lasting
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
-#: How long a segment should last, in seconds. During an outage of the store for this time, no caller has to wait.
+#: How long a segment should last, in seconds. If the store is down for this time, no caller waits.
 TARGET = 20 * 60
 
 #: A rate is used to predict at most this many times the time over which it was measured. Otherwise, after a burst of

@@ -28,7 +28,7 @@ SECTION = "Checks and recovery"
 def machines(session: Session, *, tag: str, as_json: bool) -> None:
     """List the machine numbers of TAG. For each, show which process holds it and the last time in numbers made with it.
 
-    If TAG shares a namespace with other tags, the list has the machine numbers of all these tags.
+    If TAG shares a namespace with other tags, the list contains the machine numbers of all these tags.
 
     If a machine's clock was ahead, its numbers contain times in the future. After the clock has been corrected,
     processes with its machine numbers wait until these times have passed. Without this wait, they could issue a number

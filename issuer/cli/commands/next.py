@@ -86,8 +86,8 @@ def next(
             # Print the number at once: it is valid even if the next draw fails.
             sys.stdout.flush()
         return
-    # Numbers are printed with the end of their line. If text is appended to the file after Ctrl-C, it must not extend a
-    # number.
+    # Numbers are printed with the end of their line. If text is appended to the file after Ctrl-C, the text must not
+    # extend a number.
     before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "")
     lead = before
     # No bar is shown if the numbers are written to the same terminal.

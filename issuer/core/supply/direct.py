@@ -65,7 +65,7 @@ def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
     """Return the reserved numbers above `used` to the store. Returns how many numbers the store took back.
 
     The caller must already have dropped the numbers. If there are numbers between two reservations, they belong to
-    another process. Then only the reservations after them are returned, and earlier ones are a gap.
+    another process. Then only the reservations after those numbers are returned, and earlier reservations are a gap.
     """
     tail = len(held) - 1
     while tail > 0 and held[tail - 1].high == held[tail].low:

@@ -37,8 +37,8 @@ ATTEMPTS = 4
 class Extension:
     """The outcome of `extend`.
 
-    "loaded": (low, high] is in Redis, and `cur` was the last number issued before. "ready": no segment was needed.
-    "elsewhere": another process is the loader. "stale": all loads came too late.
+    "loaded": (low, high] is in Redis, and `cur` was the last number issued before the load. "ready": no segment was
+    needed. "elsewhere": another process is the loader. "stale": all loads came too late.
     """
 
     outcome: Literal["loaded", "ready", "elsewhere", "stale"]
@@ -280,7 +280,7 @@ def confirm_behind(
 
     The store has certainly gone back if this process has seen a number above the store's `max`, `stands_at`. Otherwise
     the hash is read again. The store has also gone back if the hash still has the same term and `born` id, and numbers
-    above `stands_at`: then no numbers were returned in between.
+    above `stands_at`: then no numbers were returned between the two reads.
     """
     tag, taken = record.tag, seen
     if stands_at >= seen:

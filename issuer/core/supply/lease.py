@@ -44,7 +44,7 @@ def give_back(key: str, held: Sequence[Lease], used: int) -> Steps[int]:
     """Return the numbers above `used` to Redis, if Redis has issued no later ones. Returns how many Redis took back.
 
     The caller must already have dropped the numbers, and never uses them again, whatever the reply. A repeated call is
-    rejected. Only the last adjacent leases with the same term and `born` id are returned. Earlier ones are a gap.
+    rejected. Only the last adjacent leases with the same term and `born` id are returned. Earlier leases are a gap.
     """
     first = len(held) - 1
     while first > 0 and held[first - 1].high == held[first].low and _same(held[first - 1], held[first]):

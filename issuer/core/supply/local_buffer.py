@@ -25,8 +25,8 @@ REFILL_AFTER_USED = Fraction(20, 100)
 #: than SLOW, the next one is half as large. If the process is killed, the rest of the lease is a gap.
 QUICK, SLOW = 0.05, 1.0
 
-#: Maximum count of numbers that are published for `next` at once. A process that was paused may issue so many before it
-#: checks the clock and the threshold. A number takes 80 ns, including 1 ns for the publishing.
+#: Maximum count of numbers that are published for `next` at once. A process that was paused may issue all of them
+#: before it checks the clock and the threshold. A number takes 80 ns, including 1 ns for the publishing.
 OPEN = 4096
 
 #: Whether a step of a C iterator is atomic: True with the GIL, False in a free-threaded Python.
@@ -126,7 +126,7 @@ class LocalBuffer(Generic[P]):
 
     The next few thousand numbers are published: `next(tag)` takes them from a C iterator, without a lock, in 80 ns
     each. The iterator ends before the threshold and at the end of a range. The caller that finds it empty calls `take`,
-    which publishes the next ones, and triggers the refill if the threshold is reached.
+    which publishes the next numbers, and triggers the refill if the threshold is reached.
 
     Each method replaces the whole state by one assignment, as a KeyboardInterrupt or a signal handler's error can occur
     between any two bytecodes. If it occurred between two assignments, the position of one range would be combined with
@@ -302,7 +302,7 @@ class LocalBuffer(Generic[P]):
 
     @property
     def held(self) -> tuple[P, ...]:
-        """The ranges, oldest first, including used ones."""
+        """The ranges, oldest first, including used ranges."""
         return self._state[0]
 
     @property

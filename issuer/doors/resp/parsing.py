@@ -35,7 +35,7 @@ _PAIR: Final = re.compile(rb"\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n
 
 _BLANKS: Final = b" \n\r\t\0"
 _QUOTED: Final = re.compile(rb""" "((?:\\.|[^"\\])*+)" | '((?:\\'|[^'])*+)' """, re.DOTALL | re.VERBOSE)
-#: A word of a line, and the blanks after it. A closing quote must be the end of the word.
+#: A word of a line, and the blanks after the word. A closing quote must be the end of the word.
 _WORD: Final = re.compile(
     rb"""((?: [^\ \n\r\t\0"']++ | (?:%b)(?![^\ \n\r\t\0]) )++) [\ \n\r\t\0]*""" % _QUOTED.pattern,
     re.DOTALL | re.VERBOSE,

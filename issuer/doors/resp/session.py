@@ -30,7 +30,7 @@ class ClientInfo:
         return self._identified(self._token)
 
     def authenticate(self, token: bytes) -> None:
-        """Set the token of the client. If it is invalid, raise Unauthenticated and keep the previous token."""
+        """Set the token of the client. If the token is invalid, raise Unauthenticated and keep the previous token."""
         text = token.decode(errors="surrogateescape")
         self._identified(text)
         self._token = text

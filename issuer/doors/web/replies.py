@@ -123,7 +123,7 @@ class Reply:
 async def _with_pauses(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece
-        await asyncio.sleep(0)  # a million numbers take 0.2 s: other requests run in between
+        await asyncio.sleep(0)  # a million numbers take 0.2 s: between the pieces, other requests run
 
 
 def dumped(content: object) -> bytes:
@@ -171,7 +171,7 @@ def answer(error: Exception, route: str, *, as_string: bool = False, closed: boo
         error: Any exception. The client gets no details of an unexpected exception: only the log has them.
         route: Name of the route for the log, without values from the request.
         as_string: Whether numbers of a tag become strings.
-        closed: Whether the issuer is closed. If so, the client can retry at another server.
+        closed: Whether the issuer is closed. If True, the client can retry at another server.
     """
     if isinstance(error, Problem):
         return _reply(error.status, error.code, str(error), error.values, error.headers)

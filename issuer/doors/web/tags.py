@@ -58,7 +58,7 @@ async def create(service: Service, call: RequestCall) -> Reply:
     said = {name: value for name, value in call.body.items() if name not in ("tag", "timeout")}
     made = await service.ids.create(call.tag, timeout=call.timeout, **said)
     place = (b"location", b"/v1/tags/" + quote(made.tag, safe="").encode())
-    # With exist_ok, the result does not show whether the tag existed before, so the status is not 201 (created).
+    # With exist_ok, the result does not show whether the tag already existed, so the status is not 201 (created).
     status = 200 if said.get("exist_ok") else 201
     return shown(view(made), as_string=call.as_string, status=status, headers=[place])
 

@@ -152,7 +152,7 @@ def flush(callers: Iterable[asyncio.Future[int] | Waiter]) -> None:
 
 
 def fail(callers: Iterable[asyncio.Future[int] | Waiter], error: Callable[[], BaseException]) -> None:
-    """Raise the error for each caller that still waits. Each gets an object of its own."""
+    """Raise the error for each caller that still waits. Each caller gets an object of its own."""
     for caller in callers:
         if not caller.done():
             caller.set_exception(error())

@@ -67,7 +67,7 @@ class Batch(Flight):
         self.passing = itertools.count(1)
 
     def number(self, seat: int) -> int:
-        """Return the number for a seat of the batch. 0 if the seat has no number, or its number was returned before."""
+        """Return the number for a seat of the batch. 0 if the seat has no number, or already had it."""
         got = self.got
         if next(self.passing) == got:
             self.passed.release()
@@ -130,8 +130,8 @@ class Combiner:
         """Draw one counter. `Issuer.next` calls this directly for a tag without a scheme.
 
         For a single caller this method takes one round trip and 2 us of Python: it reads no clock and creates no
-        object. In a batch, a caller sleeps once and then wakes the next thread. It does little in between, so that the
-        interpreter is free for the next thread.
+        object. In a batch, a caller sleeps once and then wakes the next thread. Between the two, it does little, so
+        that the interpreter is free for the next thread.
         """
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - a keyword takes twice as long
@@ -322,7 +322,7 @@ class Combiner:
                 passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
-                # The last draw waits for a segment, or was interrupted. Draw all the same: two draws at a time do no
+                # The last draw waits for a segment, or was interrupted. Draw nevertheless: two draws at a time do no
                 # harm.
                 self._turn = threading.Lock()
             batch.low, high = self._draw(seats, deadline)

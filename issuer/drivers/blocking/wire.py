@@ -24,7 +24,8 @@ from issuer.gateway.commands import RedisCall, pack
 #: How many redirects of a Cluster a call follows. While slots move, two are usual.
 REDIRECTS = 5
 
-#: Most calls that are sent at once. Their 20 KB fit a new socket's buffer, so sending never waits for the server.
+#: Maximum number of calls that are sent at once. Their 20 KB fit a new socket's buffer, so sending never waits for the
+#: server.
 PIPELINED = 100
 
 
@@ -177,7 +178,7 @@ class RoundTrips:
         except (LeftAlone, RedisUnavailable):
             if known is None or not anew:
                 raise
-            # The Sentinels do not answer, so no failover is known: use the same master as before.
+            # The Sentinels do not answer, so no failover is known: use the known master.
             found = known
         if found != known:
             route.breakers[found].admit(probe=probe)
@@ -361,7 +362,7 @@ class RoundTrips:
     # ------------------------------------------------------------------ a connection
 
     def _connection(self, exchange: Exchange, node: AnyNode[Link], deadline: Deadline) -> tuple[Link, bool]:
-        """Return a connection, and whether it was used before. If all connections are in use, wait for one.
+        """Return a connection, and whether it is a used one. If all connections are in use, wait for one.
 
         The wait locks nothing. It leaves time to detect that the server is down. Raises Outdated, Crowded.
         """

@@ -91,7 +91,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-        """Return the last known holder of the machine number. With machine=store: the holder at that time."""
+        """Return the last known holder of the machine number. With machine=store: the holder at the number's time."""
         parts = Layout.of(options).decompose(value)
         kind, shared = text(options, "machine", "redis"), shared_namespace(options)
         if kind == "store":

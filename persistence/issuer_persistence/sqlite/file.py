@@ -265,7 +265,7 @@ class SQLiteFile:
         return sqlite3.connect(address, uri=True, isolation_level=None, timeout=deadline.left(), cached_statements=0)
 
     def _check_identity(self) -> None:
-        """Raise Misconfigured if the database is not the file that this process has used before."""
+        """Raise Misconfigured if the database is not the file that this process has used so far."""
         if self._known is not None and _identity(self.path) != self._known:
             raise Misconfigured(f"{self.path} was replaced or removed while it was in use: restart, then run `recover`")
 
