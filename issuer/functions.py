@@ -103,7 +103,7 @@ def decode(tag: str, shown: int | str, *, holder: bool = False, timeout: float |
 
 
 def reserve(tag: str, n: int, *, timeout: float | None = None) -> range:
-    """Return n contiguous numbers of a trend tag. They are reserved in the store with one request.
+    """Return n contiguous numbers of a trend tag, reserved in the store with one request.
 
     Uses the default issuer. Details and errors: see Issuer.reserve.
 

@@ -17,7 +17,8 @@ from issuer.errors import CalledWithin
 class CallLock:
     """A lock that rejects a call inside a call: `with lock.thread, lock.call():`. Other threads wait.
 
-    It consists of two locks in C. A signal handler's exception can occur before or after a lock is taken, not halfway.
+    A CallLock consists of two locks in C. A signal handler's exception can occur before or after a lock is taken, not
+    halfway.
     """
 
     __slots__ = ("_call", "thread")

@@ -23,8 +23,8 @@ from issuer.settings import seconds
 class AsyncIssuer(AsyncIssuerCalls):
     """Issues unique, increasing 64-bit numbers for named tags in an event loop. Create it with `issuer.aconnect`.
 
-    The methods are those of Issuer, as coroutines, with the same arguments, results and errors. They never block the
-    event loop: requests to the store run in worker threads.
+    The methods are those of Issuer, as coroutines, with the same arguments, results and errors. The methods never block
+    the event loop: requests to the store run in worker threads.
 
     An AsyncIssuer serves one event loop at a time. Create one for each running loop. When a loop has been closed, its
     AsyncIssuer can be used in the next one. If a task is cancelled while it waits for a number, that number is a gap:

@@ -62,7 +62,7 @@ class Worker:
         return all(self._follower.served(at, since) for at in chosen)
 
     def dismiss(self) -> None:
-        """Request the stop of the worker. It returns its unused numbers to the store and ends."""
+        """Request the stop of the worker, which then returns its unused numbers to the store and ends."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
@@ -183,7 +183,7 @@ class Workers:
             raise IssuerError(f"no numbers within {seconds:g} s in {stuck}") from None
 
     def dismiss(self, workers: Collection[Worker] | None = None) -> None:
-        """Stop these workers (None: all), and wait for their end. They return unused numbers to the store."""
+        """Stop these workers (None: all), which return unused numbers to the store, and wait for their end."""
         ending = [worker for worker in self.workers if workers is None or worker in workers]
         for worker in ending:
             self.resume(worker)

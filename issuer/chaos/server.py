@@ -88,7 +88,7 @@ class RedisServer:
         return self.pid is not None
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client that does not retry. It is closed together with the server."""
+        """Return a client that does not retry. The client is closed together with the server."""
         settings: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 5, "socket_connect_timeout": 5}
         # Without this setting, redis-py reads its package metadata at each connection, to send its version.
         settings["driver_info"] = None

@@ -85,7 +85,7 @@ class World:
     connects through `desk`, a proxy that no fault uses.
     """
 
-    #: Class of the settings of a worker. It names the program that the worker runs.
+    #: Class of a worker's settings. The class names the program that the worker runs.
     setup_kind: ClassVar[type[Setup]] = Setup
 
     def __init__(self, folder: Path, binary: Path, terms: Terms, store: str | None = None) -> None:
@@ -138,7 +138,7 @@ class World:
         return str(self.folder / "journal" / "journal") if self.terms.journal else ""
 
     def connected(self) -> Issuer:
-        """Return an issuer for this process. It connects through `desk`."""
+        """Return an issuer for this process, which connects through `desk`."""
         return connect(
             redis=self.desk_url,
             store=self.store,

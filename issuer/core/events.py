@@ -173,7 +173,7 @@ class Rejoined(Event):
 
 @dataclass(frozen=True, slots=True)
 class NotGivenBack(Event):
-    """This process could not return unused numbers. They are a gap.
+    """This process could not return unused numbers. These numbers are a gap.
 
     Attributes:
         above: The unused numbers are higher than this number.

@@ -1,7 +1,7 @@
 """Periods: the days, weeks, months or years of a time zone after which a tag's numbers restart.
 
-Each period has an index that increases with time. It is computed from the calendar, without a table: the day's ordinal,
-the week's ordinal, year x 12 + month, or the year. A tag's counter is `index << 40 | seq`, with seq from 1.
+Each period has an index that increases with time. The index is computed from the calendar, without a table: the day's
+ordinal, the week's ordinal, year x 12 + month, or the year. A tag's counter is `index << 40 | seq`, with seq from 1.
 """
 
 from __future__ import annotations

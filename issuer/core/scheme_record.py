@@ -19,7 +19,7 @@ PARTS = {"shards": "shard_key", "keyed": "restart_key"}
 
 
 class Numbering(Protocol):
-    """Converts a tag's counter to the numbers that users see. It always converts a counter to the same number."""
+    """Converts a tag's counter to the numbers that users see. A counter is always converted to the same number."""
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""

@@ -1,6 +1,6 @@
 """The tokens file, which lists the tokens of a server's callers: reads it and makes its lines.
 
-The file is TOML. It has one line per token, with a hash in place of the token:
+The file is TOML. It contains one line per token, with a hash in place of the token:
 
     billing = { hash = "sha256:...", scopes = ["issue"], tags = ["orders", "invoice-*"], rate = 1000 }
 

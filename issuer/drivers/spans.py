@@ -2,7 +2,7 @@
 
 Spans are made if the program has loaded OpenTelemetry's API and set a tracer provider. This module does not import the
 API. If the program has not loaded the API, a call costs one lookup in a dict. Names and attributes follow the
-conventions for database clients. They contain no numbers, and no texts of errors, which could contain numbers.
+conventions for database clients. Spans contain no numbers, and no texts of errors, which could contain numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The metrics of all issuers that share a registry of prometheus_client. They are updated whenever they are read."""
+"""The metrics of all issuers that share a registry of prometheus_client. Each read updates the metrics."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _merged(files: list[str]) -> Iterable[Metric] | None:
 
 
 class Source:
-    """An issuer as a source of metrics. It is a weak reference, so the issuer can still be garbage-collected."""
+    """An issuer as a source of metrics. The reference to the issuer is weak, so the issuer can be garbage-collected."""
 
     def __init__(self, ids: AnyIssuer) -> None:
         self.ids = weakref.ref(ids)

@@ -117,7 +117,8 @@ def damm(text: str) -> str:
 def mod97(text: str) -> str:
     """Return the two check digits of ISO 7064 mod 97-10. Letters count as 10 (A) to 35 (Z).
 
-    They detect each wrong character and each swap of two adjacent characters. Lower case counts as upper case.
+    The check digits detect each wrong character and each swap of two adjacent characters. Lower case counts as upper
+    case.
     """
     numerals = text if text.isascii() and text.isdigit() else "".join([_NUMERALS.get(sign, "") for sign in text])
     return f"{98 - int(numerals + '00') % 97:02d}"

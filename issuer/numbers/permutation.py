@@ -25,9 +25,9 @@ class Permutation:
     `key`: one byte or more. `low`, `high`: 0..2^63-1. The mapping must never change in a later version: numbers would
     be issued twice.
 
-    It is a Feistel network with keyed BLAKE2s as its round function. The range has `size` numbers. Each number of the
-    range is a pair of two numbers up to about the square root of `size`. If the resulting pair is outside the range, it
-    is permuted again. That happens for about one pair in the square root of `size`.
+    The permutation is a Feistel network with keyed BLAKE2s as its round function. The range has `size` numbers. Each
+    number of the range is a pair of two numbers up to about the square root of `size`. If the resulting pair is outside
+    the range, it is permuted again. That happens for about one pair in the square root of `size`.
     """
 
     __slots__ = ("_lefts", "_rights", "_rounds", "_size", "high", "low")

@@ -17,10 +17,10 @@ from issuer.errors import InvalidArgument, brief
 from issuer.plugins.contract import Call, Plugin
 from issuer_persistence.records import HIGHEST, now_ms
 
-#: Default number of records in a history. They take 2 MB.
+#: Default number of records in a history. So many records take 2 MB.
 KEPT = 10_000
 
-#: Maximum number of records in a history. They take 200 MB.
+#: Maximum number of records in a history. So many records take 200 MB.
 KEPT_MOST = 1_000_000
 
 _context: ContextVar[str] = ContextVar("issuer.plugins.history", default="")

@@ -1,6 +1,6 @@
 """Runs hooks around a draw. The code is the same for threads and for asyncio.
 
-The methods are coroutines. They wait only for a hook, a draw or other tasks. If hooks and draw are blocking, the
+The methods are coroutines, which wait only for a hook, a draw or other tasks. If hooks and draw are blocking, the
 coroutine ends at its first step. So it can run in any thread, without an event loop.
 """
 

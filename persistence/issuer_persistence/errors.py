@@ -69,7 +69,7 @@ class TagMissing(StoreError):
 
 
 class TagPresent(StoreError):
-    """The tag to create exists already. It was not changed."""
+    """The tag to create exists already. The tag was not changed."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(f"tag {tag!r} exists")

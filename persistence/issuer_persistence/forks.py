@@ -100,8 +100,8 @@ def in_uwsgi_master() -> bool:
 def leave_signals() -> None:
     """Under uWSGI, block all signals in the current thread, so that the main thread gets them.
 
-    uWSGI's signal handlers are written in C. They end the interpreter in the thread that gets the signal. A thread of a
-    pool would then wait for its own end, and raise RuntimeError (seen).
+    uWSGI's signal handlers are written in C. These handlers end the interpreter in the thread that gets the signal. A
+    thread of a pool would then wait for its own end, and raise RuntimeError (seen).
     """
     if "uwsgi" in sys.modules:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

@@ -251,8 +251,8 @@ class Journal:
     """The journal at `path`. Many threads and processes may append to it. Its directory must exist.
 
     The file is opened for each line, so that a forked child shares no lock with its parent. Opening the file takes 10
-    us. After `rotate_at` bytes the file is renamed to `path.1`, `path.2` and so on, and a new file is begun. It starts
-    with all data of the old file that `recover` needs, so old files can be deleted.
+    us. After `rotate_at` bytes the file is renamed to `path.1`, `path.2` and so on, and a new file is begun. The new
+    file starts with all data of the old file that `recover` needs, so old files can be deleted.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rotate_at: int = ROTATE_AT) -> None:

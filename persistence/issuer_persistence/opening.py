@@ -12,8 +12,8 @@ from issuer_persistence.urls import mask
 #: Group of entry points in which other distributions register their stores. The name of an entry is a URL scheme.
 GROUP = "issuer.stores"
 
-#: Built-in stores: forms of URLs, each with its class. They are not entry points, because a program that was frozen
-#: into one executable has no entry points.
+#: Built-in stores: forms of URLs, each with its class. These stores are not entry points, because a program that was
+#: frozen into one executable has no entry points.
 OURS = {
     "mongodb://host/database": "mongodb:MongoStore",
     "mongodb+srv://host/database": "mongodb:MongoStore",

@@ -152,7 +152,7 @@ class IssuerCalls:
         return self.engine.run(self.engine.issuing.decode(tag, shown, who=holder), deadline, tag)
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
-        """Return n contiguous numbers of a trend tag. They are reserved in the store with one request.
+        """Return n contiguous numbers of a trend tag, reserved in the store with one request.
 
         Args:
             tag: Name of the tag.
@@ -318,7 +318,7 @@ class IssuerCalls:
 
         Args:
             tag: Name of the tag.
-            count: Entries per page, 1..1000. Damaged entries count too. They are in the attribute `damaged`.
+            count: Entries per page, 1..1000. Damaged entries, which are in the attribute `damaged`, count too.
             beyond: Attribute `last` of the previous page. Omit it for the first page. If `last` is None, there are no
                 more pages.
             upward: If True, return the segments with the lowest numbers first.
@@ -397,7 +397,7 @@ class IssuerCalls:
     def tick(self, *, timeout: float | None = None) -> int:
         """Load the segments that are due, and return how many were loaded.
 
-        It checks the tags from which this process has drawn since the last call.
+        Only tags from which this process has drawn since the last call are checked.
 
         Call `tick` regularly if the issuer was created with `scheduler=None`. If loading fails for one tag, the error
         is logged, and `tick` continues with the other tags.
@@ -481,9 +481,9 @@ class IssuerCalls:
         """Make sure that no number up to the highest known number is issued again, and end a halt.
 
         `recover` looks for the highest number in the store, its ledger, Redis, the journals and `at_least`. In Redis it
-        also queries replicas and former masters, if they answer soon. It compares counter values, not the numbers that
-        users see. A process that holds numbers of a trend tag can still issue some of them, as described for
-        `configure`.
+        also queries replicas and former masters, if they answer soon. `recover` compares counter values, not the
+        numbers that users see. A process that holds numbers of a trend tag can still issue some of them, as described
+        for `configure`.
 
         You can call `recover` again, on several machines at once, and while numbers are drawn.
 
@@ -545,9 +545,9 @@ class IssuerCalls:
     def observe(self, observer: Observer) -> None:
         """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.
 
-        The function runs in the thread or event loop in which the event happened. It also receives events in forked
-        child processes. It must return quickly and must not draw numbers. If the function raises an error, the error is
-        logged.
+        The function runs in the thread or event loop in which the event happened. The function also receives events in
+        forked child processes. It must return quickly and must not draw numbers. If the function raises an error, the
+        error is logged.
 
         Args:
             observer: Function that takes the event.

@@ -1,7 +1,7 @@
 """Loads the next segment of a tag from the store into Redis, in the order open, reserve, load.
 
 `open` elects one loader among the processes, and returns the hash's term and `born` id. `reserve` reserves the range in
-the store. `load` is rejected if term or born have changed. It is sent only once, whatever the reply.
+the store. `load` is rejected if term or born have changed. `load` is sent only once, whatever the reply.
 """
 
 from __future__ import annotations

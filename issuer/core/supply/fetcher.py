@@ -86,7 +86,7 @@ class Shortage:
     def none_drawn(self, status: str) -> None:
         """Report that a draw returned no numbers. The known segments are used up, or Redis has lost them.
 
-        They are lost if the hash is missing (`status` "empty") or belongs to another term ("fenced").
+        The segments are lost if the hash is missing (`status` "empty") or belongs to another term ("fenced").
         """
         taken = self._state.taken()
         if status == "exhausted" and taken > self._ran_out_at:

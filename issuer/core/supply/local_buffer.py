@@ -287,7 +287,7 @@ class LocalBuffer(Generic[P]):
 
     @property
     def open(self) -> Iterator[int]:
-        """The iterator from which `next` takes numbers without a lock. It may be exhausted."""
+        """The iterator from which `next` takes numbers without a lock. The iterator may be exhausted."""
         return self._state[3] if self._fast_path is not None else _NOTHING
 
     @property

@@ -81,8 +81,8 @@ class Alive:
 
 
 Report = Ready | Alive | IssuerError
-#: The work of a child process: a function that returns when `Lifeline.end` reports end of file. It reports Alive
-#: regularly, and once Ready or an error.
+#: The work of a child process: a function that returns when `Lifeline.end` reports end of file. The function reports
+#: Alive regularly, and once Ready or an error.
 Job = Callable[[Lifeline, Callable[[Report], None]], None]
 
 

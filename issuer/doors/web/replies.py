@@ -40,7 +40,8 @@ LINES: Final = b"application/x-ndjson"
 TEXT: Final = b"text/plain; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
 
-#: Headers of every reply. They forbid caches, which would return a number twice, and browsers that show JSON as a page.
+#: Headers of every reply. They forbid caching, which could return a number twice, and they forbid browsers to show JSON
+#: as a page.
 ALWAYS: Final[Headers] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 #: Header of the last reply on a connection.
 LAST: Final[Headers] = ((b"connection", b"close"),)

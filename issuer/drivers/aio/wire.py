@@ -365,7 +365,7 @@ class AsyncRoundTrips:
     ) -> tuple[AsyncLink, bool]:
         """Return a connection, and whether it is a used one. If all connections are in use, wait for one.
 
-        The wait locks nothing. It leaves time to detect that the server is down. Raises Outdated, Crowded.
+        The wait locks nothing, and leaves time to detect that the server is down. Raises Outdated, Crowded.
         """
         pool, turn = node.pool, None
         left = deadline.left()

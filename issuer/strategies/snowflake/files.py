@@ -112,7 +112,7 @@ class Properties:
 
     @property
     def identity(self) -> str:
-        """`device:inode` of the lock file. It differs in a copied directory. "" without the lock."""
+        """`device:inode` of the lock file. It is different in a copied directory. "" without the lock."""
         if self._lock is None:
             return ""
         found = os.fstat(self._lock)

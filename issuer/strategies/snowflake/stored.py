@@ -19,8 +19,9 @@ from issuer_persistence.errors import TagPresent
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag, TagChanges, TagSettings
 
-#: How much time is reserved at once, in seconds. It is longer than a lease in Redis, because each renewal adds an entry
-#: to the store's ledger: 432 a day for each process. After a kill, the machine number stays blocked for this time.
+#: How much time is reserved at once, in seconds. This time is longer than a lease in Redis, because each renewal adds
+#: an entry to the store's ledger: 432 a day for each process. After a kill, the machine number stays blocked for this
+#: time.
 LEASE = 600.0
 
 _GIVEN_BACK = "; given back by "

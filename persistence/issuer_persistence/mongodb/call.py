@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-#: Filter condition for an integer in 0..2^63-1. It does not use `$type: long`: mongoeco, a substitute for MongoDB,
-#: stores small integers as int, and would not find them.
+#: Filter condition for an integer in 0..2^63-1. The condition does not use `$type: long`: mongoeco, a substitute for
+#: MongoDB, stores small integers as int, and would not find them.
 INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
 
 _TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}

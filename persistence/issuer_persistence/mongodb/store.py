@@ -109,7 +109,7 @@ class MongoStore(Store):
         self._database = database
         self._process = os.getpid()
         self._closed = False
-        # Id and collections of the store. They are read once per process, because each reservation needs them.
+        # Id and collections of the store. Both are read once per process, because each reservation needs them.
         self._store_id = ""
         self._collections: server.Collections | None = None
         self._indexed = False

@@ -216,7 +216,7 @@ class SQLiteFile:
             with _empty() as connection:
                 yield connection
         elif self.has_log:
-            # SQLite also reads the log. It needs write access only if a process was killed in the middle of a
+            # SQLite also reads the log. SQLite needs write access only if a process was killed in the middle of a
             # transaction with a rollback journal: SQLite must then undo this transaction.
             mode = "rw" if os.path.exists(f"{self._real}-journal") else "ro"  # noqa: PTH110 - as above
             with self._opened_to_read(f"mode={mode}", deadline) as connection:

@@ -35,10 +35,10 @@ _TABLES = (
 )
 _LEASES = (
     "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
-    # A process of an older program can have the file open during the upgrade. It continues, and replaces whole rows
-    # without this column. This program never sets a lease back to NULL, so a row with NULL comes from an older program.
-    # The trigger rejects the row. Then the process opens the file again, and gets the error that its program is too
-    # old.
+    # A process of an older program can have the file open during the upgrade. That process continues, and replaces
+    # whole rows without this column. The present program never sets a lease back to NULL, so a row with NULL comes from
+    # an older program. The trigger rejects the row. Then the process opens the file again, and gets the error that its
+    # program is too old.
     """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
     WHEN NEW.lease IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
@@ -56,8 +56,8 @@ _AHEAD = (
 
 _SCHEMES = (
     "ALTER TABLE tags ADD COLUMN scheme TEXT CHECK (scheme IS NULL OR typeof(scheme) = 'text')",
-    # A trigger as for `lease`, against older programs. It also protects the scheme of a deleted tag, which is needed if
-    # the tag is created again.
+    # A trigger as for `lease`, against older programs. The trigger also protects the scheme of a deleted tag: this
+    # scheme is needed if the tag is created again.
     """CREATE TRIGGER scheme_is_kept BEFORE INSERT ON tags
     WHEN NEW.scheme IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND scheme <> '{}')
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",

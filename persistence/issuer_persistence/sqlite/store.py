@@ -164,7 +164,7 @@ class SQLiteStore(TransactionalStore):
     def open(cls, url: str) -> SQLiteStore:
         """Return the store for a URL of the form sqlite:///path.
 
-        The path is used without decoding. It can contain blanks, `?`, `#` and any letter. A path that ends with
+        The path is used without decoding. The path can contain blanks, `?`, `#` and any letter. A path that ends with
         something like URL parameters, such as `?mode=ro`, is rejected: SQLite would create a new file with this name.
         """
         path = url.removeprefix("sqlite:///")
