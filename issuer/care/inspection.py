@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from issuer.core import arithmetic, parts, scheme_record
-from issuer.core.record import read_record
+from issuer.core.record import read_record, select
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, masters, public, send, visit
 from issuer.errors import CorruptState, FenceError, InvalidArgument, IssuerError, RedisUnavailable, brief
@@ -156,9 +156,7 @@ class Inspection:
 
 def tags() -> Steps[list[Tag]]:
     """Return the records of all tags of the store, sorted by name."""
-    return [
-        scheme_record.in_true_order(each) for each in (yield from ask(lambda store, left: store.tags(timeout=left)))
-    ]
+    return [scheme_record.in_true_order(each) for each in (yield from select())]
 
 
 def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspection]:
@@ -230,7 +228,7 @@ def _position(tag: str, beyond: Position) -> Position:
 def look_at_store(found: Readiness) -> Steps[Readiness]:
     """Check that the store answers, and look for halted tags. Return `found` with the result added."""
     try:
-        halted = [each.tag for each in (yield from public(tags(), None)) if each.halted]
+        halted = [each.tag for each in (yield from public(select(lambda each: each.halted), None))]
     except IssuerError as error:
         return replace(found, store=error)
     return replace(found, halted=halted)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from issuer.core import parts
 from issuer.core.floor import floor
 from issuer.core.periods import SEQ_MOST
-from issuer.core.record import identity
+from issuer.core.record import identity, select
 from issuer.core.requests import whole
 from issuer.core.scheme_record import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
@@ -255,8 +255,7 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
     said = dict(journals.stores.get(store_id, {}))
     foreign = {store: tags for store, tags in journals.stores.items() if store != store_id}
     if foreign:
-        records = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
-        live = {record.tag: record.max for record in records}
+        live = {record.tag: record.max for record in (yield from select())}
         for store, tags in foreign.items():
             problem = _too_late(live, tags, said)
             if problem:

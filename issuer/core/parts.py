@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from issuer.core.record import select
 from issuer.core.scheme_record import MACHINE, PART_OF, PARTS
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
+from issuer.gateway.keys import PART
 from issuer_persistence.records import Tag
 
 #: The description of a tag that stores a machine number's timestamp begins with this text.
@@ -27,8 +29,8 @@ def of(record: Tag) -> Steps[list[str]]:
     """Return the names of the tag's parts in the store. Empty if the tag has no parts."""
     if not has_parts(record):
         return []
-    every = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
-    return [each.tag for each in every if is_part(each, record.tag)]
+    found = yield from select(lambda each: is_part(each, record.tag), f"{record.tag}{PART}")
+    return [each.tag for each in found]
 
 
 def is_part(record: Tag, of_tag: str) -> bool:

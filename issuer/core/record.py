@@ -5,7 +5,7 @@ Each hash contains the id of the store that its numbers come from. Only processe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -33,6 +33,27 @@ def read_record(tag: str, *, make: bool = False, deleted: bool = False, within: 
     if record is None or record.deleted is not deleted:
         raise UnknownTag(tag)
     return record
+
+
+#: How many records `select` reads at once.
+PAGE = 1000
+
+
+def select(chosen: Callable[[Tag], bool] = lambda _: True, prefix: str = "") -> Steps[list[Tag]]:
+    """Return the records of the tags that `chosen` accepts, sorted by name. The store is read by pages.
+
+    Args:
+        chosen: Function that returns whether a record is wanted.
+        prefix: Only the tags with names that are longer than this text and begin with it.
+    """
+    wanted: list[Tag] = []
+    after: str | None = prefix or None
+    while True:
+        page = yield from ask(lambda store, timeout: store.tags(after=after, count=PAGE, timeout=timeout))  # noqa: B023 - called at once
+        wanted += [each for each in page if each.tag.startswith(prefix) and chosen(each)]
+        if len(page) < PAGE or not page[-1].tag.startswith(prefix):
+            return wanted
+        after = page[-1].tag
 
 
 def _made(tag: str, within: float) -> Steps[Tag | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer.core import floor, parts, requests, scheme_record
-from issuer.core.record import identity, read_record, refuse_foreign
+from issuer.core.record import identity, read_record, refuse_foreign, select
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import (
     InvalidArgument,
@@ -22,7 +22,7 @@ from issuer.errors import (
     brief,
 )
 from issuer.gateway import tag_scripts
-from issuer.gateway.keys import check_found, check_tag, part_tag
+from issuer.gateway.keys import PART, check_found, check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.codec import shard_layout, strides
 from issuer.numbers.given import changed, made
@@ -210,7 +210,7 @@ def _shards(
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is not None and not record.deleted:
         raise TagExists(tag)
-    there = {each.tag: each for each in (yield from ask(lambda store, timeout: store.tags(timeout=timeout)))}
+    there = {each.tag: each for each in (yield from select(prefix=f"{tag}{PART}"))}
     for name in names:  # check all names first: after an error, no shard must remain without a parent tag
         if name in there and not parts.is_part(there[name], tag):
             raise parts.not_a_part(there[name], tag)

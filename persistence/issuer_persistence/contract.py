@@ -138,10 +138,15 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def tags(self, *, timeout: float) -> list[Tag]:
-        """Return all tags that are not deleted, sorted by name.
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+        """Return a page of the tags that are not deleted, sorted by name: by the bytes of its UTF-8 form.
+
+        The store must find the page by an index, so that every page takes the same time. A tag that exists while all
+        pages are read is on exactly one page. A page with fewer than `count` tags is the last one.
 
         Args:
+            after: Name after which the page begins. There need not be such a tag. None means the first page.
+            count: Tags per page, 1..2^63-1.
             timeout: Longest duration of the call in seconds, above 0.
         """
 

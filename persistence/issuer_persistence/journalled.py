@@ -22,6 +22,9 @@ log = logging.getLogger("issuer.journal")
 #: If the store's `max` is lower than the journal's number, `max` is read again after this pause, in seconds.
 _SECOND_LOOK = 0.2
 
+#: How many tags are read at once when a journal is begun.
+_PAGE = 1000
+
 
 class Journalled(Store):
     """A store that appends to a journal each reservation, each return of numbers, and each change of a tag.
@@ -60,8 +63,8 @@ class Journalled(Store):
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         return self._store.get(tag, timeout=timeout)
 
-    def tags(self, *, timeout: float) -> list[Tag]:
-        return self._store.tags(timeout=timeout)
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+        return self._store.tags(after=after, count=count, timeout=timeout)
 
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
@@ -173,8 +176,11 @@ class Journalled(Store):
 
     def _begin(self, store_id: str, deadline: CallDeadline) -> None:
         """Create the journal with a line for each tag of the store. Otherwise unused tags would be missing."""
-        records = self._store.tags(timeout=deadline.left())
-        lines = [_floored(record, record.max) for record in records]
+        lines: list[dict[str, object]] = []
+        after = None
+        while page := self._store.tags(after=after, count=_PAGE, timeout=deadline.left()):
+            lines += [_floored(record, record.max) for record in page]
+            after = page[-1].tag
         self._journal.begin(store_id, lines, timeout=deadline.left())
 
     def _changed(self, store_id: str, record: Tag, floor: int, deadline: CallDeadline) -> Tag:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right, insort
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from issuer_persistence.errors import Misconfigured, Unconfirmed
@@ -44,6 +46,8 @@ class MemoryStore(TransactionalStore, Transaction):
         self._lock = threading.Lock()
         self._process: int | None = os.getpid()
         self._tags: dict[str, Tag] = {}
+        #: The names of all tags, also of the deleted ones, sorted.
+        self._names: list[str] = []
         self._ledger: dict[str, LedgerEntry] = {}
 
     @classmethod
@@ -87,6 +91,8 @@ class MemoryStore(TransactionalStore, Transaction):
         return self._tags.get(tag)
 
     def write(self, record: Tag) -> Tag:
+        if record.tag not in self._tags:
+            insort(self._names, record.tag)
         self._tags[record.tag] = record
         return record
 
@@ -98,9 +104,12 @@ class MemoryStore(TransactionalStore, Transaction):
         if found is not None:
             self._ledger[entry] = replace(found, high=min(found.high, high))
 
-    def tags(self, *, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+        check_argument("count", count, 1)
         with self.transaction(timeout):
-            return sorted((each for each in self._tags.values() if not each.deleted), key=lambda each: each.tag)
+            begin = 0 if after is None else bisect_right(self._names, after)
+            following = map(self._tags.__getitem__, islice(self._names, begin, None))
+            return list(islice((each for each in following if not each.deleted), count))
 
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
         check_argument("newest", newest)
@@ -156,7 +165,7 @@ class MemoryStore(TransactionalStore, Transaction):
     def restore(self, backup: Snapshot, *, ledger: bool = True) -> None:
         """Restore a backup. With `ledger=False`, only the tags are restored, not the ledger."""
         with self._lock:
-            self._tags = dict(backup.tags)
+            self._tags, self._names = dict(backup.tags), sorted(backup.tags)
             if ledger:
                 self._ledger = dict(backup.ledger)
 

@@ -342,7 +342,7 @@ def test_a_server_that_hangs_keeps_no_program_from_its_end(far: MongoStore, prox
 def test_who_reads_writes_nothing_into_an_empty_database(mongo_bench: MongoBench) -> None:
     """Nor an index into one that an older version has made."""
     store, database = mongo_bench.store, mongo_bench.database
-    assert (store.store_id(timeout=TIMEOUT), store.tags(timeout=TIMEOUT)) == ("", [])
+    assert (store.store_id(timeout=TIMEOUT), store.tags(count=1000, timeout=TIMEOUT)) == ("", [])
     assert store.get("orders", timeout=TIMEOUT) is None
     assert not ranges(store)
     assert not store.segments("orders", count=9, timeout=TIMEOUT).entries

@@ -155,7 +155,7 @@ def test_what_is_out_of_range_is_a_value_error_and_changes_nothing(store: Store)
             if name not in {"raise_to", "seen"}:
                 with pytest.raises(ValueError, match=message):
                     create(store, "new", **{"order": "trend", **wrong})
-    assert store.tags(timeout=TIMEOUT) == [made]
+    assert store.tags(count=1000, timeout=TIMEOUT) == [made]
 
 
 def test_a_strict_tag_has_no_lease(store: Store) -> None:

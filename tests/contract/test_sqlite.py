@@ -525,7 +525,7 @@ def test_a_store_of_another_user_can_be_read_where_nothing_can_be_written() -> N
 def test_who_reads_makes_and_changes_no_file(sqlite_bench: SQLiteBench) -> None:
     missing = sqlite_bench.path.with_name("missing") / "a.db"
     reader = SQLiteStore(missing)
-    assert (reader.get("orders", timeout=TIMEOUT), reader.tags(timeout=TIMEOUT)) == (None, [])
+    assert (reader.get("orders", timeout=TIMEOUT), reader.tags(count=1000, timeout=TIMEOUT)) == (None, [])
     assert (reader.examine(timeout=TIMEOUT).schema, reader.store_id(timeout=TIMEOUT)) == (0, "")
     assert not missing.parent.exists()
     create(sqlite_bench.store, step=10)

@@ -129,7 +129,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     old = older(version)
     rows = old.execute(_ROWS).fetchall()
     assert store.store_id(timeout=TIMEOUT) == "0123456789abcdef01234567"
-    found = store.tags(timeout=TIMEOUT)
+    found = store.tags(count=1000, timeout=TIMEOUT)
     assert [(each.tag, each.max, each.lease, each.ahead, each.scheme, each.step_mode) for each in found] == [
         *([("leased", 40, 7, 1, {}, "fixed")] if version > 1 else []),
         ("orders", 30, None, 1, {}, "fixed"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,7 +60,7 @@ def test_a_tag_is_made_once_and_setting_it_up_again_changes_nothing(bench: Bench
     for again in ({"above": 7, "step": 10}, {"above": 1_000_000, "order": "trend", "limit": 5, "lease": 3}):
         with pytest.raises(TagPresent):
             create(bench.open(), **again)
-    assert (bench.store.tags(timeout=TIMEOUT), ranges(bench.store)) == ([before], ledger)
+    assert (bench.store.tags(count=1000, timeout=TIMEOUT), ranges(bench.store)) == ([before], ledger)
     assert spans([reserve(bench.store)]) == [(17, 27)]
 
 
@@ -112,10 +114,70 @@ def test_any_name_will_do_and_each_has_its_own_series(store: Store) -> None:
     for turn in range(2):
         assert [reserve(store, tag=tag).low for tag in names] == [above + 5 * turn for above in range(len(names))]
     store.delete("a", timeout=TIMEOUT)
-    assert [each.tag for each in store.tags(timeout=TIMEOUT)] == sorted(names[1:])
-    assert store.tags(timeout=TIMEOUT) == [get(store, tag) for tag in sorted(names[1:])]
+    assert [each.tag for each in store.tags(count=1000, timeout=TIMEOUT)] == sorted(names[1:])
+    assert store.tags(count=1000, timeout=TIMEOUT) == [get(store, tag) for tag in sorted(names[1:])]
     for above, tag in enumerate(names):
         assert ranges(store, tag) == [(above, above + 5), (above + 5, above + 10)]
+
+
+def read_pages(store: Store, count: int, between: Callable[[], object] = lambda: None) -> list[str]:
+    """The names on all pages. After each page but the last `between` runs."""
+    names: list[str] = []
+    after = None
+    for _ in range(1000):
+        page = store.tags(after=after, count=count, timeout=TIMEOUT)
+        assert page == [get(store, each.tag) for each in page]
+        names += [each.tag for each in page]
+        if len(page) < count:
+            return names
+        after = page[-1].tag
+        between()
+    raise AssertionError("the pages have no end")
+
+
+@pytest.mark.covers("U.19")
+def test_pages_of_tags_are_complete_and_sorted_by_the_bytes_of_utf_8(bench: Bench) -> None:
+    names = [
+        *("Z", "a", "a b", "a#1", "a#10", "a#2", "aa", "A", "a'b", '"', "%", "_", "$", "$gt", "0", "10", "9", "~", "é"),
+        *("e\u0301", "ß", "\u07ff", "\u0800", "\uffff", "\U00010000", "\U0010ffff", "京"),
+    ]
+    for tag in [*names, "gone", "a#gone"]:
+        create(bench.store, tag)
+    for tag in ("gone", "a#gone"):
+        bench.store.delete(tag, timeout=TIMEOUT)
+    expected = sorted(names, key=str.encode)
+    store = bench.open()
+    for count in (1, 2, 7, len(names), len(names) + 1, HIGHEST):
+        assert read_pages(store, count) == expected, count
+    for after in ("", "a#1", "a#3", "gone", "\U0010ffff"):  # the name may be that of no tag, or of a deleted one
+        following = [each for each in expected if each.encode() > after.encode()]
+        assert [each.tag for each in store.tags(after=after, count=5, timeout=TIMEOUT)] == following[:5], after
+    for bad in (0, -1, True, 2**63, 1.0):
+        with pytest.raises(ValueError, match="count must be"):
+            store.tags(count=bad, timeout=TIMEOUT)  # type: ignore[arg-type]  # not an int
+
+
+@pytest.mark.covers("U.19")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tag_that_stays_is_on_exactly_one_page_while_others_come_and_go(bench: Bench, seed: int) -> None:
+    random, store, other = Random(seed), bench.store, bench.open()
+    stays = {f"stays{number:02d}" for number in random.sample(range(100), 20)}
+    goes = [f"goes{number}" for number in range(10)] + [f"stays{number:02d}x" for number in range(0, 100, 10)]
+    for tag in random.sample([*sorted(stays), *goes], len(stays) + len(goes)):
+        create(store, tag)
+
+    def come_and_go() -> None:
+        tag = random.choice(goes)
+        with suppress(TagMissing):
+            other.delete(tag, timeout=TIMEOUT)
+        if random.random() < 0.5:
+            create(other, tag)
+        create(other, f"{random.choice('agsz')}{random.random()}")
+        reserve(other, tag=random.choice(sorted(stays)))
+
+    names = read_pages(store, 3, come_and_go)
+    assert names == sorted(set(names))
+    assert stays <= set(names)
 
 
 @pytest.mark.covers("4.15", "0.9")
@@ -295,7 +357,7 @@ def test_arguments_out_of_range_are_a_value_error(store: Store) -> None:
     ):
         with pytest.raises(ValueError, match="must be"):
             call()
-    assert store.tags(timeout=TIMEOUT) == [made]
+    assert store.tags(count=1000, timeout=TIMEOUT) == [made]
 
 
 #: What other programs, or an operator by hand, may leave in a record.
@@ -342,7 +404,7 @@ def test_what_no_store_writes_is_corrupt_and_left_alone(shared_bench: SQLiteBenc
             partial(reserve, store),
             partial(reserve, store, 5),
             partial(get, store),
-            partial(store.tags, timeout=TIMEOUT),
+            partial(store.tags, count=1, timeout=TIMEOUT),
             partial(store.configure, "orders", TagChanges(step=5), timeout=TIMEOUT),
             partial(create, store),
         ]

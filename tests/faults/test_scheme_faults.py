@@ -32,8 +32,8 @@ class Late(MemoryStore):
         super().__init__()
         self.seen, self.arrive = threading.Event(), threading.Event()
 
-    def tags(self, *, timeout: float) -> list[Tag]:
-        found = super().tags(timeout=timeout)
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+        found = super().tags(after=after, count=count, timeout=timeout)
         self.seen.set()
         assert self.arrive.wait(60)
         return found

@@ -176,9 +176,9 @@ def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_secon
     asked: list[float] = []
     real = MemoryStore.tags
 
-    def tags(self: MemoryStore, *, timeout: float) -> list[issuer.values.Tag]:
+    def tags(self: MemoryStore, *, timeout: float, **page: Any) -> list[issuer.values.Tag]:
         asked.append(timeout)
-        return real(self, timeout=timeout)
+        return real(self, timeout=timeout, **page)
 
     async def behave(door: Door) -> None:
         monkeypatch.setattr(MemoryStore, "tags", tags)
@@ -277,7 +277,7 @@ class Opened:
 
     def versions(self) -> dict[str, str]:
         """Return what is another one after every change of a tag."""
-        return {tag.tag: tag.version for tag in self.ids.engine.runner.store.tags(timeout=60)}
+        return {tag.tag: tag.version for tag in self.ids.engine.runner.store.tags(count=1000, timeout=60)}
 
 
 @pytest.fixture

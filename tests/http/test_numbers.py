@@ -357,9 +357,9 @@ def test_a_tag_gets_no_more_series_than_the_server_allows(redis_url: str, monkey
         looks: list[float] = []
         tags = MemoryStore.tags
 
-        def looked(store: MemoryStore, *, timeout: float) -> list[Tag]:
+        def looked(store: MemoryStore, *, timeout: float, **page: Any) -> list[Tag]:
             looks.append(timeout)
-            return tags(store, timeout=timeout)
+            return tags(store, timeout=timeout, **page)
 
         monkeypatch.setattr(MemoryStore, "tags", looked)
         monkeypatch.setattr(numbers, "SERIES_COUNTED_FOR", 1000.0)

@@ -36,14 +36,14 @@ def test_the_same_settings_give_the_tag_as_it_is_and_others_an_error_that_names_
     ids, other = make(), make()
     made = ids.create("a", exist_ok=True, **settings)
     for _ in range(2):
-        before = store.tags(timeout=5)
+        before = store.tags(count=1000, timeout=5)
         assert other.create("a", exist_ok=True, **settings) == made
         for name, different in others.items():
             with pytest.raises(TagDiffers, match=f"{name} is .*not") as caught:
                 other.create("a", exist_ok=True, **different)
             assert name in caught.value.differences
             assert isinstance(caught.value, TagExists)
-        assert store.tags(timeout=5) == before
+        assert store.tags(count=1000, timeout=5) == before
         if "shards" not in settings:
             ids.issue("a")
             made = ids.create("a", exist_ok=True, **settings)

@@ -147,3 +147,23 @@ def test_inspect_tells_parts_period_and_scheme(make: Make, at: Set) -> None:
     assert (ids.inspect("users").scheme["shards"]["shard_bits"], ids.inspect("plain").scheme) == (2, {})
     assert ids.issue("day").period == ids.inspect("day").period == "2026-11-20"
     assert ids.inspect("plain").period is None
+
+
+@pytest.mark.covers("U.19")
+@pytest.mark.parametrize("page", [1, 2, 3, 5, 100])
+def test_parts_and_tags_are_found_on_every_page(make: Make, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    monkeypatch.setattr("issuer.core.record.PAGE", page)
+    ids = make()
+    others = ["a", "t", "users!", "users#4", "users#x", "users$", "usersx", "v"]
+    for tag in others:
+        ids.create(tag)
+    ids.create("t#", shards=SMALL)
+    ids.create("users", shards=SMALL)
+    assert [ids.inspect(tag).parts for tag in ("users", "t#")] == [4, 4]
+    parts = [f"{tag}#{shard}" for tag in ("t#", "users") for shard in range(4)]
+    assert [each.tag for each in ids.tags()] == sorted([*others, *parts, "t#", "users"])
+    ids.halt("users")
+    assert [each.tag for each in ids.tags() if each.halted] == ids.ready().halted
+    assert len(ids.ready().halted) == 1 + 4
+    ids.delete("users")
+    assert [each.tag for each in ids.tags()] == sorted([*others, *parts[:4], "t#"])

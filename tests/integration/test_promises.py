@@ -45,12 +45,12 @@ def test_three_processes_get_the_ranges_of_the_classic_example_in_the_order_of_t
         nodes = [ends.enter_context(issuer.connect(redis="none", store=store, scheduler=None)) for _ in range(3)]
         nodes[0].create("a", step=step)
         runs = [[node.next("a")] for node in nodes]
-        assert store.tags(timeout=10)[0].max == 3 * step
+        assert store.tags(count=1000, timeout=10)[0].max == 3 * step
         for node, run in zip(nodes, runs, strict=True):
             run += [node.next("a") for _ in range(step - 1)]
         assert runs == [[*range(first, first + step)] for first in (1, step + 1, 2 * step + 1)]
         assert nodes[0].next("a") == 3 * step + 1
-        assert store.tags(timeout=10)[0].max == 4 * step
+        assert store.tags(count=1000, timeout=10)[0].max == 4 * step
 
 
 @pytest.mark.covers("0.10")

@@ -41,13 +41,13 @@ def test_a_restart_key_that_names_a_machine_numbers_tag_is_refused_and_both_go_o
         snowflake(ids)
         first = ids.next("flakes")
         keyed(ids)
-        (machine,) = [each for each in store.tags(timeout=5) if each.tag.startswith(PART)]
+        (machine,) = [each for each in store.tags(count=1000, timeout=5) if each.tag.startswith(PART)]
         with pytest.raises(ConfigurationError, match="another restart key"):
             draw(ids, machine.tag.removeprefix("x#"))
         assert store.get(machine.tag, timeout=5) == machine
         assert draw(ids, "acme") == 1
         ids.delete("x")
-        assert [each.tag for each in store.tags(timeout=5)] == ["flakes", machine.tag]
+        assert [each.tag for each in store.tags(count=1000, timeout=5)] == ["flakes", machine.tag]
         assert ids.next("flakes") > first
 
 

@@ -20,6 +20,7 @@ from issuer.care.doctor.findings import (
 )
 from issuer.care.inspection import RATE_FROM, WASTE_FROM
 from issuer.core import arithmetic
+from issuer.core.record import select
 from issuer.core.requests import whole
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
 from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
@@ -87,7 +88,7 @@ class Examination:
             # The journal is read before the tags, so that a reservation between the two reads cannot look lost in the
             # store.
             facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
-            facts.records = yield from public(ask(lambda store, left: store.tags(timeout=left)), None)
+            facts.records = yield from public(select(), None)
         except IssuerError as error:
             facts.store_error = error
 

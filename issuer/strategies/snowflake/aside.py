@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from issuer.core.parts import is_machine
+from issuer.core.record import select
 from issuer.core.scheme_record import MACHINE, PART_OF, strategy
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import InvalidArgument
@@ -130,7 +131,7 @@ def _kept_in_store(options: Mapping[str, Scalar]) -> bool:
 
 
 def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[MachineNumber]]:
-    records = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
+    records = yield from select(lambda each: each.scheme.get(PART_OF) == namespace and is_machine(each))
     theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
     now = Clock().ms() if theirs is None else theirs
     lease = number(options, "lease", stored.LEASE, 5, 30 * 86_400)
@@ -138,7 +139,6 @@ def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[Machi
         (
             MachineNumber(_machine(each), stored.holder_of(each), None, each.max, _ahead(each.max, now, lease))
             for each in records
-            if each.scheme.get(PART_OF) == namespace and is_machine(each)
         ),
         key=lambda each: each.machine,
     )

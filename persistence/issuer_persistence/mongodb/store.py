@@ -162,10 +162,12 @@ class MongoStore(Store):
         with self._call(timeout, writes=False) as call:
             return call.read(tag)
 
-    def tags(self, *, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+        check_argument("count", count, 1)
+        following: Document = {} if after is None else {"_id": {"$gt": after}}
         with self._call(timeout, writes=False) as call:
-            found = [tag_record(each) for each in call.tags.find({"deleted": {"$ne": True}})]
-        return sorted(found, key=lambda each: each.tag)
+            found = call.tags.find({**following, "deleted": {"$ne": True}}).sort("_id").limit(min(count, 2**31 - 1))
+            return [tag_record(each) for each in found]
 
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float

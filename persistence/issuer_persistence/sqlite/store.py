@@ -56,6 +56,8 @@ def _marks(columns: Sequence[str]) -> str:
 _PUT_TAG = f"INSERT OR REPLACE INTO tags ({_names(TAG_COLUMNS)}) VALUES ({_marks(TAG_COLUMNS)})"  # noqa: S608 - see above
 _PUT_ENTRY = f"INSERT INTO segments ({_names(ENTRY_COLUMNS)}) VALUES ({_marks(ENTRY_COLUMNS)})"  # noqa: S608 - see above
 _GET_TAGS = f"SELECT {_names(TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
+_FIRST_TAGS = f"{_GET_TAGS} WHERE deleted IS NOT 1 ORDER BY tag LIMIT ?"
+_NEXT_TAGS = f"{_GET_TAGS} WHERE tag > ? AND deleted IS NOT 1 ORDER BY tag LIMIT ?"
 _NEWEST_FIRST = "ORDER BY high DESC, low DESC, id DESC LIMIT ?"
 _OLDEST_FIRST = "ORDER BY high, low, id LIMIT ?"
 _OF_TAG = f"SELECT {_names(ENTRY_COLUMNS)} FROM segments WHERE tag = ?"  # noqa: S608 - see above
@@ -198,10 +200,12 @@ class SQLiteStore(TransactionalStore):
         """`sqlite:///`, followed by the absolute path of the file."""
         return f"sqlite:///{self._path}"
 
-    def tags(self, *, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+        check_argument("count", count, 1)
+        statement, values = (_FIRST_TAGS, (count,)) if after is None else (_NEXT_TAGS, (after, count))
         with self.transaction(timeout, writes=False) as reading:
-            rows = reading.connection.execute(_GET_TAGS).fetchall()
-        return sorted((each for each in map(_record, rows) if not each.deleted), key=lambda each: each.tag)
+            rows = reading.connection.execute(statement, values).fetchall()
+        return [_record(row) for row in rows]
 
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
