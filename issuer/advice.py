@@ -84,7 +84,7 @@ def python(given: Sequence[str], method: str = "", tag: str = "", connected: Seq
 
 
 def command_line(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the call as a shell command. Without a method, return only its options."""
+    """Return the shell command for a method of the issuer. If `method` is "", return only the options."""
     line = " ".join([*map(_option, connected), *([method, quote(tag)] if method else []), *map(_option, given)])
     return f"`issuer {line}`" if method else line
 

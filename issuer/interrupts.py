@@ -19,7 +19,7 @@ def raise_interrupt(error: BaseException) -> None:
     its own.
     """
     if sys.platform == "linux" and get_native_id() != os.getpid():
-        return  # handlers run only in the main thread, and the search takes at least 50 us
+        return  # signal handlers run only in the main thread; the search below takes 50 us or more
     while True:
         # If a plugin raises the same exception object again and again, its traceback contains the frames of all raises,
         # the last raise first. Without this limit, a test of 2400 such calls took 251 s.

@@ -133,7 +133,8 @@ class _Story:
         self._shares: list[float] = []
         #: `_back`: when the restarted server was available, in ns. `_before`: last number issued before the kill.
         self._back, self._before = math.inf, 0
-        #: Highest number loaded before the kill. Lower numbers were issued before the kill, even if recorded later.
+        #: The highest number that was in Redis before the kill. A number up to it was issued before the kill, even if
+        #: the client recorded the number later.
         self._top = math.inf
         self._resumed = False
         #: Highest number that `recover` skipped.

@@ -183,7 +183,7 @@ def open(
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> RedisCall[Loaded]:
-    """`load`: put the numbers low+1 .. high into the hash. The draw of `mark` requests the next segment."""
+    """`load`: put the numbers low+1 .. high into the hash. The draw of number `mark` requests the next segment."""
     return evalsha("load", (key,), (low, high, mark, reign, born), _loaded)
 
 

@@ -158,7 +158,8 @@ class Fetcher:
                     yield from self.fly(flight, deadline, in_person=True)
         except BaseException:
             # This caller was interrupted, and the others must not wait for it. The flight does not count as a failure.
-            # Otherwise cancelled callers would extend the pause, and an election would time out unused (seen: 4 s).
+            # Otherwise cancelled callers would lengthen the pause after failures, and the process that was elected to
+            # load the segment would not load it in time (seen: 4 s).
             if flight.ours or (leads and not flight.started):
                 flight.finish(progress=False)
             raise

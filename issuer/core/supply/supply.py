@@ -215,7 +215,7 @@ class Supply:
         """Draw one number for a key of the caller. The same key gets the same number for `ttl` seconds.
 
         Returns the number, and whether the key had it before. `kept` is the Redis key that stores it. The number is
-        drawn from Redis even if the tag has leases, because only Redis shows all processes which keys have numbers.
+        drawn from Redis even if the tag has leases: all processes must see which keys have a number.
         """
         attempt, state = 0, self.state
         if not self._runtime.redis:

@@ -22,7 +22,7 @@ BACKLOG = 1024
 
 #: When the server stops: seconds in which TCP handshakes that have begun can finish.
 HANDSHAKES: Final = 0.2
-#: When the server stops: longest time in seconds until the workers have accepted all connections.
+#: When the server stops: longest time in seconds until the workers have accepted the connections that wait already.
 ACCEPTING: Final = 1.0
 
 #: Socket option that sets a packet filter. Python's `socket` lacks the name. The value is valid on every Linux platform

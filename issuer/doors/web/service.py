@@ -67,7 +67,8 @@ class Service:
         Raises TooManyRequests if the token has used too many new keys in this second.
         """
         bucket = self._keys.get(owner)
-        if bucket is None:  # no token has a name with a colon
+        if bucket is None:
+            # A token's name has no colon, so the name of this bucket is not the name of a token's own bucket.
             bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.settings.keys_per_second)
         if wait := bucket.take():
             problem = f"more than {bucket.most} new Idempotency-Keys in a second (keys_per_second)"

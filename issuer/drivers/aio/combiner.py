@@ -196,7 +196,7 @@ class AsyncCombiner:
         self.serving: StrategyRunner | None = None
         self._others = others
         self._plugins = plugins
-        #: Whether `others` draws for Waiters.
+        #: True if the function `others` draws the numbers of Waiters (clients of the Redis protocol).
         self._by_others = plugins
         self._key = key
         self._runner = runner

@@ -278,7 +278,7 @@ class Combiner:
 
     def _sat(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         while deadline.left() > SHORTEST:
-            if batch.ours:  # this call runs inside the leader's: a second draw would repeat numbers
+            if batch.ours:  # this call runs inside the call of the leader, and two draws would use one batch
                 break
             self._waiting.add(deadline)  # added again for each batch, as the slow path removes it
             try:

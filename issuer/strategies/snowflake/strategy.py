@@ -40,7 +40,8 @@ log = logging.getLogger("issuer.strategies")
 #: The options of a snowflake tag: those of the layout, and
 #: - machine: source of the machine number: "redis", "store", "file", "ordinal" or "fixed"
 #: - namespace: tags with the same namespace share machine numbers. Default: the tag itself
-#: - lease: duration of a machine number's lease, 5..2592000 seconds. With a namespace it needs machine=store
+#: - lease: duration of a machine number's lease, 5..2592000 seconds. `lease` and `namespace` together need
+#:   machine=store
 #: - max_wait: how long a call waits for a clock that went back, 0..60000 ms. If it is further behind, the call fails
 OPTIONS = (*layout_.OPTIONS, "machine", "namespace", "lease", "max_wait")
 
