@@ -135,7 +135,7 @@ def _plain(value: object) -> object:
 
 def _counted(content: dict[str, Any], scheme: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content. If the tag has no counter, remove settings such as `step`, which have no meaning then."""
-    of_counters = () if counts(scheme) else ("max", "step", "step_mode", "limit", "lease", "ahead")
+    of_counters = () if counts(scheme) else ("max", "step", "step_mode", "limit", "lease", "ahead", "refill_at")
     return {name: value for name, value in content.items() if name not in of_counters}
 
 

@@ -36,6 +36,7 @@ class StoreState:
         step: Numbers per step.
         step_mode: "fixed" if the step was set, "auto" if the issuer chooses it.
         ahead: Steps per segment.
+        refill_at: Share of a segment that is used when the next one is fetched.
         timestamp: Time of the last change, in ms since 1970.
         created: Time of creation, in ms since 1970.
         halted: True if reservations are stopped until `recover`.
@@ -45,6 +46,7 @@ class StoreState:
     step: int
     step_mode: StepMode
     ahead: int
+    refill_at: float
     timestamp: int
     created: int
     halted: bool
@@ -57,7 +59,7 @@ class RedisState:
     Attributes:
         cur: Last number issued.
         max: Last number of the current segment.
-        mark: Number at the 20 % threshold. The draw that reaches this number starts loading the next segment.
+        mark: Threshold of the current segment. The draw that reaches this number starts loading the next segment.
         next_cur: The number before the first number of the next segment.
         next_max: Last number of the next segment.
         fence: Replication id of the master that the segment was loaded into. Draws from any other master are rejected.

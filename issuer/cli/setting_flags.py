@@ -60,6 +60,7 @@ def _key_names(context: click.Context, _param: click.Parameter, incomplete: str)
 #: Arguments for `click.option`, by the kind of the setting.
 _KINDS: Mapping[str, dict[str, Any]] = {
     "whole": {"metavar": "N", "type": int},
+    "share": {"metavar": "SHARE", "type": float},
     "number": {"metavar": "N", "type": int},
     "text": {"metavar": "TEXT"},
     "flag": {"is_flag": True, "default": None},

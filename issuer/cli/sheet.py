@@ -14,7 +14,7 @@ from issuer.strategies.snowflake.aside import MachineNumbers
 from issuer.terminal import Column, ago, folded, moment, numbered, plain, screen_width, stamp_utc, table
 from issuer.times import lasting
 from issuer.views import counts
-from issuer_persistence.records import HIGHEST, Tag
+from issuer_persistence.records import DEFAULT_REFILL_AT, HIGHEST, Tag
 
 #: Column at which values begin.
 INDENT = 13
@@ -147,7 +147,8 @@ def settings_of(tag: Tag) -> str:
     """Return the settings of a tag that `stands` does not show, each after a comma."""
     ahead = "" if tag.ahead == 1 or not counts(tag.scheme) else f", ahead {tag.ahead}"
     lease = "" if tag.lease is None or not counts(tag.scheme) else f", lease {tag.lease}"
-    return ahead + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
+    refill = "" if tag.refill_at == DEFAULT_REFILL_AT or not counts(tag.scheme) else f", refill_at {tag.refill_at:g}"
+    return ahead + refill + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
 
 
 def machine_table(found: MachineNumbers) -> str:

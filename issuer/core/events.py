@@ -33,7 +33,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ElectionWon(Event):
-    """Redis has elected this process to load the next segment, because a draw reached the 20 % threshold."""
+    """Redis has elected this process to load the next segment, because a draw reached the threshold."""
 
 
 @dataclass(frozen=True, slots=True)

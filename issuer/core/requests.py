@@ -35,6 +35,13 @@ def whole(value: int, name: str, lowest: int, highest: int) -> int:
     return number
 
 
+def share(value: object, name: str, lowest: float, highest: float) -> float:
+    """Return the value, rounded to 0.001, if it is a share in lowest..highest. Raise InvalidArgument otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+        raise InvalidArgument(f"must be {lowest}..{highest}, not {brief(value)}", value=value, argument=name)
+    return round(float(value), 3)
+
+
 def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int | None:
     """Return the number just below a new tag's first one: `start` - 1, or `above`. Users pass only one of them."""
     if start is not None and above is not None:

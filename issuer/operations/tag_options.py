@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from issuer.core.requests import above_of, whole
+from issuer.core.requests import above_of, share, whole
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
 from issuer.numbers.given import Restart
@@ -27,8 +27,8 @@ class TagOption:
     """Definition of a setting of a tag or its scheme. The command line, HTTP and their pages in the docs use it.
 
     Attributes:
-        kind: "whole" (an integer), "number" (a number of the tag), "text", "flag" or "word". Any other kind is for this
-            setting only.
+        kind: "whole" (an integer), "share", "number" (a number of the tag), "text", "flag" or "word". Any other kind is
+            for this setting only.
         help: Description in Markdown, without a period at the end.
         changed: Description for changes of an existing tag. "" if it is the same as `help`.
         section: Heading in the help of the command line.
@@ -41,14 +41,14 @@ class TagOption:
     help: str
     changed: str = ""
     section: str = "Options"
-    lowest: int | None = None
-    highest: int | None = None
+    lowest: float | None = None
+    highest: float | None = None
     words: tuple[str, ...] = ()
 
 
 def _stored(kind: str, name: str, help: str, changed: str = "") -> TagOption:
     """Return the definition of a setting that is stored unchanged. Its range and words are the store's."""
-    lowest, highest = SETTINGS[name].range or (None, None)
+    lowest, highest = SETTINGS[name].range or SETTINGS[name].share or (None, None)
     return TagOption(kind, help, changed, lowest=lowest, highest=highest, words=SETTINGS[name].words)
 
 
@@ -77,6 +77,9 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "ahead": _stored("whole", "ahead",
         "Steps per segment. Larger segments cover a longer outage of the store. Default: 1",
         "Steps per segment. Larger segments cover a longer outage of the store"),
+    "refill_at": _stored("share", "refill_at",
+        "Share of a segment or lease that is used when the next one is fetched. Default: 0.2",
+        "Share of a segment or lease that is used when the next one is fetched. It applies from the next one on"),
     "description": _stored("text", "description", "Text for operators, up to 1000 bytes"),
     "format": TagOption("text", "Format of the texts, such as `B{date:%y}-{seq:06d}{check}`", section=_TEXTS),
     "restart": TagOption("word",
@@ -107,7 +110,7 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "options": TagOption("options", "Options of the strategy by name, such as epoch=2026-01-01", section=_OTHERS),
 }  # fmt: skip
 
-#: Settings that are stored without conversion: whole numbers and texts.
+#: Settings that are stored without conversion: whole numbers, shares and texts.
 _AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
 
 
@@ -125,6 +128,7 @@ class TagOptions:
     order: Order | None = None
     lease: int | None = None
     ahead: int | None = None
+    refill_at: float | None = None
     description: str | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -170,8 +174,8 @@ class TagOptions:
         others = self._others(tag, None)
         if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):
             raise InvalidArgument(
-                "nothing to change: give step, limit, start, above, lease, ahead or description; or of the number "
-                "scheme format, timezone, scramble with scramble_strict, stride with offset and stride_above",
+                "nothing to change: give step, limit, start, above, lease, ahead, refill_at or description; or of the "
+                "number scheme format, timezone, scramble with scramble_strict, stride with offset and stride_above",
                 tag=tag,
             )
         step, mode = self._step()
@@ -195,10 +199,17 @@ class TagOptions:
         found: dict[str, Any] = {}
         for name in _AS_GIVEN:
             if (value := getattr(self, name)) is not None:
-                range = SETTINGS[name].range
-                found[name] = check_description(value) if range is None else whole(value, name, *range)
+                found[name] = _checked(name, value)
         if order == "strict" and found.get("lease"):
             raise InvalidArgument(
                 f"tag {tag!r} is strict, and only trend tags can have a lease", tag=tag, value=found["lease"]
             )
         return found
+
+
+def _checked(name: str, value: Any) -> int | float | str:
+    """Return the value of a setting. Shares are rounded to 0.001. If the value is invalid, raise InvalidArgument."""
+    setting = SETTINGS[name]
+    if setting.range is not None:
+        return whole(value, name, *setting.range)
+    return check_description(value) if setting.share is None else share(value, name, *setting.share)

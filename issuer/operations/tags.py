@@ -30,11 +30,12 @@ from issuer.operations.config import IssuerConfig
 from issuer.operations.tag_options import TagOptions
 from issuer.strategies.registry import check, settled
 from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
-from issuer_persistence.records import HIGHEST, Order, Tag
+from issuer_persistence.records import DEFAULT_REFILL_AT, HIGHEST, Order, Tag
 from issuer_persistence.scheme_json import PLAIN, frozen
 
 #: Settings that are only for tags with a counter, with their defaults.
-_COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1}
+_COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1,
+             "refill_at": DEFAULT_REFILL_AT}  # fmt: skip
 
 #: Maximum number of attempts to change a scheme. An attempt fails if a reservation changes the record after it was
 #: read.
@@ -97,8 +98,8 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     """Compare the requested settings with those of an existing tag. Return both values of each setting that differs.
 
     Only settings that determine the numbers are compared: scheme and strategy always, order and limit if they were
-    given, and the start if the tag has not passed it. Step, lease, ahead and description are only checked for validity:
-    operators change them while programs run, and a restart of the programs must still work.
+    given, and the start if the tag has not passed it. Step, lease, ahead, refill_at and description are only checked
+    for validity: operators change them while programs run, and a restart of the programs must still work.
     """
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
@@ -244,7 +245,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
         until = scheme_record.until(after)
         yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
     # Apply these settings to the shards or series of the tag, too.
-    shared = TagOptions(step=asked.step, lease=asked.lease, ahead=asked.ahead)
+    shared = TagOptions(step=asked.step, lease=asked.lease, ahead=asked.ahead, refill_at=asked.refill_at)
     if shared != TagOptions():
         for part in (yield from parts.of(after)):
             with suppress(UnknownTag):  # deleted in the meantime

@@ -48,6 +48,10 @@ AHEAD_MOST = 1000
 #: Step of a new tag if the caller sets none.
 DEFAULT_STEP = 1000
 
+#: Lowest and highest value of `refill_at`, and its value if the caller sets none.
+REFILL_AT_RANGE = (0.01, 0.9)
+DEFAULT_REFILL_AT = 0.2
+
 
 def now_ms() -> int:
     """Return the time in ms since 1970, for `timestamp` and the ledger. No decision depends on this time."""
@@ -94,7 +98,8 @@ class Setting:
     """Definition of a setting of a tag. Values are numbers in a range, words of a list, texts, or what `check` accepts.
 
     Attributes:
-        range: Lowest and highest number. None if the setting is not a number.
+        range: Lowest and highest integer. None if the setting is not an integer.
+        share: Lowest and highest share, as floats. None if the setting is not a share.
         words: Allowed words.
         check: Function that returns what is wrong with a value, or "" if the value is valid. None if there is no such
             function.
@@ -104,6 +109,7 @@ class Setting:
     """
 
     range: tuple[int, int] | None = None
+    share: tuple[float, float] | None = None
     words: tuple[str, ...] = ()
     check: Callable[[object], str] | None = None
     missing: object = _REQUIRED
@@ -119,6 +125,10 @@ class Setting:
         """Return what is wrong with a value, for an error message, or "" if the value is valid."""
         if self.range is not None:
             return "" if is_number(value, *self.range) else f"must be {_between(*self.range)}, not {value!r}"
+        if self.share is not None:
+            lowest, highest = self.share
+            fits = isinstance(value, float) and lowest <= value <= highest
+            return "" if fits else f"must be a share in {lowest}..{highest}, not {value!r}"
         if self.words:
             return "" if value in self.words else f"must be one of {', '.join(self.words)}, not {value!r}"
         if self.check is not None:
@@ -134,6 +144,7 @@ SETTINGS: Mapping[str, Setting] = {
     "order": Setting(words=get_args(Order), changes=False),
     "lease": Setting(range=(0, LEASE_MOST), missing=None, unsaid=True),
     "ahead": Setting(range=(1, AHEAD_MOST), missing=1),
+    "refill_at": Setting(share=REFILL_AT_RANGE, missing=DEFAULT_REFILL_AT),
     "description": Setting(),
     "scheme": Setting(check=problem, missing=PLAIN),
 }
@@ -172,6 +183,7 @@ class TagSettings:
         lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
             setting.
         ahead: Steps per segment, 1..1000.
+        refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
         description: Text for operators.
         scheme: Settings of the scheme, see `Tag`.
     """
@@ -183,6 +195,7 @@ class TagSettings:
     order: Order = "strict"
     lease: int | None = None
     ahead: int = 1
+    refill_at: float = DEFAULT_REFILL_AT
     description: str = ""
     scheme: Mapping[str, object] = field(default_factory=lambda: PLAIN, hash=False)
 
@@ -212,6 +225,7 @@ class TagChanges:
     limit: int | None = None
     lease: int | None = None
     ahead: int | None = None
+    refill_at: float | None = None
     description: str | None = None
     scheme: Mapping[str, object] | None = field(default=None, hash=False)
     raise_to: int | None = None
@@ -276,6 +290,7 @@ class Tag:
         lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
             setting. A strict tag has 0 or None.
         ahead: Steps per segment, 1..1000.
+        refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
         description: Text for operators.
         created: Time of creation, in ms since 1970.
         timestamp: Time of the last change, in ms since 1970.
@@ -295,6 +310,7 @@ class Tag:
     order: Order = "strict"
     lease: int | None = None
     ahead: int = 1
+    refill_at: float = DEFAULT_REFILL_AT
     description: str = ""
     created: int
     timestamp: int

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tests.contract.benches import Bench
 
 #: What each is of a tag that was given nothing.
-SETTINGS: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": {}, "step_mode": "fixed"}
-OURS: dict[str, Any] = {"lease": 5, "ahead": 3, "scheme": SCHEME, "step_mode": "auto"}
+SETTINGS: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": {}, "step_mode": "fixed", "refill_at": 0.2}
+OURS: dict[str, Any] = {"lease": 5, "ahead": 3, "scheme": SCHEME, "step_mode": "auto", "refill_at": 0.8}
 #: What each may become.
 CHANGES: dict[str, list[Any]] = {
     "step": [20, HIGHEST],
@@ -44,6 +44,7 @@ CHANGES: dict[str, list[Any]] = {
     "lease": [500, 0, LEASE_MOST, 1],
     "ahead": [5, AHEAD_MOST, 1],
     "step_mode": ["auto", "fixed"],
+    "refill_at": [0.8, 0.01, 0.333, 0.9, 0.2],
     "scheme": [{"format": "{seq}"}, nested(DEPTH_MOST), of_size(SCHEME_MOST), SCHEME, {}],
 }
 
@@ -136,6 +137,7 @@ WRONG: dict[str, tuple[str, list[Any]]] = {
     "lease": (r"lease must be an integer in 0\.\.1000000", [-1, LEASE_MOST + 1, 2**63, 1.0, "5", True]),
     "ahead": (r"ahead must be an integer in 1\.\.1000", [0, -1, AHEAD_MOST + 1, 2**63, 1.0, "5", True]),
     "step_mode": ("step_mode must be one of fixed, auto", ["x", "", 5, True]),
+    "refill_at": (r"refill_at must be a share in 0\.01\.\.0\.9", [0.0, 0.009, 0.901, 1, "0.2", True, float("nan")]),
     "scheme": ("'a' holds 1.5", [{"a": 1.5}]),
     "above": ("above must be", [-1]),
     "order": ("order must be", ["random"]),

@@ -45,7 +45,7 @@ _SCHEMA_1 = (
     )""",
     "CREATE INDEX segments_by_number ON segments (tag, high DESC)",
 )
-# As the programs of schemas 2 to 5 brought a file up to theirs.
+# As the programs of schemas 2 to 6 brought a file up to theirs.
 _SCHEMA_2 = (
     "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
     """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
@@ -66,6 +66,13 @@ _SCHEMA_4 = (
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
 )
 _SCHEMA_5 = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
+_SCHEMA_6 = (
+    "ALTER TABLE tags ADD COLUMN step_mode TEXT CHECK (step_mode IS NULL OR step_mode IN ('fixed', 'auto'))",
+    """CREATE TRIGGER step_mode_is_kept BEFORE INSERT ON tags
+    WHEN NEW.step_mode IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND step_mode = 'auto' AND NOT deleted
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the step mode of this tag must not write it: upgrade'); END""",
+)
 _STRIDE = {"stride": [{"from": 1, "first": 3, "stride": 2}], "id": "9f2c"}
 _EVERYTHING = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 _ROWS = "SELECT * FROM tags ORDER BY tag"
@@ -86,7 +93,7 @@ def older(tmp_path: Path) -> Iterator[Callable[[int], sqlite3.Connection]]:
 
     def at(version: int) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        for steps in (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5)[:version]:
+        for steps in (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6)[:version]:
             for statement in steps:
                 connection.execute(statement)
         connection.execute("INSERT INTO meta (id) VALUES ('0123456789abcdef01234567')")
@@ -122,7 +129,7 @@ def schema(connection: sqlite3.Connection) -> int:
     return found
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
 def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:
@@ -138,7 +145,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     assert ranges(store) == [(20, 30)]
     assert store.examine(timeout=TIMEOUT).schema == schema(old) == version, "a reader has changed the file"
     store.upgrade(timeout=TIMEOUT)
-    assert old.execute(_ROWS).fetchall() == [(*row, *[None] * (5 - min(version, 4))) for row in rows]
+    assert old.execute(_ROWS).fetchall() == [(*row, *[None] * (6 - version + (version > 4))) for row in rows]
     assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
     store.configure("orders", TagChanges(lease=50, ahead=3, scheme=_STRIDE), timeout=TIMEOUT)
     held = reserve(store)
@@ -161,6 +168,7 @@ def test_the_table_itself_refuses_what_has_another_type(store: SQLiteStore, old:
         *(f"{column} = {value}" for column in ("lease", "ahead") for value in ("1.5", "'x'", "-1")),
         "scheme = x'7b7d'",
         *(f"step_mode = {value}" for value in ("'x'", "''", "1")),
+        *(f"refill_at = {value}" for value in ("'x'", "0", "1", "-0.2", "1.5")),
     ):
         with pytest.raises(sqlite3.IntegrityError):
             old.execute(f"UPDATE tags SET {change} WHERE tag = 'high'")  # noqa: S608 - from the list above
@@ -212,6 +220,7 @@ _SETTINGS: dict[int, tuple[str, Any, Any]] = {
     2: ("ahead", 4, 1),
     3: ("scheme", _STRIDE, {}),
     5: ("step_mode", "auto", "fixed"),
+    6: ("refill_at", 0.8, 0.2),
 }
 
 
@@ -220,8 +229,9 @@ def test_an_older_program_that_had_the_file_open_cannot_drop_what_it_knows_nothi
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:
     name, used, plain = _SETTINGS[version]
-    knows: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": "{}"}
-    old, known = older(version), dict([*knows.items()][: version - 1])
+    knows: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": "{}", "step_mode": "fixed"}
+    old = older(version)
+    known = dict([*knows.items()][: version - 1 - (version > 4)])
     store.configure("orders", TagChanges(**{name: used}), timeout=TIMEOUT)
     store.configure("users", TagChanges(**{name: plain}), timeout=TIMEOUT)
     put(old, "users", 60, "strict", **known)
@@ -252,7 +262,7 @@ def test_entries_that_a_program_of_schema_4_writes_meanwhile_say_nothing_of_a_se
     assert (found[1].application, found[1].born) == ("billing", "b")
 
 
-@pytest.mark.parametrize("version", [5, 4])
+@pytest.mark.parametrize("version", [6, 5, 4])
 def test_the_way_back_that_the_page_on_upgrades_shows_leaves_a_file_of_the_older_schema(
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:

@@ -80,7 +80,16 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
         *("last_extension", "waste"),
     ]
     assert list(content["waste"]) == ["numbers", "of", "since"]
-    assert list(content["store"]) == ["max", "step", "step_mode", "ahead", "timestamp", "created", "halted"]
+    assert list(content["store"]) == [
+        "max",
+        "step",
+        "step_mode",
+        "ahead",
+        "refill_at",
+        "timestamp",
+        "created",
+        "halted",
+    ]
     assert all(type(content["store"][name]) is int for name in ("max", "step", "ahead", "timestamp", "created"))
     assert (content["redis"], content["remaining"], content["runway"]) == (None, None, None)
     assert (content["tag"], content["order"], content["limit"], content["lease"]) == ("orders", "trend", 500, 7)
@@ -111,6 +120,7 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
             "order",
             "lease",
             "ahead",
+            "refill_at",
             "description",
             "created",
             "timestamp",
@@ -161,9 +171,11 @@ def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(
     if beside:
         service.execute("SELECT * FROM tags").fetchall()
     with closing(sqlite3.connect(home / "ids.db", isolation_level=None)) as database:
-        database.execute("DROP TRIGGER step_mode_is_kept")
-        for table, column in (("tags", "step_mode"), ("segments", "application"), ("segments", "born")):
-            database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        for column in ("step_mode", "refill_at"):
+            database.execute(f"DROP TRIGGER {column}_is_kept")
+            database.execute(f"ALTER TABLE tags DROP COLUMN {column}")
+        for column in ("application", "born"):
+            database.execute(f"ALTER TABLE segments DROP COLUMN {column}")
         database.execute("PRAGMA user_version = 4")
     kept = [each for each in home.iterdir() if each.suffix != ".db-shm"]
     assert (home / "ids.db-wal" in kept) is beside

@@ -35,8 +35,8 @@ def test_a_tag_is_made_shown_changed_and_retired() -> None:
         assert made.status == 201
         assert {**made.json, "created": 0, "timestamp": 0, "version": ""} == {
             "tag": "a", "max": 4, "step": 10, "step_mode": "fixed", "limit": 2**53 - 1, "order": "trend", "lease": None,
-            "ahead": 2, "description": "é", "created": 0, "timestamp": 0, "version": "", "halted": False,
-            "deleted": False, "scheme": {},
+            "ahead": 2, "refill_at": 0.2, "description": "é", "created": 0, "timestamp": 0, "version": "",
+            "halted": False, "deleted": False, "scheme": {},
         }  # fmt: skip
         assert await door.refused("POST", "/v1/tags", {"tag": "a"}) == (409, "tag_exists")
         again = await door.ask("POST", "/v1/tags", {**said, "exist_ok": True})

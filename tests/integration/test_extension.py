@@ -14,7 +14,6 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import Issuer
-from issuer.core.supply import local_buffer
 from issuer.drivers.store_pool import StorePool
 from issuer.engine.scheduler import Threads
 from issuer.gateway import tag_scripts
@@ -105,19 +104,38 @@ def test_the_draw_that_reaches_the_mark_fetches_the_next_segment_and_none_before
 
 
 @pytest.mark.covers("4.10", "3.19", "0.18")
-@pytest.mark.parametrize("left", [Fraction(80, 100), Fraction(20, 100)], ids=["20 % used", "20 % left"])
+@pytest.mark.parametrize("used", [0.2, 0.8, 0.1, 0.01, 0.9], ids=["20 % used", "20 % left", "Leaf", "first", "last"])
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 10, 1000])
 def test_the_refill_is_due_at_exactly_one_number_whether_used_or_left_is_counted(
-    make: Make, monkeypatch: pytest.MonkeyPatch, step: int, left: Fraction
+    make: Make, step: int, used: float
 ) -> None:
-    """The first number that leaves at most that share: a share left is its complement used, and no second rule."""
-    monkeypatch.setattr(local_buffer, "REFILL_AFTER_USED", 1 - left)
-    ids = make()
-    ids.create("a", step=step)
+    """The first number that uses at least that share: a share left is its complement used, and no second rule."""
+    ids, share = make(), Fraction(str(used))
+    ids.create("a", step=step, refill_at=used)
     ids.warm("a")
     for segment in range(0, min(2 * step, 1000), step):
         due = [number for number in range(1, step + 1) if ids.next("a") == segment + number and ids.tick()]
-        assert due == [next(number for number in range(1, step + 1) if step - number <= left * step)]
+        assert due == [next(number for number in range(1, step + 1) if number >= share * step)]
+
+
+@pytest.mark.covers("4.10", "U.5")
+def test_a_changed_share_holds_from_the_next_segment_on(make: Make) -> None:
+    ids = make()
+    ids.create("a", step=10)
+    ids.warm("a")
+    assert ids.configure("a", refill_at=0.8).refill_at == 0.8
+    due = [number for number in range(1, 31) if ids.next("a") == number and ids.tick()]
+    assert due == [2, 18, 28]
+    assert ids.inspect("a").store.refill_at == 0.8
+
+
+@pytest.mark.covers("4.10")
+def test_direct_mode_fetches_at_the_share_that_the_tag_names(store: SlowStore) -> None:
+    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
+        ids.create("a", step=10, refill_at=0.8)
+        ids.warm("a")
+        due = [number for number in range(1, 31) if ids.next("a") == number and ids.tick()]
+        assert due == [8, 18, 28]
 
 
 @pytest.mark.covers("1.19", "0.18")

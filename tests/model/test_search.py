@@ -10,6 +10,7 @@ import pytest
 
 from issuer.core.supply import local_buffer
 from issuer.gateway.tag_scripts import Role
+from issuer_persistence.records import DEFAULT_REFILL_AT
 from tests.model.search import search
 from tests.model.worlds import LARGE, SMALL
 
@@ -37,7 +38,7 @@ def searched() -> str:
     texts += [inspect.getsource(local_buffer.threshold)]
     # From 3.12 on, ast.unparse writes other quotes around a text with fields.
     code = [ast.unparse(Deciding().visit(ast.parse(text))).replace('"', "'") for text in texts]
-    code += [str(local_buffer.REFILL_AFTER_USED), str(Role)]
+    code += [str(DEFAULT_REFILL_AT), str(Role)]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()[:16]
 
 

@@ -60,7 +60,7 @@ TAG_PLACES = (
     Place(_SCHEMA, '    "lease", "ahead"', '    "example",\n'),
     Place(_SCHEMA, "# Upgrade statements.", '_EXAMPLE = ("ALTER TABLE tags ADD COLUMN example INTEGER",)\n\n'),
     Place(_SCHEMA, ")\n#: Columns that were added", ", _EXAMPLE"),
-    Place(_SCHEMA, ")\n\n#: Newest schema", ', (7, "example")'),
+    Place(_SCHEMA, ")\n\n#: Newest schema", ', (8, "example")'),
     # The definition.
     Place(
         "issuer/operations/tag_options.py",

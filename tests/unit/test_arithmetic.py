@@ -13,8 +13,8 @@ from issuer_persistence.records import HIGHEST, LEASE_MOST
 NEAR_2_53 = range(2**53 - 12, 2**53 + 13)
 
 
-def expected(low: int, high: int) -> int:
-    return low + max(1, ceil((high - low) * Fraction(1, 5)))
+def expected(low: int, high: int, share: str = "0.2") -> int:
+    return low + ceil((high - low) * Fraction(share))
 
 
 class TestMark:
@@ -25,7 +25,8 @@ class TestMark:
     def test_it_is_exact_for_every_size_wherever_the_segment_lies(self) -> None:
         near_the_end = range(HIGHEST - 12, HIGHEST + 1)
         for size in (*range(1, 300), *NEAR_2_53, *near_the_end):
-            assert threshold(0, size) == expected(0, size), size
+            for share in ("0.2", "0.01", "0.333", "0.8", "0.9"):
+                assert 0 < threshold(0, size, float(share)) == expected(0, size, share) <= size, size
         for low in (*NEAR_2_53, *(end - 301 for end in near_the_end)):
             for size in range(1, 302):
                 assert low < threshold(low, low + size) == expected(low, low + size) <= low + size, (low, size)

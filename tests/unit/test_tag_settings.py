@@ -55,17 +55,28 @@ def test_both_faces_put_each_in_its_place(connect: Connect) -> None:
     """They pass them on by position."""
 
     def held(tag: Tag) -> tuple[object, ...]:
-        return tag.max, tag.step, tag.limit, tag.order, tag.lease, tag.ahead, tag.description, tag.scheme
+        return tag.max, tag.step, tag.limit, tag.order, tag.lease, tag.ahead, tag.refill_at, tag.description, tag.scheme
 
     shown, other = "A{seq}", "B{seq}"
     with connect(redis="none", store="memory://", scheduler=None) as ids:
         made = ids.create(
-            "a", start=5, step=7, limit=99, order="trend", lease=3, ahead=2, description="x", format=shown
+            "a",
+            start=5,
+            step=7,
+            limit=99,
+            order="trend",
+            lease=3,
+            ahead=2,
+            refill_at=0.3,
+            description="x",
+            format=shown,
         )
-        assert held(made) == (4, 7, 99, "trend", 3, 2, "x", {"format": shown})
+        assert held(made) == (4, 7, 99, "trend", 3, 2, 0.3, "x", {"format": shown})
         assert ids.create("b", above=9).max == 9
-        changed = ids.configure("a", step=8, limit=98, above=20, lease=4, ahead=3, description="y", format=other)
-        assert held(changed) == (20, 8, 98, "trend", 4, 3, "y", {"format": other})
+        changed = ids.configure(
+            "a", step=8, limit=98, above=20, lease=4, ahead=3, refill_at=1 / 3, description="y", format=other
+        )
+        assert held(changed) == (20, 8, 98, "trend", 4, 3, 0.333, "y", {"format": other})
         assert ids.configure("b", start=30).max == 29
 
 
@@ -85,8 +96,8 @@ def test_the_table_in_the_docs_has_every_setting_with_its_range_and_default() ->
     said = defaults(TagSettings)
     for name, (values, default) in rows.items():
         setting = SETTINGS[name]
-        if setting.range is not None:
-            lowest, highest = setting.range
+        if (bounds := setting.range or setting.share) is not None:
+            lowest, highest = bounds
             assert values.startswith(f"{lowest}..{'2^63-1' if highest == HIGHEST else highest}")
         assert {*setting.words} <= {*re.findall(r"`(\w+)`", values)}
         if said[name] is not None:  # else what each process is set to
@@ -97,7 +108,16 @@ def test_the_table_in_the_docs_has_every_setting_with_its_range_and_default() ->
 
 def test_what_a_record_holds_comes_back_as_it_was_and_what_is_missing_is_as_it_was_before() -> None:
     settings = TagSettings(
-        above=7, step=5, step_mode="auto", limit=99, order="trend", lease=3, ahead=2, description="x", scheme={"a": [1]}
+        above=7,
+        step=5,
+        step_mode="auto",
+        limit=99,
+        order="trend",
+        lease=3,
+        ahead=2,
+        refill_at=0.8,
+        description="x",
+        scheme={"a": [1]},
     )
     made = Tag.made("orders", None, settings)
     assert made.settings == settings

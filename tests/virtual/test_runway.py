@@ -2,7 +2,8 @@
 
 import pytest
 
-from issuer.core.supply.local_buffer import REFILL_AFTER_USED, threshold
+from issuer.core.supply.local_buffer import threshold
+from issuer_persistence.records import DEFAULT_REFILL_AT
 from tests.virtual.test_hanging_store import process
 from tests.virtual.world import World
 
@@ -10,7 +11,7 @@ from tests.virtual.world import World
 SPEED, LONG = 0.1, 600
 
 #: The next segment is fetched when a fifth of the present one is used: up to then the rest is all there is.
-STEP = round(SPEED * LONG / (1 - REFILL_AFTER_USED))
+STEP = round(SPEED * LONG / (1 - DEFAULT_REFILL_AT))
 
 #: The first extension comes early, and is taken for quick use. With that many reservations it counts for little.
 SEEN = 6

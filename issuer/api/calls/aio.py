@@ -28,7 +28,7 @@ from issuer.settings import seconds
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer_persistence.facts import Upgrade
 from issuer_persistence.ledger import LedgerPage, Position
-from issuer_persistence.records import HIGHEST, Order, Tag
+from issuer_persistence.records import DEFAULT_REFILL_AT, HIGHEST, Order, Tag
 
 
 class AsyncIssuerCalls:
@@ -181,6 +181,7 @@ class AsyncIssuerCalls:
         order: Order | None = None,
         lease: int | None = None,
         ahead: int = 1,
+        refill_at: float = DEFAULT_REFILL_AT,
         description: str = "",
         exist_ok: bool = False,
         timeout: float | None = None,
@@ -199,9 +200,11 @@ class AsyncIssuerCalls:
             lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None means the
                 issuer's `lease`.
             ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store.
+            refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded
+                to 0.001.
             description: Text for operators, at most 1000 bytes.
-            exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, ahead and description may
-                differ from the arguments.
+            exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, ahead, refill_at and
+                description may differ from the arguments.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
             **given: Settings of the tag's scheme, see SchemeOptions.
 
@@ -212,7 +215,7 @@ class AsyncIssuerCalls:
             InvalidArgument: A setting is out of its range.
             SchemeError: A setting of the scheme is wrong, or contradicts another setting.
         """
-        asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
+        asked = TagOptions(start, above, step, limit, order, lease, ahead, refill_at, description, given)
         deadline = self.engine.deadline(timeout)
         founded = partial(self.engine.issuing.founded, deadline=deadline)
         return await self.engine.run(
@@ -229,6 +232,7 @@ class AsyncIssuerCalls:
         above: int | None = None,
         lease: int | None = None,
         ahead: int | None = None,
+        refill_at: float | None = None,
         description: str | None = None,
         timeout: float | None = None,
         **given: Unpack[SchemeOptions],
@@ -242,8 +246,8 @@ class AsyncIssuerCalls:
         lease from Redis, the process issues them until its next check of the lease, within about two seconds. If the
         process works without Redis, it issues the numbers of at most two segments.
 
-        If the tag has shards or is keyed, `step`, `lease` and `ahead` change in each of its parts. A part cannot be
-        changed alone.
+        If the tag has shards or is keyed, `step`, `lease`, `ahead` and `refill_at` change in each of its parts. A part
+        cannot be changed alone.
 
         Args:
             tag: Name of the tag.
@@ -255,6 +259,8 @@ class AsyncIssuerCalls:
             above: The number before the next one to issue, in place of `start`.
             lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000.
             ahead: Steps per segment, 1..1000.
+            refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded
+                to 0.001.
             description: Text for operators, at most 1000 bytes.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
             **given: Settings of the tag's scheme that can be changed, see SchemeOptions.
@@ -264,7 +270,7 @@ class AsyncIssuerCalls:
             InvalidArgument: A setting is out of its range, or nothing would change.
             SchemeError: A setting of the scheme is wrong, or cannot be changed.
         """
-        asked = TagOptions(start, above, step, limit, None, lease, ahead, description, given)
+        asked = TagOptions(start, above, step, limit, None, lease, ahead, refill_at, description, given)
         return await self.engine.run(tags.configure(tag, asked, self.engine.config), self.engine.deadline(timeout), tag)
 
     async def delete(self, tag: str, *, timeout: float | None = None) -> None:

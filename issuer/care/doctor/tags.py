@@ -169,8 +169,8 @@ def lease(facts: Facts) -> Iterator[Finding]:
             continue
         yield Check("tag-lease", f"tag {record.tag}", record.tag).advice(
             f"each process draws {size} numbers ahead, from segments of {record.segment}",
-            "The next segment is loaded when 20 % of the current one is used. Larger leases use up the segment before "
-            "it is there, so callers wait for the store.",
+            f"The next segment is loaded when {record.refill_at:.0%} of the current one is used. Larger leases use up "
+            "the segment before it is there, so callers wait for the store.",
             f"Run {{do:configure step={_rounded(size * LEASES // record.ahead + 1)}}}.",
         )
 

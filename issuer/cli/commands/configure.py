@@ -47,8 +47,8 @@ def configure(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     changes = given(said)
     if not changes:
         raise click.UsageError(
-            "nothing to change: give --step, --limit, --start, --above, --lease, --ahead, --description, or one of the "
-            "options of its scheme"
+            "nothing to change: give --step, --limit, --start, --above, --lease, --ahead, --refill-at, --description, "
+            "or one of the options of its scheme"
         )
     issuer = session.connect()
     below: int | None = changes["above"] if "above" in changes else changes["start"] - 1 if "start" in changes else None

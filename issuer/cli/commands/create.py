@@ -80,8 +80,9 @@ def _dropped(before: Inspection, made: Tag) -> str:
     """Return the settings of the deleted tag that the new tag does not have."""
     had: dict[str, object] = {"order": before.order, "limit": before.limit, "lease": before.lease}
     has: dict[str, object] = {"order": made.order, "limit": last_value(made.scheme, made.limit), "lease": made.lease}
-    had |= {"step": before.store.step, "ahead": before.store.ahead, "description": before.description}
-    has |= {"step": made.step, "ahead": made.ahead, "description": made.description}
+    for name in ("step", "ahead", "refill_at"):
+        had[name], has[name] = getattr(before.store, name), getattr(made, name)
+    had["description"], has["description"] = before.description, made.description
     had |= dict(described(before.scheme))
     has |= dict(described(made.scheme))
     return ", ".join(

@@ -261,7 +261,9 @@ def reserve_and_load(
         # other processes would convert these counters differently.
         return Extension("stale", reserved.tag)
     loaded = yield from send(
-        tag_scripts.load(key, low, high, threshold(low, high), reign=opened.reign, born=opened.born)
+        tag_scripts.load(
+            key, low, high, threshold(low, high, reserved.tag.refill_at), reign=opened.reign, born=opened.born
+        )
     )
     match loaded.status:
         case "current" | "next":

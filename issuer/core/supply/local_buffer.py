@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import islice
 from operator import length_hint
 from typing import Generic, Protocol, TypeVar
@@ -13,13 +12,10 @@ from typing import Generic, Protocol, TypeVar
 from issuer.errors import CalledWithin
 from issuer.forks import under_way
 from issuer.reentry import CallLock
-from issuer_persistence.records import LEASE_MOST
+from issuer_persistence.records import DEFAULT_REFILL_AT, LEASE_MOST
 
 #: Ranges in a buffer: one in use, and the next one. A process that is killed loses at most these two.
 BUFFERS = 2
-
-#: The next segment is loaded when this share of the current one is used: 20 %.
-REFILL_AFTER_USED = Fraction(20, 100)
 
 #: If a stream uses up a lease in less than QUICK seconds, the next lease is twice as large. If a lease lasts longer
 #: than SLOW, the next one is half as large. If the process is killed, the rest of the lease is a gap.
@@ -33,10 +29,12 @@ OPEN = 4096
 _ATOMIC = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-def threshold(low: int, high: int) -> int:
-    """Return the threshold, low + max(1, ceil(size x 20 %)). The draw of this number triggers the next load."""
-    size = high - low
-    return low + max(1, -(-size * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
+def threshold(low: int, high: int, refill_at: float = DEFAULT_REFILL_AT) -> int:
+    """Return the threshold, low + ceil(size x refill_at). The draw of this number triggers the next load.
+
+    `refill_at`: share above 0 and below 1, rounded to 0.001. A float times a size above 2^53 would not be exact.
+    """
+    return low + -(-(high - low) * round(refill_at * 1000) // 1000)
 
 
 def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:
@@ -45,7 +43,7 @@ def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int
     The size is `least` or more, up to a fifth of a segment: larger leases would use up segments before the next is
     loaded.
     """
-    most = max(least, min(LEASE_MOST, segment * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
+    most = max(least, min(LEASE_MOST, segment // 5))
     wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before
     return min(most, max(least, wanted))
 
@@ -138,12 +136,14 @@ class LocalBuffer(Generic[P]):
     for a minute while the others got 880 numbers.
     """
 
-    __slots__ = ("_fast_path", "_lock", "_passed", "_row", "_state", "_tag")
+    __slots__ = ("_fast_path", "_lock", "_passed", "_row", "_state", "_tag", "refill_at")
 
     def __init__(self, tag: str, fast_path: FastPath | None) -> None:
         """`fast_path`: where numbers are published. None: nothing is published, and each call uses `take`."""
         self._lock = CallLock()
         self._tag = tag
+        #: Share of a range that is used when the next one is fetched. A change applies to the ranges that follow.
+        self.refill_at = DEFAULT_REFILL_AT
         self._fast_path = fast_path if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
         #: How many numbers were issued from dropped ranges. Only for metrics: an interrupt can make it too low.
@@ -179,7 +179,7 @@ class LocalBuffer(Generic[P]):
             self._passed += held[0].high - held[0].low
             held = held[1:]
             if held:
-                cur, at = held[0].low, threshold(held[0].low, held[0].high)
+                cur, at = held[0].low, self._threshold(held[0])
         if not held:
             self._state = ((), 0, 0, _NOTHING, self._issued())
             return None
@@ -212,11 +212,11 @@ class LocalBuffer(Generic[P]):
                 passed += held[0].high - held[0].low
                 held, issued = held[1:], held[0].high
                 if held:
-                    cur, at, shown = held[0].low, threshold(held[0].low, held[0].high), _NOTHING
+                    cur, at, shown = held[0].low, self._threshold(held[0]), _NOTHING
             if len(held) >= BUFFERS or piece.low < (held[-1].high if held else issued):
                 return False
             if not held:
-                cur, at, shown = piece.low, threshold(piece.low, piece.high), _NOTHING
+                cur, at, shown = piece.low, self._threshold(piece), _NOTHING
             self._state = ((*held, piece), cur, at, shown, issued)
             self._passed = passed
             self._serve_row()
@@ -276,6 +276,9 @@ class LocalBuffer(Generic[P]):
         """Let `next` find no numbers here from now on, as a scheme must convert each number first."""
         self.unpublish()
         self._fast_path = None
+
+    def _threshold(self, piece: P) -> int:
+        return threshold(piece.low, piece.high, self.refill_at)
 
     def _used_up(self) -> bool:
         held, cur, _, shown, _ = self._state

@@ -85,6 +85,7 @@ class Origin:
             # Leases must be checked every second. Without a scheduler only calls can do so: publish no numbers.
             fast_path = runtime.fast_path if runtime.scheduled or not runtime.redis else None
             state.buffer = state.buffer or LocalBuffer(state.tag, fast_path)
+            state.buffer.refill_at = state.refill_at
             self.mode = self.mode if self.mode is Mode.DIRECT else Mode.LEASED
             if state.scheme is not None:
                 state.buffer.stop_publishing()

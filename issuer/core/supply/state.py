@@ -12,7 +12,7 @@ from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer
 from issuer.errors import IssuerError
 from issuer.gateway import tag_scripts
 from issuer_persistence.ledger import Reservation
-from issuer_persistence.records import Tag
+from issuer_persistence.records import DEFAULT_REFILL_AT, Tag
 
 #: A process's own numbers of a tag.
 Buffer = LocalBuffer[Lease | Reservation]
@@ -136,6 +136,11 @@ class TagState:
     def strict(self) -> bool:
         """Whether the tag is strict, or not known yet."""
         return self.record is None or self.record.order == "strict"
+
+    @property
+    def refill_at(self) -> float:
+        """Share of a segment or lease that is used when the next one is fetched."""
+        return DEFAULT_REFILL_AT if self.record is None else self.record.refill_at
 
     def went_back(self, low: int, before: int) -> bool:
         """Whether a strict tag's draw returned numbers below `before`, the highest number seen when the draw was sent.

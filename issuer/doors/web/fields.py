@@ -84,6 +84,7 @@ SECONDS: Final = Kind(
     "a number of seconds",
     _seconds,
 )
+SHARE: Final = Kind({"type": "number"}, lambda value: is_whole(value) or isinstance(value, float), "a share")
 FLAG: Final = Kind({"type": "boolean"}, lambda value: isinstance(value, bool), "true or false", _flag)
 #: A number of a tag. Some clients cannot represent integers above 2^53, so a string is accepted too.
 NUMBER: Final = Kind(_NUMBER, _is_digits, "an integer, or a string of its digits")

@@ -19,6 +19,7 @@ from issuer.doors.web.fields import (
     SCRAMBLE,
     SECONDS,
     SHARDS,
+    SHARE,
     STEP,
     TEXT,
     WHOLE,
@@ -52,8 +53,8 @@ _CURSOR: Final = Field("cursor", TEXT, "Value of `next` in the reply with the pr
 _COUNT: Final = Field("count", WHOLE, "Number of entries per page. Default: 100", schema=_to(1, tags.PAGE_MOST))
 
 _KINDS: Final = {
-    "whole": WHOLE, "number": NUMBER, "text": TEXT, "flag": FLAG, "step": STEP, "limit": LIMIT, "scramble": SCRAMBLE,
-    "shards": SHARDS, "options": OPTIONS,
+    "whole": WHOLE, "share": SHARE, "number": NUMBER, "text": TEXT, "flag": FLAG, "step": STEP, "limit": LIMIT,
+    "scramble": SCRAMBLE, "shards": SHARDS, "options": OPTIONS,
 }  # fmt: skip
 #: Additions to the help of settings that have more than one form in JSON.
 _FORMS: Final = {

@@ -86,7 +86,7 @@ _NAMES: Final[Mapping[Any, str]] = {
 }
 
 #: Fields that only tags with a counter have.
-_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "ahead")
+_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "ahead", "refill_at")
 _CODE: Final = _or_null({"type": "string"}) | {"description": "Error code; null: it answers, or there is none"}
 _NEXT: Final = _or_null({"type": "string"}) | {"description": "`cursor` of the next page; null on the last page"}
 

@@ -61,6 +61,9 @@ def _shape(name: str, setting: Setting) -> Document:
     if setting.range is not None:
         lowest, highest = setting.range
         held = {**INTEGER, "$gte": Int64(lowest), "$lte": Int64(highest)}
+    elif setting.share is not None:
+        least, most = setting.share
+        held = {"$type": "double", "$gte": least, "$lte": most}
     elif setting.words:
         held = {"$in": [*setting.words]}
     else:
@@ -214,7 +217,8 @@ def _named(found: Document) -> Document:
 
 #: Newest schema. If a database has a newer schema than a program, the program rejects the database. A database keeps
 #: schema 1 until one of its tags gets a scheme: programs for schema 1 would ignore the scheme, and issue the counter
-#: values. The fields `lease`, `ahead` and `step_mode` need no new schema: older programs keep unknown fields.
+#: values. The fields `lease`, `ahead`, `step_mode` and `refill_at` need no new schema: older programs keep unknown
+#: fields.
 SCHEMA = 2
 
 _random = random.SystemRandom()

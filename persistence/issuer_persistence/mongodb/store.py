@@ -1,9 +1,9 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service with the protocol of MongoDB.
 
 There are three collections. `issuer_tags` has one document per tag: `_id` and `bizTag` are the tag's name, `max`,
-`step`, `limit`, `created`, `timestamp`, `ahead` and `lease` are Int64, `step_mode` is a text, and `scheme` is a
-document. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix of the names can be
-changed.
+`step`, `limit`, `created`, `timestamp`, `ahead` and `lease` are Int64, `refill_at` is a double, `step_mode` is a text,
+and `scheme` is a document. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix of
+the names can be changed.
 
 Writes use majority and journal, and reads go to the primary, whatever the URL requests. Otherwise, after a rollback of
 the primary, the same range would be reserved twice. The filter of every change matches only documents that have the

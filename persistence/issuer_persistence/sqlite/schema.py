@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TAG_COLUMNS = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
-    "lease", "ahead", "scheme", "step_mode",
+    "lease", "ahead", "scheme", "step_mode", "refill_at",
 )  # fmt: skip
 ENTRY_COLUMNS = (
     "id", "tag", "low", "high", "reason", "time", "host", "pid", "application", "born",
@@ -75,10 +75,20 @@ _STEP_MODES = (
     ) BEGIN SELECT RAISE(ABORT, 'a program too old for the step mode of this tag must not write it: upgrade'); END""",
 )
 
+_REFILLS = (
+    """ALTER TABLE tags ADD COLUMN refill_at REAL
+    CHECK (refill_at IS NULL OR (typeof(refill_at) = 'real' AND refill_at > 0 AND refill_at < 1))""",
+    # A trigger as for `lease`, against older programs. NULL is read as 0.2.
+    """CREATE TRIGGER refill_at_is_kept BEFORE INSERT ON tags
+    WHEN NEW.refill_at IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND refill_at <> 0.2 AND NOT deleted
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the refill_at of this tag must not write it: upgrade'); END""",
+)
+
 # Upgrade statements. Entry n upgrades a file from schema n to n + 1. A new file has schema 0, and all entries are run.
-STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES)
+STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES, _REFILLS)
 #: Columns that were added later, each with its schema. Schema 5 added columns to `segments`, the others to `tags`.
-ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"))
+ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"), (7, "refill_at"))
 
 #: Newest schema. A file stores its schema in `user_version`. If a file has a newer schema than the program, the program
 #: rejects the file. Otherwise the values of columns that it does not know would be lost.
