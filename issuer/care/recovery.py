@@ -315,7 +315,7 @@ def journals(named: Named) -> Steps[Journals]:
         return named
     if isinstance(named, (str, bytes, os.PathLike)):
         raise InvalidArgument(f"must be a list of paths, not {brief(named)}", value=named, argument="from_journal")
-    # Reading blocks. So the read is sent like a request to the store, which drivers run in a thread.
+    # To read a file blocks the thread. So the read is sent like a request to the store, which drivers run in a thread.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
 

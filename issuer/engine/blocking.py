@@ -48,7 +48,7 @@ class Engine(EngineCalls):
         chosen: Chosen,
         publish: Callable[[dict[str, Iterator[int]]], object],
     ) -> None:
-        """`publish`: receives the iterator of each tag from which `next` takes numbers. Called again after a fork."""
+        """`publish`: function that gets, for each tag, the iterator for `next`. It is called again after a fork."""
         self._publish = publish
         super().__init__(config, redis, chosen)
 

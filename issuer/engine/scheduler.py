@@ -106,9 +106,9 @@ def _options() -> dict[str, Any]:
 class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
     """An APScheduler with our own thread. It overrides what APScheduler's guide allows for subclasses.
 
-    The timer reads the classes from `threading` when it starts. gevent may have replaced them after APScheduler was
-    imported. Python's own thread cannot be joined then: a worker of `gunicorn --preload -k gevent` ended with an error,
-    or never.
+    gevent may replace the classes of `threading` after APScheduler was imported. A thread of the replaced class cannot
+    be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or never. So the timer reads the
+    classes from `threading` when it starts.
     """
 
     def start(self, *args: Any, **options: Any) -> None:

@@ -133,7 +133,7 @@ class TagOptions:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
-        """Return the settings for `Store.create`. `limit` is the last counter value, `scheme` is made from `given`.
+        """Return the settings for `Store.create`. `limit`: last counter value. `scheme`: made from `self.given`.
 
         If a setting is invalid, raise InvalidArgument. If the order is strict without Redis, raise ConfigurationError.
         """

@@ -158,7 +158,7 @@ def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
         away = RedisUnavailable(f"Redis was not checked: {done.redis_error}", tag=done.tag)
         outcome = replace(outcome, error=away)
     if isinstance(outcome.error, ConfigurationError):
-        # A wrong configuration of the servers or the journals would cause the same error for each other tag.
+        # A wrong configuration of the servers or the journals would cause the same error for all other tags.
         raise outcome.error
     if outcome.error is not None:
         complain(outcome.error)

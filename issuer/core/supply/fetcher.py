@@ -240,9 +240,10 @@ class Fetcher:
         return True
 
     def fly(self, flight: Flight, deadline: Deadline, *, in_person: bool = False) -> Steps[int]:
-        """Fetch a range and finish the flight, even after an error. Does nothing if another caller has started it.
+        """Fetch a range, and end the flight also if there was an error. Does nothing if another caller flies already.
 
-        Returns how many ranges were fetched. `in_person`: a waiting caller runs this, and may have little time left.
+        Returns how many ranges were fetched, 0 or 1. `in_person`: a waiting caller runs this, and may have little time
+        left.
         """
         loaded, flights, emit = 0, self.flights, self._runtime.emit
         if not flight.start():
