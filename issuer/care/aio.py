@@ -16,6 +16,9 @@ from issuer.care.inspection import Inspection, Readiness
 from issuer.care.recovery import Named, Recovery
 from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
+from issuer.core.batch import TagBatch
+from issuer.core.record import PAGE
+from issuer.core.scheme_record import in_true_order
 from issuer.core.steps import Steps, ask, pipeline
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.aio.combiner import AsyncCombiner
@@ -38,6 +41,7 @@ Verdict = Outcome[list[Discrepancy]]
 
 #: How many hashes a sweep reads at once.
 LOOKS = 1000
+
 
 #: If a refresh has not ended after this many seconds, it counts as lost, and another one may begin.
 REFRESH_LOST = 60.0
@@ -79,7 +83,7 @@ class AsyncCare:
         self._moving: list[AsyncCombiner] = []
 
     async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
-        """Verify a tag with its shards or series, or all tags, one after the other; see Issuer.verify.
+        """Verify a tag with its shards or series, or all tags, sorted by name; see Issuer.verify.
 
         If another tag than `tag` was deleted in the meantime, its outcome has no result and no error.
         """
@@ -87,15 +91,14 @@ class AsyncCare:
             names = await self._tags(timeout)
         else:
             names = await self._run(recovery.with_parts(check_found(tag)), self._deadline(timeout), tag)
-        for name in names:
-            audit, error = Audit(name, self._config.hash_key(name)), None
-            try:
-                while await self._run(audit.go_on(), self._deadline(timeout), name):
-                    pass
-            except IssuerError as raised:
-                error = raised
-            deleted = isinstance(error, UnknownTag) and name != tag
-            yield Outcome(name, len(names), None if error else audit.findings, None if deleted else error)
+        for first in range(0, len(names), PAGE):
+            page = names[first : first + PAGE]
+            steps = {name: Audit(name, self._config.hash_key(name)).whole() for name in page}
+            batch = await self._ended(steps, timeout)
+            for name in page:
+                error = batch.errors.get(name)
+                deleted = isinstance(error, UnknownTag) and name != tag
+                yield Outcome(name, len(names), batch.results.get(name), None if deleted else error)
 
     async def verify(self, tag: str | None, timeout: float | None) -> list[Discrepancy]:
         """Verify a tag with its shards or series, or all tags. Return all discrepancies; see Issuer.verify."""
@@ -130,15 +133,17 @@ class AsyncCare:
             if lowest:
                 recovery.check_whole(tag, names, lowest)
         names = [name for name in names if name not in spared]
-        for name in names:
-            key = self._config.hash_key(name)
-            steps = recovery.recover(name, key, at_least=lowest, dry_run=dry_run, said=known.get(name))
-            done, error = None, None
-            try:
-                done = await self._run(steps, self._deadline(timeout), name)
-            except IssuerError as raised:
-                error = raised
-            yield Outcome(name, len(names), done, error)
+        for first in range(0, len(names), PAGE):
+            page = names[first : first + PAGE]
+            steps = {
+                name: recovery.recover(
+                    name, self._config.hash_key(name), at_least=lowest, dry_run=dry_run, said=known.get(name)
+                )
+                for name in page
+            }
+            batch = await self._ended(steps, timeout)
+            for name in page:
+                yield Outcome(name, len(names), batch.results.get(name), batch.errors.get(name))
 
     async def recover(
         self, tag: str | None, at_least: int, from_journal: Named, *, dry_run: bool, timeout: float | None
@@ -173,6 +178,18 @@ class AsyncCare:
             found = await self._run(inspection.look_at_redis(found), self._deadline(timeout), None)
         return found
 
+    async def tags(self, timeout: float | None) -> AsyncGenerator[Tag, None]:
+        """Yield the records of all tags of the store, sorted by name. `timeout` applies to each page."""
+        after: str | None = None
+        while True:
+            steps = ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left))  # noqa: B023 - called at once
+            page = await self._run(steps, self._deadline(timeout), None)
+            for record in page:
+                yield in_true_order(record)
+            if len(page) < PAGE:
+                return
+            after = page[-1].tag
+
     async def inspect(self, tag: str, timeout: float | None, *, deleted: bool) -> Inspection:
         """Return the state of a tag; see Issuer.inspect."""
         steps = inspection.inspect(check_found(tag), self._config.hash_key(tag), deleted=deleted)
@@ -180,9 +197,17 @@ class AsyncCare:
         combiner = self._registry.combiners.get(tag)
         return found if combiner is None else replace(found, waiting=combiner.waiting)
 
+    async def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None) -> TagBatch[T]:
+        """Run the steps of these tags to their end, as a batch. `timeout` applies to each request."""
+        batch = TagBatch(every, self._config.store)
+        only = next(iter(every)) if len(every) == 1 else None
+        while await self._run(batch.go_on(), self._deadline(timeout), only):
+            pass
+        return batch
+
     async def _tags(self, timeout: float | None) -> list[str]:
-        """Return the names of all tags of the store."""
-        return [each.tag for each in await self._run(inspection.tags(), self._deadline(timeout), None)]
+        """Return the names of all tags of the store, sorted."""
+        return [record.tag async for record in self.tags(timeout)]
 
     async def keep(self, timeout: float | None) -> list[Tag]:
         """Load segments for every tag of the store from now on; see Issuer.keep."""

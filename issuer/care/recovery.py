@@ -180,7 +180,8 @@ class Others:
 def _others(key: str, store_id: str) -> Steps[Others]:
     """Read the hash on all other nodes. Former masters and isolated replicas may have higher numbers."""
     top, asked, unasked = 0, [], []
-    for each in (yield from elsewhere(tag_scripts.read_hash(key))):
+    (seen,) = yield from elsewhere([tag_scripts.read_hash(key)])
+    for each in seen:
         hash = each.reply
         if hash is None:
             unasked.append(f"{each.node}: {each.error}")

@@ -79,6 +79,12 @@ class Audit:
         #: Search for two hashes. None if the tag is not strict, or after the search has succeeded.
         self._turns: Turns | None = None
 
+    def whole(self) -> Steps[list[Discrepancy]]:
+        """Verify the tag, and return the findings."""
+        while (yield from self.go_on()):
+            pass
+        return self.findings
+
     def go_on(self) -> Steps[bool]:
         """Verify the next piece: first Redis, then one page of the ledger per call. False after the last piece."""
         if not self._begun:
@@ -187,7 +193,12 @@ class Audit:
             for number, low, high in both:
                 if low is not None and high is not None and low < high:
                     self._buffers.append(_Buffer(number, low, high, high))
-        yield from self._read_max()
+        if hash.top > self._max:
+            yield from self._read_max()  # the numbers may have been reserved since the last look
+            yield from self._check_top(key, hash)
+
+    def _check_top(self, key: str, hash: tag_scripts.Hash) -> Steps[None]:
+        """Check that no number in the hash is above the store's `max`, which was read after the hash."""
         fields = {"cur": hash.cur, "max": hash.max, "next_max": hash.next_max}
         above = {name: value for name, value in fields.items() if value is not None and value > self._max}
         if above and (yield from self._unmoved(key)):

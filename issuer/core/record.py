@@ -35,7 +35,7 @@ def read_record(tag: str, *, make: bool = False, deleted: bool = False, within: 
     return record
 
 
-#: How many records `select` reads at once.
+#: How many records are read at once, and how many tags are verified or recovered at once.
 PAGE = 1000
 
 

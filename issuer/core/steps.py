@@ -141,13 +141,12 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Send this read-only call to all other nodes that may have the key: replicas and former masters.
+    """Send each read-only call to all other nodes that may have its key: replicas and former masters.
 
-    Returns a list of Sightings, one per node. The step takes at most as long as one call, or half of the remaining
-    time.
+    Returns a list for each call, with a Sighting for each node. The step takes at most half of the remaining time.
     """
 
-    call: RedisCall[Any]
+    calls: Sequence[RedisCall[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +196,9 @@ def visit(server: Server, call: RedisCall[T]) -> Steps[T]:
     return reply
 
 
-def elsewhere(call: RedisCall[T]) -> Steps[list[Sighting[T]]]:
-    """Yield a call to all other nodes that may have the key, and return their replies."""
-    seen: list[Sighting[T]] = yield Elsewhere(call)
+def elsewhere(calls: Sequence[RedisCall[T]]) -> Steps[list[list[Sighting[T]]]]:
+    """Yield each call to all other nodes that may have its key, and return the replies to each call."""
+    seen: list[list[Sighting[T]]] = yield Elsewhere(calls)
     return seen
 
 

@@ -79,9 +79,13 @@ def _operation(step: Ask | Send | Pipeline | Masters | Visit | Elsewhere) -> tup
     """Return the names of the operation and of its script. The second name is "" if there is no script."""
     if isinstance(step, Ask):
         return _question(step.question), ""
-    if isinstance(step, Pipeline):
-        return "PIPELINE", _command(step.calls[0])[1]
-    return ("find masters", "") if isinstance(step, Masters) else _command(step.call)
+    match step:
+        case Masters():
+            return "find masters", ""
+        case Send() | Visit():
+            return _command(step.call)
+    operation, script = _command(step.calls[0])
+    return (operation if len(step.calls) == 1 else "PIPELINE"), script
 
 
 def _command(call: RedisCall[Any]) -> tuple[str, str]:

@@ -301,9 +301,13 @@ class Hash:
         return self.store is not None and is_id(self.store)
 
 
+#: The command of `read_hash`, packed in advance before and after the key.
+_HEAD, _TAIL = pack("HMGET", "", *FIELDS).split(pack("")[4:])
+
+
 def read_hash(key: str) -> RedisCall[Hash]:
     """Return a command that reads the hash of a tag."""
-    return RedisCall(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True, key=key)
+    return RedisCall(b"%b%b%b" % (_HEAD, pack(key)[4:], _TAIL), "", _hash, repeatable=True, key=key)
 
 
 def _hash(reply: Any) -> Hash:

@@ -20,19 +20,25 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from issuer_persistence.errors import Misconfigured, Unconfirmed
+from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import shortened
 from issuer_persistence.records import check_argument
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
     from issuer_persistence.records import Tag, TagChanges, TagSettings
+
+
+T = TypeVar("T")
+
+#: A batch ends after this many seconds, because other processes wait while it has the store.
+BATCH_TIME = 0.1
 
 
 class CallDeadline:
@@ -351,6 +357,28 @@ class Store(ABC):
             timeout: Longest duration of the call in seconds, above 0.
         """
 
+    def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
+        """Make several calls to the store, about different tags. The calls may share one transaction.
+
+        Each call is a function. Its arguments are a store and a time limit in seconds. It may use the methods of this
+        store that are about one tag, and `store_id`, `witnessed` and `tags`.
+
+        After 0.1 s no further call is begun. The caller must pass the calls that were not made to another `batch`.
+
+        Args:
+            calls: The calls.
+            timeout: Longest duration of the batch in seconds, above 0.
+
+        Returns:
+            The result or the StoreError of each call that was made: of the first call, and of most or all others, in
+            the order of `calls`. A call with a StoreError other than `Unconfirmed` has changed nothing.
+
+        Raises:
+            Unconfirmed: The store did not answer in time. Each call may or may not have taken effect.
+            StoreError: No call has changed anything.
+        """
+        return in_turn(self, calls, timeout)
+
     def witnessed(self, *, timeout: float) -> Mapping[str, int]:  # noqa: ARG002 - nothing is asked here
         """Return for each tag the highest number that the store's journal has recorded. {} if there is no journal.
 
@@ -387,3 +415,17 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close connections and files that the store opened itself. A second call does nothing."""
+
+
+def in_turn(store: Store, calls: Sequence[Callable[[Store, float], T]], timeout: float) -> list[T | StoreError]:
+    """Make the calls one after the other, see `Store.batch`."""
+    deadline, end = CallDeadline(timeout), time.monotonic() + BATCH_TIME
+    answers: list[T | StoreError] = []
+    for call in calls:
+        try:
+            answers.append(call(store, deadline.left()))
+        except StoreError as error:
+            answers.append(error)
+        if time.monotonic() >= end:
+            break
+    return answers

@@ -251,6 +251,24 @@ def test_what_was_pruned_is_no_finding(scene: Scene) -> None:
     assert scene.kinds() == {"not in the ledger"}
 
 
+def test_what_was_reserved_and_loaded_after_max_was_read_is_no_finding(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = scene.bench.store
+    loaded: list[int] = []
+
+    def witnessed(*, timeout: float) -> dict[str, int]:  # it is called after max was read, and before the hash is
+        if not loaded:
+            got = store.reserve(TAG, 100, purpose=Purpose("load"), timeout=timeout)
+            loaded.append(got.high)
+            scene.hset(next_cur=got.low, next_max=got.high, next_mark=got.high)
+        return {}
+
+    monkeypatch.setattr(store, "witnessed", witnessed)
+    assert scene.ids.verify(TAG) == []
+    assert loaded
+
+
 class Staged(MemoryStore):
     """A memory store that lets something happen just before it answers, once."""
 

@@ -5,6 +5,7 @@ Draws normally use a faster path, see connections.py. The blocking twin of this 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -52,9 +53,9 @@ class AsyncWire(Servers[N_co]):
                     host, port = step.server
                     return await trips.exchange(Exchange(Address(host or None, port), step.call))
                 case Elsewhere():
-                    return await trips.elsewhere(step.call)
+                    return await trips.elsewhere(step.calls)
         except (redis.RedisError, IssuerError, Crowded) as error:
-            key = "" if isinstance(step, Masters | Pipeline) else step.call.key
+            key = step.call.key if isinstance(step, Send | Visit) else ""
             meant = meaning(error, self.name, key, tag, trips.sent)
             if isinstance(meant, RedisUnavailable):
                 meant.tag, meant.retry_after = tag, max(self.route.retry_after(key), settling(error))
@@ -117,31 +118,37 @@ class AsyncRoundTrips:
     async def pipelined(self, calls: Sequence[RedisCall[Any]]) -> list[Any]:
         """Send the calls, all calls of one server at once. Return the decoded replies, with errors as IssuerErrors.
 
-        A call that a server rejects has not run. So it is sent again alone, which also follows MOVED and ASK.
+        A call that a server rejects has not run. So it is sent again alone, which also follows MOVED and ASK. If no
+        server answers, the error of the first call is raised.
         """
         answers: dict[int, Any] = {}
-        places: dict[tuple[Address, bool], list[int]] = {}
+        failed: dict[int, redis.RedisError | IssuerError] = {}
+        places = defaultdict[tuple[Address, bool], list[int]](list)
         for place, call in enumerate(calls):
-            places.setdefault(await self._found(call.key, probe=True, anew=False), []).append(place)
+            try:
+                places[await self._found(call.key, probe=True, anew=False)].append(place)
+            except (redis.RedisError, IssuerError) as error:
+                failed[place] = error
         for (address, connects), there in places.items():
             for first in range(0, len(there), PIPELINED):
                 part = there[first : first + PIPELINED]
                 together = [calls[place] for place in part]
-                answers.update(zip(part, await self._together(address, together, connects=connects), strict=True))
+                try:
+                    answers.update(zip(part, await self._together(address, together, connects=connects), strict=True))
+                except (redis.RedisError, IssuerError) as error:
+                    failed.update(dict.fromkeys(there[first:], error))
+                    break
+        if failed and not answers:
+            raise failed[min(failed)]
+        name = self._servers.name
+        answers.update((place, meaning(error, name, calls[place].key, None)) for place, error in failed.items())
         return [answers[place] for place in range(len(calls))]
 
     async def _together(self, address: Address, calls: Sequence[RedisCall[Any]], *, connects: bool) -> list[Any]:
         """Send the calls to one server at once."""
-
-        def decoded(replies: list[Any]) -> list[Any]:
-            both = zip(calls, replies, strict=True)
-            return [reply if isinstance(reply, Exception) else call.decode(reply) for call, reply in both]
-
-        packed, repeatable = b"".join(call.packed for call in calls), all(call.repeatable for call in calls)
-        joined = RedisCall(packed, "", decoded, repeatable, calls[0].key)
         try:
             answers: list[Any] = await self._asked(
-                Exchange(address, joined, connects=connects, replies=len(calls)), trusts=True
+                Exchange(address, _joined(calls), connects=connects, replies=len(calls)), trusts=True
             )
         except Outdated:
             address, _ = await self._found(calls[0].key, probe=True, anew=True)
@@ -223,29 +230,45 @@ class AsyncRoundTrips:
 
     # ------------------------------------------------------------------ other servers
 
-    async def elsewhere(self, call: RedisCall[Any]) -> list[Sighting[Any]]:
-        """Send the call to all other nodes that may have its key. Returns the reply or the error of each."""
-        found = await self._others(call.key)
-        seen: list[Sighting[Any]] = []
-        left = [*found.values()].count(None)
-        for node, error in found.items():
-            answer: Any = error
-            if error is None:
-                answer = await self._attempted(Exchange(node, call, readonly=self._route.sharded, share=left))
-                left -= 1
-            failed = isinstance(answer, Exception)
-            seen.append(Sighting(node.name, error=str(answer)) if failed else Sighting(node.name, answer))
+    async def elsewhere(self, calls: Sequence[RedisCall[Any]]) -> list[list[Sighting[Any]]]:
+        """Send each call to all other nodes that may have its key. Returns the reply or the error of each node."""
+        route, owners = self._route, defaultdict[Address, list[int]](list)
+        for place, call in enumerate(calls):
+            # A slot of a Cluster may have moved, so search for the first owner: this finds the owners of all slots.
+            known = None if route.sharded and place == 0 else route.last_owner(call.key)
+            owners[known or await self._search(call.key)].append(place)
+        seen: list[list[Sighting[Any]]] = [[] for _ in calls]
+        for owner, places in owners.items():
+            found = await self._others(owner, calls[places[0]].key)
+            left = [*found.values()].count(None)
+            for node, error in found.items():
+                answers: list[Any] = [error] * len(places)
+                if error is None:
+                    answers = await self._read_at(node, [calls[place] for place in places], share=left)
+                    left -= 1
+                for place, answer in zip(places, answers, strict=True):
+                    failed = isinstance(answer, Exception)
+                    sighting = Sighting(node.name, error=str(answer)) if failed else Sighting(node.name, answer)
+                    seen[place].append(sighting)
         return seen
 
-    async def _others(self, key: str) -> dict[Address, Exception | None]:
-        """Return the other nodes that may have the key: the master's replicas, and former masters.
+    async def _read_at(self, node: Address, calls: Sequence[RedisCall[Any]], *, share: int) -> list[Any]:
+        """Send the calls to a node that is not essential. Returns the reply or the error of each call."""
+        answers: list[Any] = []
+        for first in range(0, len(calls), PIPELINED):
+            part = calls[first : first + PIPELINED]
+            exchange = Exchange(node, _joined(part), readonly=self._route.sharded, share=share, replies=len(part))
+            answer = await self._attempted(exchange)
+            answers += [answer] * len(part) if isinstance(answer, Exception) else answer
+        return answers
+
+    async def _others(self, owner: Address, key: str) -> dict[Address, Exception | None]:
+        """Return the other nodes that may have the owner's keys: its replicas, and former masters.
 
         The value of each node is None, or the error with which the node failed to list further nodes.
         Raises RedisUnavailable, ConfigurationError.
         """
         route = self._route
-        # A slot of a Cluster may have moved, so search for its owner.
-        owner = (None if route.sharded else route.last_owner(key)) or await self._search(key)
         found: dict[Address, Exception | None] = {}
         for question in route.kin_questions(owner, key):
             answer = await self._attempted(question)
@@ -340,13 +363,13 @@ class AsyncRoundTrips:
 
     async def _replied(self, exchange: Exchange, link: AsyncLink, end: Deadline) -> Any:
         call = exchange.call
-        if exchange.replies:
-            return await link.replies(call.packed, exchange.replies, end)
         if exchange.readonly:
             await link.reply(pack("READONLY"), end)
-            reply = await link.reply(call.packed, end)
+            replies = await link.replies(call.packed, exchange.replies, end)
             await link.reply(pack("READWRITE"), end)
-            return reply
+            return replies
+        if exchange.replies:
+            return await link.replies(call.packed, exchange.replies, end)
         if exchange.asking:
             await link.reply(pack("ASKING"), end)
         try:
@@ -397,6 +420,17 @@ class AsyncRoundTrips:
         finally:
             if turn is not None:
                 pool.leave(turn)
+
+
+def _joined(calls: Sequence[RedisCall[Any]]) -> RedisCall[list[Any]]:
+    """Return the calls as one call. It returns the decoded reply or the error of each."""
+
+    def decoded(replies: list[Any]) -> list[Any]:
+        both = zip(calls, replies, strict=True)
+        return [reply if isinstance(reply, Exception) else call.decode(reply) for call, reply in both]
+
+    packed, repeatable = b"".join(call.packed for call in calls), all(call.repeatable for call in calls)
+    return RedisCall(packed, "", decoded, repeatable, calls[0].key)
 
 
 def _unreached(error: Exception) -> Exception:

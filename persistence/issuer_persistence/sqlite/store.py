@@ -16,12 +16,13 @@ import time
 import weakref
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from issuer_persistence import forks, scheme_json
-from issuer_persistence.contract import CallDeadline
-from issuer_persistence.errors import MaxBehind, Misconfigured, Unconfirmed
+from issuer_persistence.contract import CallDeadline, in_turn
+from issuer_persistence.errors import MaxBehind, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.records import Tag, check_argument
@@ -32,6 +33,10 @@ from issuer_persistence.urls import has_parameters, mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from issuer_persistence.contract import Store
+
+T = TypeVar("T")
 
 log = logging.getLogger("issuer")
 
@@ -90,11 +95,11 @@ def _entry(row: Sequence[object]) -> dict[str, object]:
 
 
 class SQLiteTransaction(Transaction):
-    """One transaction on the open file. `entered`: the ledger entry that the transaction has written, or None."""
+    """One transaction on the open file. `entered`: the ledger entries that the transaction has written."""
 
     def __init__(self, connection: sqlite3.Connection, file: SQLiteFile, newest: dict[str, LedgerEntry]) -> None:
         self.connection, self._file, self._newest = connection, file, newest
-        self.entered: LedgerEntry | None = None
+        self.entered: list[LedgerEntry] = []
 
     def read_store_id(self) -> str:
         found = self.connection.execute("SELECT id FROM meta").fetchone()
@@ -105,13 +110,13 @@ class SQLiteTransaction(Transaction):
         return None if row is None else _record(row)
 
     def write(self, record: Tag) -> Tag:
-        fields = {**asdict(record), "scheme": scheme_json.text(record.scheme)}
-        self.connection.execute(_PUT_TAG, [fields[each] for each in TAG_COLUMNS])
+        values = {**{each: getattr(record, each) for each in TAG_COLUMNS}, "scheme": scheme_json.text(record.scheme)}
+        self.connection.execute(_PUT_TAG, list(values.values()))
         return record
 
     def enter(self, entry: LedgerEntry) -> None:
         self._insert(entry)
-        self.entered = entry
+        self.entered.append(entry)
 
     def shorten(self, entry: str, high: int) -> None:
         self.connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
@@ -238,6 +243,14 @@ class SQLiteStore(TransactionalStore):
         with self.transaction(timeout) as transaction:
             return transaction.connection.execute(_PRUNE, (before,)).rowcount
 
+    def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
+        """See `Store.batch`. All calls share one transaction. It is opened for writing only if one of them writes."""
+        deadline, within = CallDeadline(timeout), partial(_InTransaction, self._path, self._file, self._newest)
+        with suppress(_Writes), self.transaction(deadline.left(), writes=False) as reading:
+            return in_turn(within(reading, writes=False), calls, deadline.left())
+        with self.transaction(deadline.left()) as writing:
+            return in_turn(within(writing, writes=True), calls, deadline.left())
+
     def examine(self, *, timeout: float) -> StoreFacts:
         with self._turn(timeout) as deadline:
             schema, foreign = self._file.look(deadline)
@@ -283,8 +296,7 @@ class SQLiteStore(TransactionalStore):
                 yield transaction
                 if self._lock is not lock:  # a signal handler forked in the block: the child must not commit
                     raise Misconfigured(f"{self._path}: {self._refusal}")
-            if transaction.entered is not None:
-                self._newest[transaction.entered.tag] = transaction.entered
+            self._newest.update((entry.tag, entry) for entry in transaction.entered)
 
     @contextmanager
     def _turn(self, timeout: float) -> Iterator[CallDeadline]:
@@ -323,6 +335,45 @@ class SQLiteStore(TransactionalStore):
     def _patience(self) -> float:
         """Return how long to wait for a running call of another thread, in seconds. See FORK_GRACE."""
         return min(FORK_GRACE + max(0.0, self._due - time.monotonic()), FORK_PATIENCE)
+
+
+class _Writes(Exception):
+    """A call of a batch wants to write in a transaction that only reads."""
+
+
+class _InTransaction(SQLiteStore):
+    """The store within a batch: each of its transactions is a part of the batch's transaction."""
+
+    def __init__(
+        self,
+        path: Path,
+        file: SQLiteFile,
+        newest: dict[str, LedgerEntry],
+        transaction: SQLiteTransaction,
+        *,
+        writes: bool,
+    ) -> None:
+        self._path, self._file, self._newest = path, file, newest
+        self._transaction, self._writes = transaction, writes
+
+    @contextmanager
+    def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[SQLiteTransaction]:  # noqa: ARG002 - the batch has its own
+        if not writes:
+            yield self._transaction
+            return
+        if not self._writes:
+            raise _Writes
+        connection, entered = self._transaction.connection, len(self._transaction.entered)
+        connection.execute("SAVEPOINT call")
+        try:
+            yield self._transaction
+        except StoreError:
+            connection.execute("ROLLBACK TO call")
+            del self._transaction.entered[entered:]
+            raise
+        finally:
+            if connection.in_transaction:
+                connection.execute("RELEASE call")
 
 
 _stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()

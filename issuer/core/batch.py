@@ -1,0 +1,86 @@
+"""Runs the same operation for many tags at once: their requests are sent together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from issuer.core.steps import Ask, Elsewhere, Send, Sleep, Step, Steps, ask, elsewhere, pipeline, public, renewed, sleep
+from issuer.errors import IssuerError
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import StoreError, Unconfirmed
+
+T = TypeVar("T")
+
+
+class TagBatch(Generic[T]):
+    """The steps of many tags. The steps of one tag run in their order. An error of one tag does not stop the others.
+
+    Attributes:
+        results: Result of each tag whose steps have ended.
+        errors: Error of each tag whose steps have failed.
+    """
+
+    def __init__(self, every: Mapping[str, Steps[T]], store: Store) -> None:
+        """`every`: the steps of each tag. `store`: the store that they use."""
+        self.results: dict[str, T] = {}
+        self.errors: dict[str, IssuerError] = {}
+        self._steps = {tag: public(steps, tag, store) for tag, steps in every.items()}
+        #: The next request of each tag that has not ended, the longest waiting first.
+        self._next: dict[str, Step] = {}
+        for tag in every:
+            self._resume(tag, None)
+
+    def go_on(self) -> Steps[bool]:
+        """Send the request that waits longest, together with the other tags' requests of this kind.
+
+        Return False if no tag has a request left.
+        """
+        kind = type(next(iter(self._next.values()), None))
+        tags = [tag for tag, step in self._next.items() if type(step) is kind]
+        try:
+            answers = (yield from _together([self._next[tag] for tag in tags])) if tags else []
+        except (IssuerError, StoreError) as error:
+            answers = [error] * len(tags)
+        for tag, answer in zip(tags, answers, strict=False):
+            self._resume(tag, answer)
+        return bool(self._next)
+
+    def _resume(self, tag: str, answer: Any) -> None:
+        """Send the answer into the tag's steps, or throw it if it is an error."""
+        self._next.pop(tag, None)
+        steps = self._steps[tag]
+        if isinstance(answer, IssuerError):
+            answer = renewed(answer)  # other tags may get the same error
+            answer.tag = answer.tag or tag
+        try:
+            self._next[tag] = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+        except StopIteration as end:
+            self.results[tag] = end.value
+        except IssuerError as error:
+            self.errors[tag] = error
+
+
+def _together(steps: Sequence[Step]) -> Steps[Sequence[Any]]:
+    """Send requests of one kind. Return the answer or the error of each of them, or only of the first ones."""
+    match steps:
+        case [Send(), _, *_]:
+            return (yield from pipeline([step.call for step in steps if isinstance(step, Send)]))
+        case [Elsewhere(), _, *_]:
+            seen = yield from elsewhere([step.calls[0] for step in steps if isinstance(step, Elsewhere)])
+            return [[each] for each in seen]
+        case [Sleep(), _, *_]:
+            yield from sleep(max(step.seconds for step in steps if isinstance(step, Sleep)))
+            return [None] * len(steps)
+        case [Ask(), _, *_]:
+            questions = [step.question for step in steps if isinstance(step, Ask)]
+            try:
+                return (yield from ask(lambda store, timeout: store.batch(questions, timeout=timeout)))
+            except Unconfirmed:
+                raise
+            except StoreError:  # no call has changed anything, so find out which tags have this error
+                pass
+    try:
+        return [(yield steps[0])]
+    except (IssuerError, StoreError) as error:
+        return [error]

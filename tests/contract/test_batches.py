@@ -1,0 +1,128 @@
+"""Several calls in one batch: each has its own result or error, on every store."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from issuer_persistence import contract
+from issuer_persistence.errors import Corrupt, StoreError, TagMissing, Unconfirmed
+from issuer_persistence.journalled import Journalled
+from issuer_persistence.ledger import Purpose
+from issuer_persistence.records import Tag, TagSettings
+from tests.contract.benches import TIMEOUT, SQLiteBench, create, get, ranges, reserve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from issuer_persistence.contract import Store
+    from tests.contract.benches import Bench
+
+TAGS = [f"t{number}" for number in range(20)]
+
+
+def recovered(tag: str, at_least: int = 50) -> Callable[[Store, float], object]:
+    return lambda store, left: store.recover(tag, at_least=at_least, timeout=left)
+
+
+def done(store: Store, calls: Sequence[Callable[[Store, float], object]]) -> list[object]:
+    """Make all calls, in as many batches as the store needs."""
+    answers: list[object] = []
+    while len(answers) < len(calls):
+        answers += store.batch(calls[len(answers) :], timeout=TIMEOUT)
+    return answers
+
+
+@pytest.mark.covers("U.19")
+def test_each_call_of_a_batch_has_its_own_result_or_error(bench: Bench) -> None:
+    for tag in TAGS:
+        create(bench.store, tag)
+    calls = [call for tag in TAGS for call in (recovered(tag), recovered(f"no {tag}"))]
+    answers = done(bench.store, calls)
+    assert [answer.max for answer in answers[::2] if isinstance(answer, Tag)] == [50] * len(TAGS)
+    assert all(isinstance(answer, TagMissing) for answer in answers[1::2])
+    assert {get(bench.open(), tag).max for tag in TAGS} == {50}
+    reads = [lambda store, left, tag=tag: store.get(tag, timeout=left) for tag in TAGS]
+    assert done(bench.open(), reads) == [get(bench.store, tag) for tag in TAGS]
+    assert done(bench.store, [lambda store, left: store.store_id(timeout=left)]) == [
+        bench.store.store_id(timeout=TIMEOUT)
+    ]
+
+
+def test_calls_of_a_batch_see_what_those_before_them_have_changed(bench: Bench) -> None:
+    create(bench.store, "orders", step=10)
+    take = partial(Purpose, "load")
+    calls: list[Callable[[Store, float], object]] = [
+        lambda store, left: store.get("orders", timeout=left),
+        lambda store, left: store.reserve("orders", 10, purpose=take(), timeout=left),
+        lambda store, left: store.reserve("orders", 10, purpose=take(), timeout=left),
+        lambda store, left: store.ledger("orders", newest=5, timeout=left),
+    ]
+    before, first, second, ledger = done(bench.store, calls)
+    assert before.max == 0  # type: ignore[attr-defined]  # a Tag
+    assert [(got.low, got.high) for got in (first, second)] == [(0, 10), (10, 20)]  # type: ignore[attr-defined]
+    assert [entry.high for entry in ledger] == [20, 10]  # type: ignore[attr-defined]
+    assert reserve(bench.open()).low == 20
+    assert ranges(bench.store)[:2] == [(0, 10), (10, 20)]
+
+
+def test_a_batch_ends_after_a_while_and_its_other_calls_are_not_made(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "BATCH_TIME", 0.0)
+    for tag in TAGS:
+        create(bench.store, tag)
+    assert len(bench.store.batch([recovered(tag) for tag in TAGS], timeout=TIMEOUT)) == 1
+    assert [get(bench.store, tag).max for tag in TAGS] == [50] + [0] * (len(TAGS) - 1)
+    assert len(done(bench.store, [recovered(tag) for tag in TAGS])) == len(TAGS)
+
+
+def test_a_batch_that_only_reads_changes_no_file(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store)
+    before = {each.name: each.read_bytes() for each in sqlite_bench.path.parent.iterdir()}
+    done(sqlite_bench.store, [lambda store, left: store.get("orders", timeout=left)] * 3)
+    assert {each.name: each.read_bytes() for each in sqlite_bench.path.parent.iterdir()} == before
+
+
+def test_a_call_of_a_batch_that_fails_after_it_has_written_has_changed_nothing(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, "a")
+    create(sqlite_bench.store, "b")
+
+    def fails(store: Store, left: float) -> object:
+        with store.transaction(left) as transaction:  # type: ignore[attr-defined]  # an SQLite store
+            tag = transaction.live("a")
+            transaction.write(tag.recovered(99))
+            transaction.enter(Purpose("load").entry("a", 0, 99))
+            raise Corrupt("a", "a test")
+
+    failed, well = done(sqlite_bench.store, [fails, recovered("b")])
+    assert isinstance(failed, StoreError)
+    assert well == get(sqlite_bench.store, "b")
+    assert (get(sqlite_bench.store, "a").max, ranges(sqlite_bench.store, "a")) == (0, [])
+    assert reserve(sqlite_bench.store, tag="a").low == 0
+
+
+def test_an_error_that_is_no_error_of_a_store_undoes_the_whole_batch(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, "a")
+    with pytest.raises(ZeroDivisionError):
+        sqlite_bench.store.batch([recovered("a"), lambda *_: 1 / 0], timeout=TIMEOUT)
+    assert get(sqlite_bench.store, "a").max == 0
+
+
+def test_a_batch_on_a_store_that_is_in_use_ends_in_time(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, "a")
+    other = sqlite_bench.open()
+    with other.transaction(TIMEOUT), pytest.raises(Unconfirmed):  # type: ignore[attr-defined]  # an SQLite store
+        sqlite_bench.store.batch([recovered("a")], timeout=0.1)
+    assert get(sqlite_bench.store, "a").max == 0
+
+
+def test_what_a_batch_changes_is_in_the_journal(sqlite_bench: SQLiteBench, tmp_path: Path) -> None:
+    store = Journalled(sqlite_bench.store, tmp_path / "journal")
+    for tag in TAGS:
+        store.create(tag, TagSettings(), timeout=TIMEOUT)
+    done(store, [recovered(tag, 70) for tag in TAGS])
+    assert store.witnessed(timeout=TIMEOUT) == dict.fromkeys(TAGS, 70)
