@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 from issuer.core.error_mapping import corrupt
-from issuer.core.steps import Steps, ask, send
+from issuer.core.steps import Steps, ask, pipeline
 from issuer.errors import ForeignHash, IssuerError, UnknownTag
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import redis_key
@@ -112,13 +112,14 @@ def check_owner(tag: str, key: str, hash: tag_scripts.Hash, store_id: str) -> bo
 def refuse_foreign(tags: Iterable[str], prefix: str) -> Steps[None]:
     """Raise ForeignHash if the hash of one of the tags belongs to another store. Changes nothing.
 
-    If Redis is unavailable, the check is left to the first draw.
+    The hashes are read together. If Redis is unavailable, the check is left to the first draw.
     """
     store_id = yield from identity()
-    for tag in tags:
-        key = redis_key(prefix, tag)
-        try:
-            hash = yield from send(tag_scripts.read_hash(key), probe=False)
-        except IssuerError:
-            return
-        check_owner(tag, key, hash, store_id)
+    keys = {tag: redis_key(prefix, tag) for tag in tags}
+    try:
+        hashes = yield from pipeline([tag_scripts.read_hash(key) for key in keys.values()])
+    except IssuerError:
+        return
+    for (tag, key), hash in zip(keys.items(), hashes, strict=True):
+        if not isinstance(hash, IssuerError):
+            check_owner(tag, key, hash, store_id)

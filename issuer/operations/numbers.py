@@ -8,8 +8,7 @@ the number into a text.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Generic, TypeVar
@@ -54,16 +53,6 @@ log = logging.getLogger("issuer")
 
 #: How long the count of a tag's series is cached, in seconds. Counting takes a request to the store.
 SERIES_COUNTED_FOR = 1.0
-
-
-@contextmanager
-def _named(tag: str) -> Iterator[None]:
-    """If the block raises an error without a tag, set the error's tag."""
-    try:
-        yield
-    except IssuerError as error:
-        error.tag = error.tag or tag
-        raise
 
 
 def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
@@ -156,7 +145,7 @@ class Issuing(Generic[L]):
                 yield from self._make(part, how.series_most)
             except OtherStrategyError:
                 (value,) = yield from self.generate(part.combiner, 1, deadline)
-                with _named(tag):
+                with tags.named(tag):
                     whole, today = self._config.texts(part.record), self._today(part.record)
                     return Issued(tag, value, whole.text_of(value, today=today) if text else "")
 
@@ -224,7 +213,7 @@ class Issuing(Generic[L]):
             record = yield from self.record(tag, make=False)
         except SchemeError:  # a secret key is missing: values of the other keys can still be decoded
             record = yield from read_record(tag)
-        with _named(tag):
+        with tags.named(tag):
             scheme = self._config.reader(record)
             found = scheme.decode(shown) if isinstance(shown, int) else scheme.parse(shown)
             strategy = scheme_record.strategy(record.scheme)
@@ -371,7 +360,7 @@ class Issuing(Generic[L]):
         value = scheme.value(counter)
         if part.shard is not None:
             value = whole.sharded(value, part.shard)
-        with _named(part.record.tag):
+        with tags.named(part.record.tag):
             shown = whole.text(counter, today=today, shard=part.shard, key=part.restart_key) if text else ""
         return Issued(part.record.tag, value, shown, counter, scheme.period_name(counter), part.shard)
 

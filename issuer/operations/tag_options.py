@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from issuer.core.requests import above_of, share, whole
@@ -111,7 +111,7 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
 }  # fmt: skip
 
 #: Settings that are stored without conversion: whole numbers, shares and texts.
-_AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
+AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,13 @@ class TagOptions:
     refill_at: float | None = None
     description: str | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> TagOptions:
+        """Return the options for the arguments of `Issuer.create`, by name."""
+        own = {each.name for each in fields(cls)} - {"given"}
+        given = {name: value for name, value in said.items() if name not in own}
+        return cls(**{name: said[name] for name in own & said.keys()}, given=given)
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
         """Return the settings for `Store.create`. `limit`: last counter value. `scheme`: made from `self.given`.
@@ -197,7 +204,7 @@ class TagOptions:
     def _others(self, tag: str, order: Order | None) -> dict[str, Any]:
         """Return the given settings that need no conversion, by name. If a value is invalid, raise InvalidArgument."""
         found: dict[str, Any] = {}
-        for name in _AS_GIVEN:
+        for name in AS_GIVEN:
             if (value := getattr(self, name)) is not None:
                 found[name] = _checked(name, value)
         if order == "strict" and found.get("lease"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,10 +27,10 @@ from issuer.numbers import limits
 from issuer.numbers.codec import shard_layout, strides
 from issuer.numbers.given import changed, made
 from issuer.operations.config import IssuerConfig
-from issuer.operations.tag_options import TagOptions
+from issuer.operations.tag_options import AS_GIVEN, TagOptions
 from issuer.strategies.registry import check, settled
 from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
-from issuer_persistence.records import DEFAULT_REFILL_AT, HIGHEST, Order, Tag
+from issuer_persistence.records import DEFAULT_REFILL_AT, HIGHEST, Order, Tag, TagSettings
 from issuer_persistence.scheme_json import PLAIN, frozen
 
 #: Settings that are only for tags with a counter, with their defaults.
@@ -50,31 +50,87 @@ SEGMENT_MOST = 1 << 32
 _PIECES = {"stride", "offset", "scramble"}
 
 
-def create(
-    tag: str, asked: TagOptions, config: IssuerConfig, founded: Callable[[Tag], Steps[None]], *, exist_ok: bool
-) -> Steps[Tag]:
-    """Create a tag and the tags of its shards, see Issuer.create. `founded` informs the strategy of the new tag."""
-    check_tag(tag)
-    own = asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
-    found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own or exist_ok else None
-    there = found if exist_ok and found is not None and not found.deleted else None
-    if own:
-        asked = _settled(tag, asked, config, there)
-    if there is None:
-        try:
-            record = yield from _create(tag, asked, config)
-        except (TagPresent, TagExists):  # another process was faster
-            if not exist_ok:
-                raise
-            there = yield from read_record(tag)
-        else:
+@contextmanager
+def named(tag: str) -> Iterator[None]:
+    """If the block raises an error without a tag, set the error's tag."""
+    try:
+        yield
+    except IssuerError as error:
+        error.tag = error.tag or tag
+        raise
+
+
+def create_many(
+    wanted: Mapping[str, TagOptions],
+    config: IssuerConfig,
+    founded: Callable[[Tag], Steps[None]],
+    *,
+    exist_ok: bool = False,
+) -> Steps[list[Tag]]:
+    """Create tags and the tags of their shards: all or none, see Issuer.create_many.
+
+    `founded` informs the strategy of a new tag.
+    """
+    asked: dict[str, TagOptions] = {}
+    there: dict[str, Tag] = {}
+    strange: list[str] = []
+    for tag, options in wanted.items():
+        with named(tag):
+            check_tag(tag)
+            own = _has_own_strategy(options)
+            found = (yield from _record(tag)) if own or exist_ok else None
+            if exist_ok and found is not None and not found.deleted:
+                there[tag] = found
+            asked[tag] = _settled(tag, options, config, there.get(tag)) if own else options
             if own and found is None:
-                yield from founded(record)
-            return record
-    differs = _differences(there, asked, keys=config.settings.keys)
-    if differs:
-        raise TagDiffers(tag, differs)
-    return scheme_record.in_true_order(there)
+                strange.append(tag)
+            if tag in there and (differs := _differences(there[tag], asked[tag], keys=config.settings.keys)):
+                raise TagDiffers(tag, differs)
+    try:
+        made = yield from _create({tag: options for tag, options in asked.items() if tag not in there}, config)
+    except TagExists:
+        if exist_ok:  # another process was faster
+            return (yield from create_many(wanted, config, founded, exist_ok=True))
+        raise
+    for tag in strange:
+        yield from founded(made[tag])
+    return [made[tag] if tag in made else scheme_record.in_true_order(there[tag]) for tag in wanted]
+
+
+def compare_many(
+    wanted: Mapping[str, TagOptions], config: IssuerConfig
+) -> Steps[list[Mapping[str, tuple[object, object]] | None]]:
+    """Compare each tag with the existing tag of this name. Return the settings that differ: requested and existing.
+
+    None means that there is no such tag. Nothing is changed. Invalid settings raise the errors of `create_many`.
+    """
+    found: list[Mapping[str, tuple[object, object]] | None] = []
+    new: dict[str, TagOptions] = {}
+    for tag, options in wanted.items():
+        with named(tag):
+            record = yield from _record(check_tag(tag))
+            there = None if record is None or record.deleted else record
+            asked = _settled(tag, options, config, there) if _has_own_strategy(options) else options
+            if there is None:
+                new[tag] = asked
+                found.append(None)
+                continue
+            said = {name: getattr(asked, name) for name in ("step", *AS_GIVEN)}
+            has = {name: getattr(there, name) for name in said}
+            if there.step_mode == "auto":
+                has["step"] = "auto"
+            differs = {name: (want, has[name]) for name, want in said.items() if want is not None and want != has[name]}
+            found.append(_differences(there, asked, keys=config.settings.keys) | differs)
+    yield from _checked(new, config)
+    return found
+
+
+def _record(tag: str) -> Steps[Tag | None]:
+    return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
+
+
+def _has_own_strategy(asked: TagOptions) -> bool:
+    return bool(asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT)
 
 
 def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
@@ -128,25 +184,50 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     return differs | {name: (wanted.get(name), has.get(name)) for name in made_otherwise}
 
 
-def _create(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
+def _create(new: Mapping[str, TagOptions], config: IssuerConfig) -> Steps[dict[str, Tag]]:
+    """Create the tags and the tags of their shards. Return the records of all of them, by name."""
+    settings = yield from _checked(new, config)
+    if not settings:
+        return {}
+    try:
+        made = yield from ask(lambda store, timeout: store.create_many(settings, timeout=timeout))
+    except TagPresent as error:
+        raise TagExists(error.tag if error.tag in new else error.tag.rpartition(PART)[0]) from error
+    except LimitHit as error:
+        scheme = settings[error.tag].scheme
+        last = scheme_record.last_value(scheme, settings[error.tag].limit)
+        problem = "it was deleted before and continues above its old numbers: use a higher limit, or another name"
+        raise LimitReached(error.tag, limit=last, value=_seen(scheme, error.max), advice=problem) from error
+    return {each.tag: each for each in made}
+
+
+def _checked(new: Mapping[str, TagOptions], config: IssuerConfig) -> Steps[dict[str, TagSettings]]:
+    """Check the options of new tags, and their hashes. Return the settings of the tags and of their shards, by name.
+
+    The shards are before their tag, so that a call that was interrupted can be repeated.
+    """
+    settings: dict[str, TagSettings] = {}
+    for tag, asked in new.items():
+        with named(tag):
+            own = yield from _settings(tag, asked, config)
+        if same := own.keys() & settings.keys():
+            raise InvalidArgument(f"tag {min(same)!r} would be a tag and a part of another tag", tag=tag, value=tag)
+        settings |= own
+    if config.redis is not None and settings:
+        yield from refuse_foreign(settings, config.settings.prefix)
+    return settings
+
+
+def _settings(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[dict[str, TagSettings]]:
     redis = config.redis is not None
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     scheme: Mapping[str, Any] = PLAIN
-    limit, names = last, []
+    limit = last
     if asked.given:  # otherwise the tag has no scheme: the numbers are the counter values
         asked, scheme, limit = yield from _scheme(tag, asked, last, config)
-        if "shards" in scheme:
-            names = [part_tag(tag, str(shard)) for shard in range(1 << int(scheme["shards"]["shard_bits"]))]
-    settings = asked.settings(tag, limit=limit, redis=redis, scheme=scheme)
-    if redis:
-        yield from refuse_foreign((tag, *names), config.settings.prefix)
-    if names:
-        yield from _shards(tag, names, scheme, asked, redis=redis)
-    try:
-        return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout)))
-    except LimitHit as error:
-        problem = "it was deleted before and continues above its old numbers: use a higher limit, or another name"
-        raise LimitReached(tag, limit=last, value=_seen(scheme, error.max), advice=problem) from error
+    own = asked.settings(tag, limit=limit, redis=redis, scheme=scheme)
+    shards = (yield from _shards(tag, scheme, asked, redis=redis)) if "shards" in scheme else {}
+    return {**shards, tag: own}
 
 
 def _scheme(
@@ -165,7 +246,7 @@ def _scheme(
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
     # A stride or scrambling must continue the one of a deleted tag with this name. So the deleted tag's record is read.
-    found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if _PIECES & given.keys() else None
+    found = (yield from _record(tag)) if _PIECES & given.keys() else None
     scheme, limit = made(
         given,
         tag=tag,
@@ -204,25 +285,18 @@ def limit_of_parts(record: Tag) -> int:
     return record.limit if shards is None else shard_layout(shards).most("sequence")
 
 
-def _shards(
-    tag: str, names: Sequence[str], scheme: Mapping[str, Any], asked: TagOptions, *, redis: bool
-) -> Steps[None]:
-    """Create the tags of all shards. The parent tag is created later, so that an interrupted call can be repeated."""
-    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bool) -> Steps[dict[str, TagSettings]]:
+    """Return the settings of the tags of all shards that do not exist, by name."""
+    record = yield from _record(tag)
     if record is not None and not record.deleted:
         raise TagExists(tag)
+    names = [part_tag(tag, str(shard)) for shard in range(1 << int(scheme["shards"]["shard_bits"]))]
     there = {each.tag: each for each in (yield from select(prefix=f"{tag}{PART}"))}
-    for name in names:  # check all names first: after an error, no shard must remain without a parent tag
+    for name in names:
         if name in there and not parts.is_part(there[name], tag):
             raise parts.not_a_part(there[name], tag)
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
-    for name in names:
-        settings = asked.settings(name, limit=limit, redis=redis, scheme=own)
-        try:
-            yield from ask(lambda store, timeout: store.create(name, settings, timeout=timeout))  # noqa: B023 - called at once
-        except TagPresent:
-            if not parts.is_part(found := (yield from read_record(name)), tag):
-                raise parts.not_a_part(found, tag) from None
+    return {name: asked.settings(name, limit=limit, redis=redis, scheme=own) for name in names if name not in there}
 
 
 def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:

@@ -12,8 +12,8 @@ These rules hold for every method of every store:
 - A call that raises an error other than `Unconfirmed` has changed nothing.
 - Every change of a record writes a new random `version` and the current time as `timestamp`.
 - Numbers are exact integers in 0..2^63-1. A store checks this range when it reads numbers.
-- The record of a tag is never removed. In the record of a deleted tag, `deleted` is True. Such a record is called a
-  tombstone.
+- The record of a created tag is never removed. In the record of a deleted tag, `deleted` is True. Such a record is
+  called a tombstone.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ class Store(ABC):
             found = self.store_id(timeout=deadline.left())
         return found
 
-    @abstractmethod
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """Create a tag. Its first number is `settings.above` + 1.
 
@@ -132,6 +131,23 @@ class Store(ABC):
             LeaseOnStrict: The order is strict and `lease` is above 0.
             LimitHit: A deleted tag of this name has used all numbers up to the new limit.
             SchemeMismatch: The scheme of the deleted tag had another strategy, restart, scramble, stride or shards.
+        """
+        [made] = self.create_many({tag: settings}, timeout=timeout)
+        return made
+
+    @abstractmethod
+    def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
+        """Create several tags: all or none of them. Return their records in the order of `settings`.
+
+        The rules for each tag are those of `create`. If one tag cannot be created, the error has its name as `tag`, and
+        none is created. After Unconfirmed, some of the tags may have been created.
+
+        Args:
+            settings: Settings of each tag, by name.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            StoreError: The errors of `create`.
         """
 
     @abstractmethod

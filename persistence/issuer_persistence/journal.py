@@ -327,10 +327,11 @@ class Journal:
             self._tops, self._read_as = {tag: each.top for tag, each in known.items()}, state
         return self._tops if found.st_size else {}
 
-    def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> bool:
-        """Append a line, and wait until it is on the disk. If the journal no longer exists, return False: call `begin`.
+    def append(self, store_id: str, lines: Sequence[Mapping[str, object]], *, timeout: float) -> bool:
+        """Append lines, and wait until they are on the disk. If the journal no longer exists, return False.
 
-        If the call raises an error, the line may or may not have been written. Errors are those of `prepare`. `timeout`
+        The caller must then call `begin`. If the call raises an error, all lines or some of the lines may have been
+        written. Errors are those of `prepare`. `timeout`
         limits the wait for the lock, in seconds. The time of fsync is not limited.
         """
         try:
@@ -340,7 +341,7 @@ class Journal:
                     self._mend(descriptor)
                     if self._head(descriptor, store_id) is None:
                         return False
-                    _write(descriptor, [encoded(fields)])
+                    _write(descriptor, list(map(encoded, lines)))
                     return True
                 finally:
                     locks.close(descriptor)

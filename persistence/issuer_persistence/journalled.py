@@ -53,12 +53,14 @@ class Journalled(Store):
     def store_id(self, *, timeout: float) -> str:
         return self._store.store_id(timeout=timeout)
 
-    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
+    def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
         deadline = CallDeadline(timeout)
         store_id = self._checked(deadline)
-        self._compare(tag, store_id, deadline, above=settings.above)
-        made = self._store.create(tag, settings, timeout=deadline.left())
-        return self._changed(store_id, made, made.max, deadline)
+        for tag, each in settings.items():
+            self._compare(tag, store_id, deadline, above=each.above)
+        made = self._store.create_many(settings, timeout=deadline.left())
+        self._append(store_id, [_floored(each, each.max) for each in made], deadline)
+        return made
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         return self._store.get(tag, timeout=timeout)
@@ -75,7 +77,7 @@ class Journalled(Store):
         self._compare(tag, store_id, deadline)
         got = self._store.reserve(tag, n, purpose=purpose, at_least=at_least, exact=exact, timeout=deadline.left())
         line = about(got.tag, "reserve", low=got.low, high=got.high, id=got.entry, application=purpose.application)
-        self._append(store_id, line, deadline)
+        self._append(store_id, [line], deadline)
         return got
 
     def hand_back_checked(
@@ -91,7 +93,7 @@ class Journalled(Store):
         if taken_back:
             line = about(held[-1].tag, "hand back", segments=dict.fromkeys(highs, rest))
             try:
-                self._append(store_id, line, deadline)
+                self._append(store_id, [line], deadline)
             except Unconfirmed as error:
                 log.warning("%s", error)
         return taken_back
@@ -184,16 +186,17 @@ class Journalled(Store):
         self._journal.begin(store_id, lines, timeout=deadline.left())
 
     def _changed(self, store_id: str, record: Tag, floor: int, deadline: CallDeadline) -> Tag:
-        self._append(store_id, _floored(record, floor), deadline)
+        self._append(store_id, [_floored(record, floor)], deadline)
         return record
 
-    def _append(self, store_id: str, line: dict[str, object], deadline: CallDeadline) -> None:
-        """Append the line. If this fails, raise Unconfirmed, because the store is already changed."""
+    def _append(self, store_id: str, lines: Sequence[dict[str, object]], deadline: CallDeadline) -> None:
+        """Append the lines. If this fails, raise Unconfirmed, because the store is already changed."""
         try:
-            while not self._journal.append(store_id, line, timeout=deadline.left()):
+            while not self._journal.append(store_id, lines, timeout=deadline.left()):
                 self._begin(store_id, deadline)
         except StoreError as error:
-            lost = f"a {line['kind']} of tag {line['tag']!r} is not journalled"
+            lost = f"a {lines[0]['kind']} of tag {lines[0]['tag']!r} is not journalled"
+            lost += f", and {len(lines) - 1} more" if len(lines) > 1 else ""
             if isinstance(error, Full):
                 raise Full(error.path, lost) from error
             raise Unconfirmed(f"{error}; {lost}") from error

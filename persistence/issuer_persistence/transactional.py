@@ -72,9 +72,10 @@ class TransactionalStore(Store):
         with self.transaction(timeout, writes=False) as transaction:
             return transaction.read_store_id()
 
-    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
+    def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
         with self.transaction(timeout) as transaction:
-            return transaction.write(Tag.made(tag, transaction.read(tag), settings))
+            made = [Tag.made(tag, transaction.read(tag), each) for tag, each in settings.items()]
+            return [transaction.write(each) for each in made]
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         with self.transaction(timeout, writes=False) as transaction:

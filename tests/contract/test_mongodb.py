@@ -28,7 +28,7 @@ from issuer_persistence.errors import (
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.mongodb.call import SCHEMA, MongoCall
-from issuer_persistence.records import LEASE_MOST, TagChanges, now_ms
+from issuer_persistence.records import LEASE_MOST, TagChanges, TagSettings, now_ms
 from tests.contract.benches import (
     PATIENT,
     SCHEME,
@@ -47,7 +47,9 @@ from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from issuer_persistence.records import Tag
 
     Overtake = Callable[[Callable[[], object]], None]
 
@@ -72,16 +74,21 @@ def far(mongo_bench: MongoBench, proxy: FaultProxy) -> Iterator[MongoStore]:
 @pytest.fixture
 def overtake(monkeypatch: pytest.MonkeyPatch) -> Overtake:
     """Let something happen once, after the store has read a tag and before it sends the change."""
-    read = MongoCall.read
+    reads = {name: getattr(MongoCall, name) for name in ("read", "read_many")}
 
     def take(what: Callable[[], object]) -> None:
-        def slow(self: MongoCall, tag: str) -> Any:
-            found = read(self, tag)
-            monkeypatch.setattr(MongoCall, "read", read)
-            what()
-            return found
+        def slow(name: str) -> Callable[..., Any]:
+            def read(self: MongoCall, wanted: Any) -> Any:
+                found = reads[name](self, wanted)
+                for each, real in reads.items():
+                    monkeypatch.setattr(MongoCall, each, real)
+                what()
+                return found
 
-        monkeypatch.setattr(MongoCall, "read", slow)
+            return read
+
+        for each in reads:
+            monkeypatch.setattr(MongoCall, each, slow(each))
 
     return take
 
@@ -389,3 +396,55 @@ def test_a_change_between_the_reading_and_the_writing_is_noticed(mongo_bench: Mo
     with pytest.raises(VersionMoved):
         store.configure("orders", TagChanges(scheme={"format": "mine"}, seen=seen), timeout=TIMEOUT)
     assert get(other).scheme == {"format": "theirs"}
+
+
+def create_between(bench: MongoBench, monkeypatch: pytest.MonkeyPatch, tag: str) -> None:
+    """Another process creates the tag after `create_many` has read the records, and before it writes."""
+    insert, other = MongoCall._insert, bench.open()
+
+    def insert_late(call: MongoCall, records: Sequence[Tag]) -> int:
+        monkeypatch.setattr(MongoCall, "_insert", insert)
+        create(other, tag)
+        return insert(call, records)
+
+    monkeypatch.setattr(MongoCall, "_insert", insert_late)
+
+
+@pytest.mark.covers("U.20")
+@pytest.mark.parametrize("late", ["b", "dead2"])
+def test_tags_created_before_one_that_exists_are_removed(
+    mongo_bench: MongoBench, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    store = mongo_bench.store
+    for tag in ("dead1", "dead2"):
+        create(store, tag, above=5)
+        store.delete(tag, timeout=TIMEOUT)
+    create_between(mongo_bench, monkeypatch, late)
+    with pytest.raises(TagPresent) as caught:
+        store.create_many(dict.fromkeys(("a", "dead1", "b", "dead2", "c"), TagSettings()), timeout=TIMEOUT)
+    assert caught.value.tag == late
+    assert [each.tag for each in store.tags(count=9, timeout=TIMEOUT)] == [late]
+    assert [store.get(tag, timeout=TIMEOUT) for tag in ("a", "c")] == [None, None]
+    assert (get(store, "dead1").deleted, get(store, "dead1").max) == (True, 5)
+
+
+@pytest.mark.covers("U.20")
+@pytest.mark.parametrize("used", ["a", "dead"])
+def test_a_tag_that_is_used_before_its_creation_is_undone_keeps_its_numbers(
+    mongo_bench: MongoBench, monkeypatch: pytest.MonkeyPatch, used: str
+) -> None:
+    store, other, undo = mongo_bench.store, mongo_bench.open(), MongoCall._undo
+    for tag in ("dead", "dead2"):
+        create(store, tag)
+        store.delete(tag, timeout=TIMEOUT)
+    create_between(mongo_bench, monkeypatch, "dead2")
+
+    def undo_late(call: MongoCall, done: Mapping[str, Tag], found: Mapping[str, Tag]) -> None:
+        reserve(other, tag=used)
+        undo(call, done, found)
+
+    monkeypatch.setattr(MongoCall, "_undo", undo_late)
+    with pytest.raises(Unconfirmed, match="in use already"):
+        store.create_many(dict.fromkeys(("a", "dead", "c", "dead2"), TagSettings(step=10)), timeout=TIMEOUT)
+    assert [each.tag for each in store.tags(count=9, timeout=TIMEOUT)] == sorted([used, "dead2"])
+    assert reserve(store, tag=used).low == 10

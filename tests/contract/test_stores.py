@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,12 @@ from issuer_persistence.contract import Store
 from issuer_persistence.errors import (
     Corrupt,
     Halted,
+    LeaseOnStrict,
     LimitHit,
     LimitTooLow,
     MaxBehind,
     Misconfigured,
+    SchemeMismatch,
     StoreError,
     TagMissing,
     TagPresent,
@@ -29,13 +32,14 @@ from issuer_persistence.facts import StoreFacts
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import LedgerEntry, Purpose
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, TagChanges, now_ms
+from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, TagChanges, TagSettings, now_ms
 from tests.contract.benches import SCHEME, TIMEOUT, MemoryBench, SQLiteBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from issuer_persistence.ledger import LedgerPage, Position, Reservation
+    from issuer_persistence.records import Tag
     from tests.contract.benches import Bench, MongoBench
 
 
@@ -155,6 +159,82 @@ def test_pages_of_tags_are_complete_and_sorted_by_the_bytes_of_utf_8(bench: Benc
     for bad in (0, -1, True, 2**63, 1.0):
         with pytest.raises(ValueError, match="count must be"):
             store.tags(count=bad, timeout=TIMEOUT)  # type: ignore[arg-type]  # not an int
+
+
+@pytest.mark.covers("U.20")
+def test_many_tags_are_created_at_once_as_each_alone_would_be(bench: Bench) -> None:
+    store, before = bench.store, now_ms()
+    for tag in ("again", "halted"):
+        create(store, tag, above=40, step=10)
+        reserve(store, tag=tag)
+        store.halt(tag, below=None if tag == "halted" else 0, timeout=TIMEOUT)
+        store.delete(tag, timeout=TIMEOUT)
+    create(store, "beside")
+    asked = {f"t{number:03d}": TagSettings(above=number, step=5, order="trend", lease=3) for number in range(150)}
+    asked |= {"again": TagSettings(above=7), "ünï ⚙": TagSettings(scheme=SCHEME), "halted": TagSettings(above=99)}
+    made = store.create_many(asked, timeout=TIMEOUT)
+    assert [each.tag for each in made] == [*asked]
+    assert [get(bench.open(), each.tag) for each in made] == made
+    assert [each.max for each in made] == [*range(150), 50, 0, 99]
+    assert [each.halted for each in made] == [False] * 152 + [True]
+    assert len({each.version for each in made}) == len(made)
+    assert all(before <= each.created == each.timestamp <= now_ms() for each in made[:150])
+    kept = [each.settings.kept() for each in made]
+    assert kept == [each.kept() for each in asked.values()]
+    assert spans([reserve(store, tag="t009"), reserve(store, 1, tag="again")]) == [(9, 14), (50, 51)]
+    assert store.create_many({}, timeout=TIMEOUT) == []
+
+
+@pytest.mark.covers("U.20")
+def test_of_many_tags_none_is_created_if_one_cannot_be(bench: Bench) -> None:
+    store = bench.store
+    create(store, "present")
+    create(store, "used up", above=9)
+    create(store, "other", scheme={"id": "1", "restart": "daily"})
+    for tag in ("used up", "other", "fine"):
+        if tag == "fine":
+            create(store, tag)
+        store.delete(tag, timeout=TIMEOUT)
+    names = ("present", "used up", "other", "fine")
+    before = [get(store, tag) for tag in names]
+    bad: dict[str, tuple[TagSettings, type[StoreError]]] = {
+        "present": (TagSettings(), TagPresent),
+        "used up": (TagSettings(limit=9), LimitHit),
+        "other": (TagSettings(scheme={"id": "1", "restart": "yearly"}), SchemeMismatch),
+        "new": (TagSettings(order="strict", lease=5), LeaseOnStrict),
+    }
+    for tag, (settings, error) in bad.items():
+        for place in (0, 3, 6):
+            asked = [*dict.fromkeys(["fine", "a", "b", "c", "d", "e"], TagSettings()).items()]
+            asked.insert(place, (tag, settings))
+            with pytest.raises(error) as caught:
+                store.create_many(dict(asked), timeout=TIMEOUT)
+            assert getattr(caught.value, "tag", None) == tag
+            assert [get(store, each) for each in names] == before
+            assert [each.tag for each in store.tags(count=1000, timeout=TIMEOUT)] == ["present"]
+            assert store.get("a", timeout=TIMEOUT) is None
+
+
+@pytest.mark.covers("U.20")
+def test_of_many_tags_that_several_callers_create_each_caller_gets_all_or_none(
+    shared_bench: SQLiteBench | MongoBench,
+) -> None:
+    names = [f"t{number}" for number in range(8)]
+    create(shared_bench.store, names[3])
+    shared_bench.store.delete(names[3], timeout=TIMEOUT)
+
+    def create_some(seed: int) -> list[Tag]:
+        asked = dict.fromkeys(Random(seed).sample(names, 4), TagSettings(step=seed + 1))
+        try:
+            return stores[seed].create_many(asked, timeout=TIMEOUT)
+        except TagPresent:
+            return []
+
+    stores = [shared_bench.open() for _ in range(6)]
+    with ThreadPoolExecutor(len(stores)) as pool:
+        made = [each for found in pool.map(create_some, range(len(stores))) for each in found]
+    assert made
+    assert sorted(made, key=lambda each: each.tag) == shared_bench.store.tags(count=1000, timeout=TIMEOUT)
 
 
 @pytest.mark.covers("U.19")

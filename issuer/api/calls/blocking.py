@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from issuer.care import inspection
 from issuer.care.discrepancies import Discrepancy
@@ -217,7 +217,32 @@ class IssuerCalls:
         asked = TagOptions(start, above, step, limit, order, lease, ahead, refill_at, description, given)
         deadline = self.engine.deadline(timeout)
         founded = partial(self.engine.issuing.founded, deadline=deadline)
-        return self.engine.run(tags.create(tag, asked, self.engine.config, founded, exist_ok=exist_ok), deadline, tag)
+        steps = tags.create_many({tag: asked}, self.engine.config, founded, exist_ok=exist_ok)
+        return (self.engine.run(steps, deadline, tag))[0]
+
+    def create_many(
+        self, wanted: Mapping[str, Mapping[str, Any]], *, exist_ok: bool = False, timeout: float | None = None
+    ) -> list[Tag]:
+        """Create several tags: all or none of them. Return them in the order of `wanted`.
+
+        It takes much less time than a call of `create` for each tag. While the store writes the tags, other calls that
+        change the store wait: 500 tags take about 0.1 s. In MongoDB, some of the tags may have been created if the
+        process ends during the call: repeat the call with `exist_ok=True`.
+
+        Args:
+            wanted: For each tag, by name, the arguments of `create`, by name. For example,
+                `{"orders": {"start": 1000}, "bills": {}}`.
+            exist_ok: If True, tags that exist are returned unchanged, as by `create`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
+
+        Raises:
+            IssuerError: The errors of `create`. The error's attribute `tag` is the tag that cannot be created.
+        """
+        asked = {tag: TagOptions.of(options) for tag, options in wanted.items()}
+        deadline = self.engine.deadline(timeout)
+        founded = partial(self.engine.issuing.founded, deadline=deadline)
+        steps = tags.create_many(asked, self.engine.config, founded, exist_ok=exist_ok)
+        return self.engine.run(steps, deadline, None)
 
     def configure(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bson.int64 import Int64
 from pymongo import ReturnDocument
+from pymongo.errors import BulkWriteError
 from pymongo.monitoring import CommandListener
 from pymongo.synchronous import client_session
 
@@ -21,7 +22,7 @@ from issuer_persistence.mongodb.server import refuses
 from issuer_persistence.records import fresh_version, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
@@ -242,6 +243,9 @@ def unbound() -> Iterator[None]:
         bound.reset(token)
 
 
+#: Code of the error for a document with an `_id` that exists.
+_DUPLICATE = 11000
+
 _WRITES = {"findAndModify", "insert", "update", "delete"}
 
 # A ContextVar has one value per thread or greenlet, even if gevent patches the process later.
@@ -321,6 +325,10 @@ class MongoCall:
         found = self.tags.find_one({"_id": tag})
         return None if found is None else tag_record(found)
 
+    def read_many(self, tags: Iterable[str]) -> dict[str, Tag]:
+        """Return the records of these tags, by name. Tags that were never created are left out."""
+        return {each["_id"]: tag_record(each) for each in self.tags.find({"_id": {"$in": [*tags]}})}
+
     def live(self, tag: str) -> Tag:
         """Return the record of a tag. If the tag was never created, or was deleted, raise TagMissing."""
         found = self.read(tag)
@@ -356,6 +364,52 @@ class MongoCall:
         if after.lease is None:
             update["$unset"] = {"lease": ""}
         return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
+
+    def create(self, made: Sequence[Tag], found: Mapping[str, Tag]) -> list[Tag] | None:
+        """Write the records of new tags, and return them. `found`: records of the deleted tags of these names.
+
+        If another process has written one of the records in the meantime, undo all writes and return None.
+        """
+        new = [each for each in made if each.tag not in found]
+        inserted = self._insert(new) if new else 0
+        done = {each.tag: each for each in new[:inserted]}
+        for each in made if inserted == len(new) else ():
+            if each.tag in found:
+                revived = self.swap(found[each.tag], each)
+                if revived is None:
+                    break
+                done[each.tag] = revived
+        if len(done) == len(made):
+            return [done[each.tag] for each in made]
+        self._undo(done, found)
+        return None
+
+    def _insert(self, records: Sequence[Tag]) -> int:
+        """Insert the records in their order, up to the first one that exists. Return how many were inserted."""
+        self.writing = True
+        try:
+            self.tags.insert_many([tag_document(each) for each in records])
+        except BulkWriteError as error:
+            if error.details["writeConcernErrors"] or error.details["writeErrors"][0]["code"] != _DUPLICATE:
+                raise
+            inserted = int(error.details["nInserted"])
+        else:
+            inserted = len(records)
+        self.wrote, self.writing = self.wrote or inserted > 0, False
+        return inserted
+
+    def _undo(self, done: Mapping[str, Tag], found: Mapping[str, Tag]) -> None:
+        """Remove these new records, and mark the tags in `found` as deleted again.
+
+        A record with another version is in use by now, and stays: numbers may have been reserved. Then this method
+        raises Unconfirmed.
+        """
+        new = [each for each in done.values() if each.tag not in found]
+        these = {"_id": {"$in": [each.tag for each in new]}, "version": {"$in": [each.version for each in new]}}
+        gone = self.tags.delete_many(these).deleted_count if new else 0
+        put_back = [self.swap(done[tag], before) for tag, before in found.items() if tag in done]
+        if gone < len(new) or None in put_back:
+            raise Unconfirmed("another process created one of the tags, and the others are in use already")
 
     def announce(self) -> None:
         """Raise the schema before a tag gets a scheme: older programs, which ignore schemes, then reject the store."""

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 from bson.int64 import Int64
 from pymongo import MongoClient
-from pymongo.errors import DuplicateKeyError
 
 from issuer_persistence.contract import CallDeadline, Store
 from issuer_persistence.errors import Misconfigured, StoreError, TagMissing, Unconfirmed
@@ -40,7 +39,6 @@ from issuer_persistence.mongodb.call import (
     rows,
     shorten,
     stored,
-    tag_document,
     tag_record,
     unbound,
 )
@@ -138,24 +136,22 @@ class MongoStore(Store):
         with self._call(timeout, writes=False):
             return self._store_id
 
-    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
+    def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
+        """See `Store.create_many`. If the process ends during the call, some of the tags may have been created.
+
+        There is no transaction, because only a replica set or a sharded cluster has transactions. All records are
+        checked before the first write. If another process has created one of the tags in the meantime, this call undoes
+        its own writes. If a new tag is in use by then, the tag remains, and the call raises Unconfirmed.
+        """
         with self._call(timeout) as call:
             while True:
-                found = call.read(tag)
-                made = Tag.made(tag, found, settings)
-                if made.scheme:
+                found = call.read_many(settings)
+                made = [Tag.made(tag, found.get(tag), each) for tag, each in settings.items()]
+                if any(each.scheme for each in made):
                     call.announce()
-                if found is not None:
-                    if (revived := call.swap(found, made)) is not None:
-                        return revived
-                else:
-                    try:
-                        with call.write():
-                            call.tags.insert_one(tag_document(made))
-                    except DuplicateKeyError:
-                        pass  # another process has created the tag: read its record in the next round
-                    else:
-                        return made
+                done = call.create(made, found)
+                if done is not None:
+                    return done
                 call.pause()
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
