@@ -47,6 +47,10 @@ L = TypeVar("L", bound=AnyCombiner)
 
 log = logging.getLogger("issuer")
 
+#: Most tags that were not used for a while and stay in memory. Each takes 6 KB. Beyond it, those that were not used for
+#: the longest time are forgotten early.
+RESTING_MOST = 5000
+
 #: How long a fork waits for a thread that is taking a number, in seconds. The limit is needed because a signal handler
 #: can fork in this very thread.
 SHUT_WITHIN = 0.1
@@ -188,8 +192,11 @@ class TagRegistry(Generic[L]):
 
     @property
     def idle(self) -> bool:
-        """Whether a tag was not used for IDLE_AFTER seconds, and is still in memory."""
-        return bool(self._resting) and next(iter(self._resting.values())) < monotonic() - IDLE_AFTER
+        """Whether a tag in memory should be forgotten: nobody has used it for IDLE_AFTER seconds, or too many rest."""
+        resting = self._resting
+        return len(resting) > RESTING_MOST or (
+            bool(resting) and next(iter(resting.values())) < monotonic() - IDLE_AFTER
+        )
 
     def take_idle(self) -> Iterator[L]:
         """Return the combiners of these tags, each once."""

@@ -27,6 +27,7 @@ from tests.benchmarks.processes import processes
 from tests.benchmarks.rounds import FULL, QUICK, Effort
 from tests.benchmarks.start import start
 from tests.benchmarks.strict import inside, many, one, take
+from tests.benchmarks.tags import tags
 from tests.servers.binaries import primary_server, version
 
 #: The distributions whose speed is in the figures.
@@ -74,6 +75,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "resp": resp,
     "metrics": observed,
     "failover": failover,
+    "tags": tags,
 }
 
 

@@ -43,6 +43,7 @@ from issuer_persistence.mongodb.call import (
     unbound,
 )
 from issuer_persistence.mongodb.server import facts, translated
+from issuer_persistence.newest import Newest
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 from issuer_persistence.urls import mask
 
@@ -75,6 +76,9 @@ _LEAVING = 0.5
 
 #: Time limit for creating the index of the ledger, in seconds. After this time the server stops building it.
 _INDEX_PATIENCE = 3600
+
+#: Records that are remembered. Each takes 0.6 KB. Without its record, a reservation needs one more round trip.
+HINTS_MOST = 10_000
 
 
 class MongoStore(Store):
@@ -114,9 +118,10 @@ class MongoStore(Store):
         self._attempts = Attempts()
         # True after a failed call. Then the next reservation first checks that writes reach a majority.
         self._doubtful = False
-        # Last known record of each tag. The next reservation uses its step and limit, so that it need not read the
-        # record first. The filter of the update contains both values: if they are outdated, the filter matches nothing.
-        self._hints: dict[str, Tag] = {}
+        # Last known records of the tags that were reserved last. The next reservation uses the record's step and limit,
+        # so that it need not read the record first. The filter of the update contains both values: if they are
+        # outdated, the filter matches nothing.
+        self._hints: Newest[Tag] = Newest(HINTS_MOST)
 
     @classmethod
     def open(cls, url: str) -> MongoStore:

@@ -1,0 +1,114 @@
+"""What many tags cost a process that has drawn from all of them, and now draws from a few."""
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import issuer
+from issuer import Issuer
+from issuer_persistence.contract import Store
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import TagSettings
+from tests.benchmarks.figures import Bound, Figure
+from tests.benchmarks.rounds import FULL, Effort, alternate
+from tests.benchmarks.servers import redis_server
+from tests.servers.redis import RedisServer
+
+#: Tags of a process that knows few, and of one that knows many.
+FEW, MANY, FEWER = 100, 20_000, 2000
+
+#: New tags whose first number is drawn, in each round.
+FIRSTS = 100
+
+#: How long a sweep takes to find that nobody draws any more, and how long commands are counted after that, in seconds.
+REST, COUNTED = 3.0, 5.0
+
+
+def tags(effort: Effort) -> Iterator[Figure]:
+    """Many tags in one process: what they cost while nobody draws, the first number of another one, and memory."""
+    many = MANY if effort.rounds == FULL.rounds else FEWER
+    with redis_server() as server, _used(server, "few", FEW) as few, _used(server, "many", many) as ids:
+        yield from _at_rest(server, many)
+        firsts = alternate({"with 100 known": _First(few), f"with {many} known": _First(ids)}, effort.rounds, "us")
+        yield from firsts.figures()
+        first = "first number of a tag"
+        yield firsts.ratio(f"with {many} known", "with 100 known", Bound(1.3, 1.0), what=f"{first}: many / few known")
+    with redis_server() as server:
+        yield from _memory(server, many)
+
+
+@contextmanager
+def _used(server: RedisServer, prefix: str, count: int, store: Store | None = None) -> Iterator[Issuer]:
+    """Connect an issuer, and draw a number of each of so many tags."""
+    with issuer.connect(redis=server.url, store=store or MemoryStore(), prefix=prefix) as ids:
+        for number in range(count):
+            _draw_first(ids, f"customer-{number}")
+        yield ids
+
+
+def _draw_first(ids: Issuer, tag: str) -> None:
+    ids.engine.config.store.create(tag, TagSettings(), timeout=10)
+    ids.next(tag)
+
+
+def _at_rest(server: RedisServer, count: int) -> Iterator[Figure]:
+    time.sleep(REST)
+    with server.client() as client:
+        commands, spent, began = client.info("stats")["total_commands_processed"], time.process_time(), time.monotonic()
+        time.sleep(COUNTED)
+        seconds = time.monotonic() - began
+        share = (time.process_time() - spent) / seconds
+        rate = (client.info("stats")["total_commands_processed"] - commands - 1) / seconds
+    yield Figure(f"nobody draws from {count} tags: commands", (rate,), "1/s", Bound(5, 1))
+    yield Figure(f"nobody draws from {count} tags: processor", (share * 100,), "%")
+
+
+class _First:
+    """Draws the first numbers of further tags. Returns the processor time of one in us."""
+
+    def __init__(self, ids: Issuer) -> None:
+        self._ids = ids
+        self._made = 0
+
+    def __call__(self) -> float:
+        names = [f"new-{number}" for number in range(self._made, self._made + FIRSTS)]
+        self._made += FIRSTS
+        began = time.process_time()
+        for name in names:
+            _draw_first(self._ids, name)
+        return (time.process_time() - began) / FIRSTS * 1e6
+
+
+def _memory(server: RedisServer, count: int) -> Iterator[Figure]:
+    with (
+        TemporaryDirectory() as folder,
+        _used(server, "few", FEW, open_store(f"sqlite:///{folder}/tags.db")) as ids,
+        server.client() as client,
+    ):
+        held = client.info("memory")["used_memory"]
+        tracemalloc.start()
+        before = _traced()
+        names = [f"more-{number}" for number in range(count)]
+        for name in names:
+            _draw_first(ids, name)
+        time.sleep(REST)
+        known = _traced()
+        with patch("issuer.operations.registry.IDLE_AFTER", -1.0):
+            while len(ids.engine.registry.combiners) > FEW // 2:
+                time.sleep(0.1)
+        forgotten = _traced()
+        tracemalloc.stop()
+        redis = client.info("memory")["used_memory"] - held
+    yield Figure(f"memory of a tag, {count} used", ((known - before) / count / 1000,), "KB", Bound(3, 1))
+    yield Figure("memory of a forgotten tag", ((forgotten - before) / count / 1000,), "KB", Bound(0.3, 0))
+    yield Figure("memory of a tag in Redis", (redis / count,), "bytes", Bound(300, 220))
+
+
+def _traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
