@@ -65,6 +65,7 @@ def connect(
     redis_connections: int | None = None,
     insist: float | None = None,
     lease: int | None = None,
+    idle_after: float | None = None,
     journal: str | os.PathLike[str] | None = None,
     keys: Mapping[str, str | bytes] | None = None,
     plugins: Iterable[Plugin] = (),
@@ -96,6 +97,8 @@ def connect(
         insist: How long calls wait during a store outage if no numbers are left, in seconds, 0 or more. After this
             time, calls fail immediately until the store is back.
         lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000. A tag's own `lease` has precedence.
+        idle_after: If nobody has drawn from a tag for this many seconds, 0 or more, its unused numbers in memory are
+            returned, and the tag is forgotten until its next use.
         journal: Path of a file to which every reservation is appended before its numbers are used. Its directory must
             exist. "" means no journal.
         keys: Secrets for scrambled numbers by name, each at least 16 bytes.
@@ -137,6 +140,7 @@ def aconnect(
     redis_connections: int | None = None,
     insist: float | None = None,
     lease: int | None = None,
+    idle_after: float | None = None,
     journal: str | os.PathLike[str] | None = None,
     keys: Mapping[str, str | bytes] | None = None,
     plugins: Iterable[Plugin | AsyncPlugin] = (),
@@ -170,6 +174,8 @@ def aconnect(
         insist: How long calls wait during a store outage if no numbers are left, in seconds, 0 or more. After this
             time, calls fail immediately until the store is back.
         lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000. A tag's own `lease` has precedence.
+        idle_after: If nobody has drawn from a tag for this many seconds, 0 or more, its unused numbers in memory are
+            returned, and the tag is forgotten until its next use.
         journal: Path of a file to which every reservation is appended before its numbers are used. Its directory must
             exist. "" means no journal.
         keys: Secrets for scrambled numbers by name, each at least 16 bytes.

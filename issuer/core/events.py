@@ -185,6 +185,17 @@ class NotGivenBack(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NumbersWasted(Event):
+    """This process held numbers that it neither issued nor returned, often because others drew in between: a gap.
+
+    Attributes:
+        numbers: How many numbers became a gap.
+    """
+
+    numbers: int
+
+
+@dataclass(frozen=True, slots=True)
 class RedisSilent(Event):
     """Redis did not answer a draw. The event is sent once for each outage.
 

@@ -53,6 +53,7 @@ COUNTS: dict[type[Event], Count] = {
     events.WentDirect: _one(of.WENT_DIRECT),
     events.Rejoined: _one(of.REJOINED),
     events.NotGivenBack: _one(of.NOT_GIVEN_BACK),
+    events.NumbersWasted: lambda families, tag, event: families.count(of.WASTED, tag, by=event.numbers),
     events.RedisSilent: _one(of.REDIS_SILENCES),
     events.RedisBack: _and_seconds(of.REDIS_SECONDS),
     events.FenceTripped: lambda families, tag, event: families.count(of.FENCE, tag, event.cause),

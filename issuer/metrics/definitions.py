@@ -59,6 +59,7 @@ LOST = _counter("numbers_lost", "Upper bound of the numbers that were lost in Re
 NOT_GIVEN_BACK = _counter(
     "give_backs_failed", "Number of times that unused numbers could not be returned and became a gap"
 )
+WASTED = _counter("numbers_wasted", "Numbers that processes held in memory, and neither issued nor returned")
 WENT_DIRECT = _counter(
     "direct_begun", "Number of times that a process began to serve a tag in direct mode, without Redis"
 )

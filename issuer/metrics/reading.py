@@ -14,7 +14,7 @@ from issuer.core import arithmetic
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.scheme_record import countable
 from issuer.core.supply.mode import Mode
-from issuer.core.supply.supply import IDLE_AFTER, Supply
+from issuer.core.supply.supply import Supply
 from issuer.errors import StoreUnavailable
 from issuer.metrics import definitions as of
 from issuer.metrics.definitions import Definition
@@ -28,6 +28,9 @@ WINDOW = 60.0
 
 #: Shortest time between two measurements for a rate, in seconds.
 APART = 1.0
+
+#: A tag counts as in use for this many seconds after its last use.
+IN_USE = 900.0
 
 #: If the last known state of a Redis hash is older than this, in seconds, the state is not used. The background work
 #: reads the hashes of tags in use every second.
@@ -146,7 +149,7 @@ class Gauged:
     def in_use(self) -> bool:
         """True if the tag has background work. A tag without background work cannot notice that an outage has ended."""
         supply = self.combiner.supply
-        return supply.kept or supply.used_at > monotonic() - IDLE_AFTER
+        return supply.kept or supply.used_at > monotonic() - IN_USE
 
 
 def _another(before: int, at: int, *, direct: bool) -> bool:

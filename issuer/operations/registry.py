@@ -10,7 +10,7 @@ from issuer.clock import Deadline, monotonic
 from issuer.core.sparing import Sparing
 from issuer.core.steps import Steps
 from issuer.core.supply.runtime import Runtime
-from issuer.core.supply.supply import IDLE_AFTER, Supply
+from issuer.core.supply.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.forks import under_way
 from issuer.gateway.keys import check_tag
@@ -192,10 +192,10 @@ class TagRegistry(Generic[L]):
 
     @property
     def idle(self) -> bool:
-        """Whether a tag in memory should be forgotten: nobody has used it for IDLE_AFTER seconds, or too many rest."""
+        """Whether a tag in memory should be forgotten: nobody has used it for long, or too many rest."""
         resting = self._resting
         return len(resting) > RESTING_MOST or (
-            bool(resting) and next(iter(resting.values())) < monotonic() - IDLE_AFTER
+            bool(resting) and next(iter(resting.values())) < monotonic() - self._runtime.settings.idle_after
         )
 
     def take_idle(self) -> Iterator[L]:

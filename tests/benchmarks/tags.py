@@ -98,8 +98,8 @@ def _memory(server: RedisServer, count: int) -> Iterator[Figure]:
             _draw_first(ids, name)
         time.sleep(REST)
         known = _traced()
-        with patch("issuer.operations.registry.IDLE_AFTER", -1.0):
-            while len(ids.engine.registry.combiners) > FEW // 2:
+        with patch("issuer.operations.registry.RESTING_MOST", -1):
+            while ids.engine.registry.combiners:
                 time.sleep(0.1)
         forgotten = _traced()
         tracemalloc.stop()

@@ -158,26 +158,20 @@ def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore
 # ------------------------------------------------------------------------------------------------ what piles up
 
 
-def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = make(scheduler=None)
+def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(make: Make) -> None:
+    ids = make(scheduler=None, idle_after=0)
     ids.create("a", keyed=True, format="{key}-{seq}", step=5)
     texts = [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
     assert len(ids.engine.registry.combiners) == 21
-    monkeypatch.setattr("issuer.operations.registry.IDLE_AFTER", -1.0)
     for _ in range(2):  # the first one finds that they were used
         ids.tick()
     assert len(ids.engine.registry.combiners) <= 1
-    monkeypatch.undo()
     texts += [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
     assert texts == [f"x{which}-{number}" for number in (1, 2) for which in range(20)]
 
 
-def test_tags_that_nobody_uses_any_more_are_forgotten_and_come_back_without_a_gap(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = make(scheduler=None)
+def test_tags_that_nobody_uses_any_more_are_forgotten_and_come_back_without_a_gap(make: Make) -> None:
+    ids = make(scheduler=None, idle_after=0)
     ids.create("leased", order="trend", lease=10, keyed=True, format="{key}-{seq}")
     ids.create("plain")
     numbers = [
@@ -185,7 +179,6 @@ def test_tags_that_nobody_uses_any_more_are_forgotten_and_come_back_without_a_ga
         ids.issue("leased", restart_key="x").value,
         ids.next("plain"),
     ]
-    monkeypatch.setattr("issuer.operations.registry.IDLE_AFTER", -1.0)
     ids.tick()
     assert {"leased#x", "plain"} <= set(ids.engine.registry.combiners), "they were used since"
     for _ in range(2):

@@ -106,15 +106,14 @@ def test_a_store_that_went_back_with_redis_emptied_is_found_out_by_what_a_proces
 @pytest.mark.covers("1.24")
 @pytest.mark.colours(*COLOURS)
 def test_what_a_process_has_seen_of_a_tag_outlasts_the_tag_in_its_memory(
-    connect: Connect, redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, redis_url: str, redis_client: redis.Redis
 ) -> None:
     """Nobody used the tag for so long that the process has forgotten it. Then Redis and the store lose their data."""
     store = MemoryStore()
-    with connect(redis=redis_url, store=store, scheduler=None) as ids:
+    with connect(redis=redis_url, store=store, scheduler=None, idle_after=0) as ids:
         ids.create("a", step=100)
         backup = store.snapshot()
         numbers = ids.take("a", 250)
-        monkeypatch.setattr("issuer.operations.registry.IDLE_AFTER", -1.0)
         until(lambda: ids.tick() == 0 and "a" not in ids.engine.registry.combiners)
         store.restore(backup)
         redis_client.flushall()

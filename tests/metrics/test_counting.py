@@ -43,6 +43,7 @@ MOVED: dict[type[events.Event], tuple[str, dict[str, str]]] = {
     events.WentDirect: ("direct_begun_total", {}),
     events.Rejoined: ("direct_ended_total", {}),
     events.NotGivenBack: ("give_backs_failed_total", {}),
+    events.NumbersWasted: ("numbers_wasted_total", {}),
     events.RedisSilent: ("redis_silences_total", {}),
     events.RedisBack: ("redis_silent_seconds_total", {}),
     events.FenceTripped: ("fence_trips_total", {}),
@@ -62,6 +63,8 @@ def quantity(seen: list[events.Event], kind: type[events.Event]) -> float:
         return sum(each.seconds for each in found if isinstance(each, events.RedisBack | events.CallersServed))
     if kind is events.NumbersLost:
         return sum(each.most for each in found if isinstance(each, events.NumbersLost))
+    if kind is events.NumbersWasted:
+        return sum(each.numbers for each in found if isinstance(each, events.NumbersWasted))
     return len(found)
 
 

@@ -161,6 +161,17 @@ def leases_that_can_be_neither_checked_nor_given_back(made: World, seen: Seen) -
         assert {each.work for each in seen if isinstance(each, events.Failed)} == {"check"}
     [lost] = [each for each in seen if isinstance(each, events.NotGivenBack)]
     assert (lost.above, type(lost.error)) == (2, issuer.RedisUnavailable)
+    assert events.NumbersWasted("a", 18) in seen
+
+
+def a_lease_that_nobody_uses_any_more_below_what_was_drawn_since(made: World, seen: Seen) -> None:
+    with made.connect(lease=20, idle_after=60) as ids:
+        observed(ids, seen, order="trend")
+        ids.next("a")
+        assert ids.next("a", key="from Redis") == 21
+        made.turns.until(lambda: events.NumbersWasted("a", 19) in seen, 120)
+        assert events.NotGivenBack not in map(type, seen)
+        assert ids.next("a") > 21
 
 
 def a_limit_that_is_near(made: World, seen: Seen) -> None:
@@ -204,7 +215,8 @@ SCENES: dict[Callable[[World, Seen], None], Kinds] = {
     a_redis_that_lost_its_data: {events.FenceTripped, events.NumbersLost},
     a_redis_that_failed_over: {events.FenceTripped, events.NumbersLost},
     leases_that_are_dropped: {events.LeaseDrawn, events.LeaseDropped},
-    leases_that_can_be_neither_checked_nor_given_back: {events.NotGivenBack},
+    leases_that_can_be_neither_checked_nor_given_back: {events.NotGivenBack, events.NumbersWasted},
+    a_lease_that_nobody_uses_any_more_below_what_was_drawn_since: {events.NumbersWasted},
     a_limit_that_is_near: {events.LimitNear},
     a_range_for_a_caller: {events.Reserved},
 }

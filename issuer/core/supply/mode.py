@@ -9,7 +9,7 @@ from math import inf
 from typing import TypeVar
 
 from issuer.clock import Deadline, monotonic
-from issuer.core.events import NotGivenBack, WentDirect
+from issuer.core.events import NotGivenBack, NumbersWasted, WentDirect
 from issuer.core.record import ASK_AGAIN, PATIENCE, PATIENCE_ALONE, check_owner, identity, read_record
 from issuer.core.scheme_record import (
     PARTS,
@@ -331,11 +331,14 @@ class Origin:
         if not held:
             return
         leases, reservations = lease.parted(held)
+        wasted = sum(max(0, each.high - max(used, each.low)) for each in held)
         try:
             # Return the highest numbers first: store and Redis take numbers back only from the end.
             if reservations:
-                yield from self.public(direct.hand_back(reservations, used))
+                wasted -= yield from self.public(direct.hand_back(reservations, used))
             if leases:
-                yield from lease.give_back(self._state.key, leases, used)
+                wasted -= yield from lease.give_back(self._state.key, leases, used)
         except IssuerError as error:
             self._runtime.emit(NotGivenBack(self._state.tag, used, error))
+        if wasted:
+            self._runtime.emit(NumbersWasted(self._state.tag, wasted))

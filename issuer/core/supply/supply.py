@@ -41,9 +41,6 @@ CHECK_LATE = 2.0
 #: How long the first caller of a tag waits for the tag's record, in seconds. Redis may have numbers meanwhile.
 HURRY = 0.05
 
-#: A tag that was not used for this many seconds is forgotten, and its unused numbers are returned.
-IDLE_AFTER = 900.0
-
 #: The record is read again after this many seconds: processes that reserve nothing must see a new `lease` setting too.
 LEARN_AFTER = 60.0
 
@@ -371,7 +368,7 @@ class Supply:
         # A segment could not be fetched, Redis did not answer, or it is still unknown which store the hash belongs to.
         silent = self.shortage.redis_trouble and self.state.looked_at <= self.shortage.redis_silent_since
         unfinished = self.refill.segments.flights.failures or silent or (self.looks and not self.state.owned)
-        return bool(unfinished) and monotonic() - self.used_at < IDLE_AFTER
+        return bool(unfinished) and monotonic() - self.used_at < self._runtime.settings.idle_after
 
     def rest(self) -> None:
         """Stop publishing numbers, so that the next caller uses the slow path, and `used` is called."""

@@ -352,7 +352,7 @@ class _InTransaction(SQLiteStore):
         self,
         path: Path,
         file: SQLiteFile,
-        newest: dict[str, LedgerEntry],
+        newest: Newest[LedgerEntry],
         transaction: SQLiteTransaction,
         *,
         writes: bool,
