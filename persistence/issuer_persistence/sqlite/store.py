@@ -300,7 +300,8 @@ class SQLiteStore(TransactionalStore):
                 yield transaction
                 if self._lock is not lock:  # a signal handler forked in the block: the child must not commit
                     raise Misconfigured(f"{self._path}: {self._refusal}")
-            self._newest.update((entry.tag, entry) for entry in transaction.entered)
+            for entry in transaction.entered:
+                self._newest[entry.tag] = entry
 
     @contextmanager
     def _turn(self, timeout: float) -> Iterator[CallDeadline]:
