@@ -152,13 +152,14 @@ def test_without_a_scheduler_one_caller_at_a_time_finds_out_whether_the_store_is
 
 
 def test_what_was_long_ago_refuses_nobody(made: World) -> None:
-    with process(made, "direct", insist=0) as ids:
+    with process(made, "direct", insist=0, idle_after=600) as ids:
         ids.take("a", 10)
         made.turns.sleep(5.0)
         made.store.hang()
         ids.take("a", 10)
         refused(made, ids)
-        made.turns.sleep(1800.0)  # the sweep has left the tag out meanwhile
+        # The sweep has left the tag out for five minutes, and the process will forget it five minutes later.
+        made.turns.sleep(900.0)
         made.store.resume()
         made.turns.sleep(STORE_TIMEOUT)
         assert ids.next("a") > 20
