@@ -20,6 +20,8 @@ from issuer.times import in_utc, lasting, utc
 NARROWEST = 10
 #: Blanks between two columns.
 GAP = 2
+#: At most this many names of tags are listed in a message.
+LISTED = 20
 
 
 def color() -> bool | None:
@@ -41,6 +43,11 @@ def show_json(data: Any) -> None:
     """Write data as JSON to stdout. Non-ASCII letters are not escaped if stdout accepts UTF-8."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     click.echo(json.dumps(data, indent=2, ensure_ascii=not utf8))
+
+
+def show_json_line(data: Any) -> None:
+    """Write data as one line of JSON to stdout."""
+    click.echo(json.dumps(data))
 
 
 # ---------------------------------------------------------------------- widths
@@ -74,6 +81,11 @@ def shortened(text: str, cells: int) -> str:
 def numbered(count: int, name: str) -> str:
     """Return a count with its unit: "1 tag", "1,000 tags"."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first 20 names as text, separated by commas. If there are more, "..." follows."""
+    return ", ".join(map(plain, names[:LISTED])) + (", ..." if len(names) > LISTED else "")
 
 
 def wrapped(text: str, cells: int | None) -> list[str]:

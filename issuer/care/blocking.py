@@ -120,8 +120,12 @@ class Care:
         dry_run: bool,
         timeout: float | None = None,
         spared: Container[str] = (),
+        after: str = "",
     ) -> Generator[Outcome[Recovery], None]:
-        """Recover a tag with its shards or series, or all tags but those in `spared`, in turn; see Issuer.recover."""
+        """Recover a tag with its shards or series, or all tags, sorted by name; see Issuer.recover.
+
+        `spared`, `after`: leave out these tags, and all tags up to this name.
+        """
         lowest = recovery.checked_at_least(tag, at_least)
         known: Mapping[str, Known] = {}
         if from_journal != ():
@@ -133,7 +137,7 @@ class Care:
             names = self._run(recovery.with_parts(tag, known), self._deadline(timeout), tag)
             if lowest:
                 recovery.check_whole(tag, names, lowest)
-        names = [name for name in names if name not in spared]
+        names = [name for name in names if name > after and name not in spared]
         for first in range(0, len(names), PAGE):
             page = names[first : first + PAGE]
             steps = {
@@ -179,15 +183,21 @@ class Care:
             found = self._run(inspection.look_at_redis(found), self._deadline(timeout), None)
         return found
 
-    def tags(self, timeout: float | None) -> Generator[Tag, None]:
-        """Yield the records of all tags of the store, sorted by name. `timeout` applies to each page."""
-        after: str | None = None
+    def tag_pages(
+        self, timeout: float | None, *, after: str | None = None, count: int = PAGE
+    ) -> Generator[list[Tag], None]:
+        """Yield the records of the tags of the store by pages, sorted by name.
+
+        Args:
+            timeout: Time limit of each page in seconds, or None.
+            after: Name after which the tags begin. None means the first tag.
+            count: How many tags are read at once.
+        """
         while True:
-            steps = ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left))  # noqa: B023 - called at once
+            steps = ask(lambda store, left: store.tags(after=after, count=count, timeout=left))  # noqa: B023 - called at once
             page = self._run(steps, self._deadline(timeout), None)
-            for record in page:
-                yield in_true_order(record)
-            if len(page) < PAGE:
+            yield [in_true_order(record) for record in page]
+            if len(page) < count:
                 return
             after = page[-1].tag
 
@@ -208,7 +218,7 @@ class Care:
 
     def _tags(self, timeout: float | None) -> list[str]:
         """Return the names of all tags of the store, sorted."""
-        return [record.tag for record in self.tags(timeout)]
+        return [record.tag for page in self.tag_pages(timeout) for record in page]
 
     def keep(self, timeout: float | None) -> list[Tag]:
         """Load segments for every tag of the store from now on; see Issuer.keep."""

@@ -53,11 +53,25 @@ _CODES: Final = (
 
 #: The option of commands that print results and errors as JSON.
 _AS_JSON: Final = "--json"
+#: The option of commands about many tags that print a JSON object for each tag.
+_AS_LINES: Final = "--json-lines"
 
 
 def json_option(told: str = "Print JSON.") -> Callable[[F], F]:
     """Return a decorator that adds the option --json, as the argument `as_json`. `told`: help of the option."""
     return click.option(_AS_JSON, "as_json", is_flag=True, help=told)
+
+
+def json_lines_option() -> Callable[[F], F]:
+    """Return a decorator that adds the option --json-lines, as the argument `as_lines`."""
+    told = "Print one JSON object per line, for each tag as soon as it is done; messages go to stderr."
+    return click.option(_AS_LINES, "as_lines", is_flag=True, help=told)
+
+
+def check_json(*, as_json: bool, as_lines: bool) -> None:
+    """Raise a usage error if both options are given."""
+    if as_json and as_lines:
+        raise click.UsageError(f"give {_AS_JSON} or {_AS_LINES}, not both")
 
 
 def code_of(error: IssuerError) -> int:
@@ -130,7 +144,8 @@ class Edge(click.Group):
             return super().main(args, **options)
         run = super().main
         said = sys.argv[1:] if args is None else args
-        warnings = Warnings(as_json=_AS_JSON in takewhile(lambda each: each != "--", said))
+        options_given = set(takewhile(lambda each: each != "--", said))
+        warnings = Warnings(as_json=not options_given.isdisjoint({_AS_JSON, _AS_LINES}))
         logger = logging.getLogger("issuer")
         logger.addHandler(warnings)
         try:

@@ -14,6 +14,7 @@ from issuer import settings as settings_
 from issuer.api.blocking import Issuer
 from issuer.care import Outcome
 from issuer.cli.options import given_settings
+from issuer.clock import monotonic
 from issuer.errors import ConfigurationError
 from issuer.wiring import connect, default_is_known
 from issuer_persistence.opening import file_path
@@ -83,18 +84,30 @@ T = TypeVar("T")
 #: With this many tags or more, a progress bar is shown.
 MANY = 20
 
+#: How often the progress bar is drawn.
+REFRESHES = 200
+
 
 def progress_bar(label: str) -> Callable[[int, int], None]:
-    """Return a function that shows a progress bar if stderr is a terminal. Its arguments: tags done, all tags."""
+    """Return a function that shows a progress bar, with rate and time left, if stderr is a terminal.
+
+    Its arguments: tags done, all tags.
+    """
     bar: Any = None
+    begun = monotonic()
+
+    def rate(done: int | None) -> str:
+        return f"{(done or 0) / max(monotonic() - begun, 0.001):,.0f} tags a second"
 
     def progress(done: int, of: int) -> None:
         nonlocal bar
         if bar is None:
+            hidden = of < MANY or not sys.stderr.isatty()
+            steps = max(1, of // REFRESHES)
             bar = click.progressbar(
-                length=of, label=label, file=sys.stderr, hidden=of < MANY or not sys.stderr.isatty()
+                length=of, label=label, file=sys.stderr, hidden=hidden, item_show_func=rate, update_min_steps=steps
             )
-        bar.update(1)
+        bar.update(1, done)
         if done == of:
             bar.render_finish()
 

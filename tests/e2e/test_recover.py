@@ -1,6 +1,9 @@
 """`issuer recover`: shows, asks, acts, and may be run again; and from journals, where the store is lost."""
 
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,10 @@ import pytest
 import redis
 
 import issuer
-from tests.e2e.conftest import Cli, altered
+from issuer_persistence.records import TagSettings
+from issuer_persistence.sqlite.store import SQLiteStore
+from tests.contract.benches import TIMEOUT
+from tests.e2e.conftest import PROGRAM, Cli, altered
 from tests.e2e.terminal import Terminal, answered
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -230,3 +236,57 @@ def test_journals_that_cant_be_used_are_refused_once_and_nothing_is_recovered(
     assert (ended.code, ended.out, ended.err.count("error: ")) == (4, "", 1)
     assert f"{ours}, line 3: the line was changed after it was written" in ended.err
     assert (journalled("tags", "--json").json(), direct(*elsewhere, "tags", "--json").json()) == before
+
+
+@pytest.mark.covers("U.19")
+def test_as_json_lines_each_tag_has_a_line_and_after_leaves_out_those_before(behind: Cli, home: Path) -> None:
+    plan = behind("recover", "--all", "--dry-run", "--json-lines")
+    assert [json.loads(line) for line in plan.out.splitlines()] == [done("orders", 5, 20), done("users", 5, 20)]
+    later = behind("recover", "--all", "--yes", "--json-lines", "--after", "orders")
+    assert [json.loads(line) for line in later.out.splitlines()] == [done("users", 5, 20)]
+    assert [tag["max"] for tag in behind("tags", "--json").json()] == [5, 20]
+    assert behind("recover", "--all", "--yes", "--after", "z").out == ""
+    assert behind("recover", "orders", "--yes", "--after", "a").code == 2
+    assert behind("recover", "--all", "--yes", "--json", "--json-lines").code == 2
+    altered(home, "UPDATE segments SET reason = x'00' WHERE tag = 'orders'")
+    ended = behind("recover", "--all", "--yes", "--json-lines")
+    failed, well = map(json.loads, ended.out.splitlines())
+    assert (ended.code, failed["tag"], "reason must be a str" in failed["error"]) == (4, "orders", True)
+    assert well == done("users", 20, 20)
+
+
+@pytest.mark.live
+@pytest.mark.covers("U.19")
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+def test_a_recovery_of_all_tags_that_is_interrupted_says_where_to_go_on(home: Path, ends: signal.Signals) -> None:
+    store = SQLiteStore(home / "many.db")
+    names = [f"t{number:05}" for number in range(3000)]
+    settings = TagSettings(above=7)
+    made = 0
+    while made < len(names):
+        calls = [lambda store, left, name=name: store.create(name, settings, timeout=left) for name in names[made:]]
+        made += len(store.batch(calls, timeout=TIMEOUT))
+    recovery = ("--store", store.url, "--redis", "none", "recover", "--all", "--yes", "--json-lines")
+    command, messages = [sys.executable, *PROGRAM, *recovery], home / "messages"
+    with (
+        messages.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        # The pipe holds some 1000 of the lines: the others wait until they are read.
+        first = process.stdout.readline() + process.stdout.readline()
+        process.send_signal(ends)
+        lines = process.stdout.read()
+    assert process.returncode == (130 if ends is signal.SIGINT else 143)
+    whole = [json.loads(line)["tag"] for line in (first + lines).splitlines() if line.endswith("}")]
+    last = messages.read_text().partition("--after=")[2].split()[0]
+    assert last in whole[-2:]
+    assert whole == names[: len(whole)]
+    assert len(whole) < len(names)
+    recovered = store.recover(last, at_least=0, timeout=TIMEOUT)
+    assert recovered.max == 7
+    rest = subprocess.run([*command, f"--after={last}"], capture_output=True, text=True, check=True)
+    assert [json.loads(line)["tag"] for line in rest.stdout.splitlines()] == names[names.index(last) + 1 :]
+    everything = store.tags(count=10**6, timeout=TIMEOUT)
+    created = {record.version for record in everything if record.timestamp == record.created}
+    assert not created  # each was recovered

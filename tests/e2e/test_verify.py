@@ -1,5 +1,6 @@
 """`issuer verify`, `issuer who` and `issuer halt`: what they print, and how they end."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,21 @@ def test_show_has_rate_runway_last_extension_and_waste_as_a_table_and_as_json(wi
     assert seen["waste"]["numbers"] in {60, 70}
     assert seen["waste"]["of"] == seen["store"]["max"]
     assert lines["waste"].startswith(f"at least {seen['waste']['numbers']} of the last {seen['store']['max']}")
+
+
+@pytest.mark.covers("U.19")
+def test_as_json_lines_each_tag_has_a_line_as_soon_as_it_is_done(orders: Cli, home: Path) -> None:
+    forge(home, 5, 10)
+    ended = orders("verify", "--json-lines")
+    first, second = map(json.loads, ended.out.splitlines())
+    assert ended.code == 4
+    assert (first["tag"], first["error"], second) == (
+        "orders",
+        None,
+        {"tag": "users", "discrepancies": [], "error": None},
+    )
+    assert first["discrepancies"] == orders("verify", "--json").json()
+    assert orders("verify", "--json", "--json-lines").code == 2
+    assert [json.loads(line) for line in orders("tags", "--json-lines").out.splitlines()] == orders(
+        "tags", "--json"
+    ).json()

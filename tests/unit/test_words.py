@@ -10,7 +10,10 @@ from issuer.numbers.given import SchemeOptions
 from tests.reference import COMMANDS
 
 #: What the shell alone has: how it asks, prints and repeats, and the widths of shards, which Python has in `shards`.
-SHELL = {"as_json", "yes", "everything", "as_number", "as_text", "count", "spare_sound", "shard_bits", "app_bits"}
+SHELL = {
+    "after", "as_json", "as_lines", "yes", "everything", "as_number", "as_text", "count", "spare_sound", "shard_bits",
+    "app_bits",
+}  # fmt: skip
 #: Arguments of the shell that stand for a parameter of Python: a file is read, a text or a number is decoded.
 STANDS_FOR = {"paths": "from_journal", "value": "shown"}
 #: Commands without a method: they run servers, tools and demonstrations, or look things up.

@@ -313,12 +313,12 @@ class AsyncIssuerCalls:
         await self.engine.run(self.engine.issuing.delete(tag, deadline), deadline, tag)
 
     async def tags(self, *, timeout: float | None = None) -> list[Tag]:
-        """Return all tags of the store, sorted by name.
+        """Return all tags of the store, sorted by name. They are read by pages of 1000.
 
         Args:
-            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
+            timeout: Longest wait for each page in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return await self.engine.run(inspection.tags(), self.engine.deadline(timeout), None)
+        return [record async for page in self.engine.care.tag_pages(timeout) for record in page]
 
     async def inspect(self, tag: str, *, deleted: bool = False, timeout: float | None = None) -> Inspection:
         """Return the state of a tag in the store and in Redis. Nothing is changed.

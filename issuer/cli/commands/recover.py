@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
 import click
 
 from issuer.care import Outcome
-from issuer.care.recovery import Recovery
+from issuer.care.recovery import Named, Recovery
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import OK, code_of, complain, json_option
+from issuer.cli.exits import OK, check_json, code_of, complain, json_lines_option, json_option
 from issuer.cli.options import Whole, asked, check_askable
 from issuer.cli.session import Session, with_progress
 from issuer.core.error_mapping import store_error
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
-from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, table
+from issuer.terminal import (
+    Column,
+    listed,
+    numbered,
+    plain,
+    say,
+    screen_width,
+    show,
+    show_json,
+    show_json_line,
+    table,
+)
 from issuer.views import said, view
 from issuer_persistence.errors import StoreError
-from issuer_persistence.journal import Journals, read
+from issuer_persistence.journal import read
 
 SECTION = "Checks and recovery"
-
-#: At most this many tags are named in the warning about tags that only the store has a record of.
-NAMED = 20
 
 
 @click.command(
@@ -33,6 +42,7 @@ NAMED = 20
     Examples:
       issuer recover orders --dry-run
       issuer recover --all --yes
+      issuer recover --all --yes --json-lines > recovered.jsonl
       issuer recover orders --at-least 4711  # the highest in your own tables
       issuer recover --all --from-journal issuer.journal
     """,
@@ -55,7 +65,14 @@ NAMED = 20
     is_flag=True,
     help="With --all: leave out tags without a problem. Do not use it after a restore of Redis.",
 )
+@click.option(
+    "--after",
+    metavar="TAG",
+    default="",
+    help="With --all: go on after TAG, where an earlier run was interrupted. Only if nothing was restored since.",
+)
 @json_option("Print a JSON list; messages go to stderr.")
+@json_lines_option()
 @click.pass_obj
 def recover(
     session: Session,
@@ -67,7 +84,9 @@ def recover(
     at_least: int | None,
     paths: tuple[str, ...],
     spare_sound: bool,
+    after: str,
     as_json: bool,
+    as_lines: bool,
 ) -> int:
     """Raise TAG above every number that may be issued already, so that no number is issued twice.
 
@@ -91,60 +110,98 @@ def recover(
     --spare-sound. It leaves out a tag if the tag isn't halted, its Redis hash is from the current master's term, and
     the store's max is not lower than any number found.
 
+    The tags are recovered in the order of their names, about 1,000 at once. If the run is interrupted, it prints the
+    name of the last tag that is done. To go on there, repeat the command with --after.
+
     When the command has ended, Redis issues no number up to NEW. A process that holds numbers of a trend tag can still
     issue some of them: leased numbers for a second or two, and in direct mode the numbers of at most two segments.
     """
-    _check_options(tag, everything=everything, at_least=at_least, spare_sound=spare_sound)
+    check_json(as_json=as_json, as_lines=as_lines)
+    _check_options(tag, everything=everything, at_least=at_least, spare_sound=spare_sound, after=after)
     if not dry_run:
         check_askable(yes=yes)
     issuer = session.connect(makes_store=bool(paths))
-    journals = _read(paths) if paths else ()
+    journals = _read(paths)
 
-    def recovered(label: str, *, dry_run: bool, spared: Collection[str] = ()) -> list[Outcome[Recovery]]:
-        outcomes = issuer.engine.care.recovered(tag, at_least or 0, journals, dry_run=dry_run, spared=spared)
-        found = list(map(_reported, with_progress(outcomes, label)))
-        if not (found or spared):
+    def recovered(label: str, *, changes: bool, spared: Collection[str] = ()) -> list[Outcome[Recovery]]:
+        outcomes = issuer.engine.care.recovered(
+            tag, at_least or 0, journals, dry_run=not changes, spared=spared, after=after
+        )
+        reported = map(_reported, with_progress(outcomes, label))
+        prints, changes_all = as_lines and changes is not dry_run, changes and everything
+        found = _collected(reported, prints=prints, spare=spare_sound, changes_all=changes_all)
+        if not (found or spared or after or as_lines):
             say("no tags in this store")
         return found
 
     failed: list[IssuerError] = []
     spared: set[str] = set()
     if dry_run or spare_sound or not yes:
-        every = recovered("checking", dry_run=True)
+        every = recovered("checking", changes=False)
         planned = _say_sound(every, spare=spare_sound) if everything else every
         failed = [each.error for each in planned if each.error is not None]
         sure = [each for each in planned if each.error is None]
         spared = {each.tag for each in every} - {each.tag for each in sure}
         if dry_run:
-            _print(planned, as_json=as_json)
+            _print(planned, as_json=as_json, as_lines=as_lines)
             _say_unvouched(planned)
         elif sure and not yes:
-            say(_table(sure))
-            _say_nodes(planned)
-            one = len(sure) == 1 and not everything
-            alone = _say_unvouched(planned)
-            trusting = f", {numbered(alone, 'tag')} from the record of the store alone" if alone else ""
-            what = plain(sure[0].tag) if one else numbered(len(sure), "tag")
-            asked(f"Recover {what}{trusting}?", yes=False)
+            _ask(planned, sure, everything=everything)
     if not dry_run:
-        done = recovered("recovering", dry_run=False, spared=spared)
+        done = recovered("recovering", changes=True, spared=spared)
         failed += [each.error for each in done if each.error is not None]
-        _print(done, as_json=as_json)
+        _print(done, as_json=as_json, as_lines=as_lines)
         if yes:  # without --yes, this was reported before the question
             _say_unvouched(done)
     return max(map(code_of, failed), default=OK)
 
 
-def _check_options(tag: str | None, *, everything: bool, at_least: int | None, spare_sound: bool) -> None:
+def _collected(
+    outcomes: Iterator[Outcome[Recovery]], *, prints: bool, spare: bool, changes_all: bool
+) -> list[Outcome[Recovery]]:
+    """Return the outcomes.
+
+    Args:
+        outcomes: The outcomes, sorted by name.
+        prints: Whether to print each outcome as a line.
+        spare: Whether to print no line for tags without a problem.
+        changes_all: True if all tags are changed. Then an interruption reports where to go on. And outcomes that were
+            printed are returned only if they are needed later: errors, and tags for the warning.
+    """
+    found: list[Outcome[Recovery]] = []
+    last = ""
+    try:
+        for each in outcomes:
+            sound, unvouched = (each.result.sound, each.result.unvouched) if each.result is not None else (False, False)
+            if prints and not (spare and sound):
+                show_json_line(_content(each))
+            if not (prints and changes_all) or unvouched or each.error is not None:
+                found.append(each)
+            last = each.tag
+    except BaseException:
+        if last and changes_all:
+            say(
+                f"interrupted after tag {plain(last)}: this tag and those before it are done, except those with an "
+                f"error above. To go on, repeat the command with --after={shlex.quote(last)}"
+            )
+        raise
+    return found
+
+
+def _check_options(tag: str | None, *, everything: bool, at_least: int | None, spare_sound: bool, after: str) -> None:
     if (tag is None) is not everything:
         raise click.UsageError("give either a TAG or --all")
     if everything and at_least is not None:
         raise click.UsageError("--at-least requires a TAG, because each tag has its own numbers")
+    if after and not everything:
+        raise click.UsageError("--after requires --all")
     if spare_sound and not everything:
         raise click.UsageError("--spare-sound requires --all: a TAG that you name is always recovered")
 
 
-def _read(paths: tuple[str, ...]) -> Journals:
+def _read(paths: tuple[str, ...]) -> Named:
+    if not paths:
+        return ()
     try:
         return read(paths)
     except StoreError as error:
@@ -165,10 +222,21 @@ def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
     return outcome
 
 
-def _print(outcomes: list[Outcome[Recovery]], *, as_json: bool) -> None:
+def _ask(planned: list[Outcome[Recovery]], sure: list[Outcome[Recovery]], *, everything: bool) -> None:
+    """Show the plan, and ask whether to recover the tags in `sure`."""
+    say(_table(sure))
+    _say_nodes(planned)
+    one = len(sure) == 1 and not everything
+    alone = _say_unvouched(planned)
+    trusting = f", {numbered(alone, 'tag')} from the record of the store alone" if alone else ""
+    what = plain(sure[0].tag) if one else numbered(len(sure), "tag")
+    asked(f"Recover {what}{trusting}?", yes=False)
+
+
+def _print(outcomes: list[Outcome[Recovery]], *, as_json: bool, as_lines: bool) -> None:
     if as_json:
         show_json([_content(outcome) for outcome in outcomes])
-    elif any(outcome.result for outcome in outcomes):
+    elif not as_lines and any(outcome.result for outcome in outcomes):
         show(_table(outcomes))
         _say_nodes(outcomes)
 
@@ -181,8 +249,7 @@ def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcom
     sound = [each for each in outcomes if each.result is not None and each.result.sound]
     gap = sum(each.result.gap for each in sound if each.result is not None)
     if spare and sound:
-        names = ", ".join(plain(each.tag) for each in sound)
-        say(f"left as they are, because they have no visible problem: {names}")
+        say(f"left as they are, because they have no visible problem: {listed([each.tag for each in sound])}")
         return [each for each in outcomes if each not in sound]
     if gap:
         say(
@@ -208,12 +275,11 @@ def _say_unvouched(outcomes: list[Outcome[Recovery]]) -> int:
     """Report the tags that neither Redis nor a journal has a record of, and what to do. Return how many there are."""
     tags = [outcome.tag for outcome in outcomes if outcome.result is not None and outcome.result.unvouched]
     if tags:
-        named = ", ".join(map(plain, tags[:NAMED])) + (", ..." if len(tags) > NAMED else "")
         say(
             f"{click.style('warning:', fg='yellow')} only the store has a record of {numbered(len(tags), 'tag')}: "
-            f"{named}. Redis and the journals given have none. If the store was restored from a backup, numbers issued "
-            "since the backup would be issued twice. To be safe, name the journals with --from-journal, or recover "
-            "each tag with --at-least N, where N is the highest counter in your own tables."
+            f"{listed(tags)}. Redis and the journals given have none. If the store was restored from a backup, numbers "
+            "issued since the backup would be issued twice. To be safe, name the journals with --from-journal, or "
+            "recover each tag with --at-least N, where N is the highest counter in your own tables."
         )
     return len(tags)
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import click
 
-from issuer.cli.exits import json_option
+from issuer.cli.exits import check_json, json_lines_option, json_option
 from issuer.cli.scheme_flags import summed_up
 from issuer.cli.session import Session
 from issuer.core.parts import has_parts, parents
 from issuer.core.scheme_record import counted
 from issuer.gateway.keys import has_blanks
-from issuer.terminal import Column, ago, numbered, say, screen_width, show, show_json, table
+from issuer.terminal import Column, ago, numbered, say, screen_width, show, show_json, show_json_line, table
 from issuer.views import counts, view
 from issuer_persistence.records import Tag, now_ms
 
@@ -26,18 +26,27 @@ SECTION = "Tags"
     Examples:
       issuer tags
       issuer tags --all --json
+      issuer tags --json-lines | jq -r 'select(.halted) | .tag'
     """,
 )
 @click.option("--all", "everything", is_flag=True, help="Also list the parts of tags, for example orders#17.")
 @json_option("Print JSON, with the parts.")
+@json_lines_option()
 @click.pass_obj
-def tags(session: Session, *, everything: bool, as_json: bool) -> None:
+def tags(session: Session, *, everything: bool, as_json: bool, as_lines: bool) -> None:
     """List the tags of the store with their settings.
 
     A tag with shards consists of one part for each shard. A keyed tag consists of one part for each key. Each part is a
     tag of its own.
     """
-    found = session.connect().tags()
+    check_json(as_json=as_json, as_lines=as_lines)
+    issuer = session.connect()
+    if as_lines:
+        for page in issuer.engine.care.tag_pages(None):
+            for tag in page:
+                show_json_line(view(tag))
+        return
+    found = issuer.tags()
     belongs = parents(found)
     if as_json:
         show_json([view(tag) for tag in found])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import click
 
@@ -10,12 +11,32 @@ from issuer.care.blocking import Verdict
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
+from issuer.cli.exits import (
+    OK,
+    PROBLEM,
+    UNREACHABLE,
+    check_json,
+    code_of,
+    complain,
+    json_lines_option,
+    json_option,
+)
 from issuer.cli.session import Session, with_progress
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
-from issuer.terminal import folded, numbered, plain, say, screen_width, shortened, show, show_json
+from issuer.terminal import (
+    folded,
+    listed,
+    numbered,
+    plain,
+    say,
+    screen_width,
+    shortened,
+    show,
+    show_json,
+    show_json_line,
+)
 from issuer.times import utc
-from issuer.views import view
+from issuer.views import said, view
 
 SECTION = "Checks and recovery"
 
@@ -32,6 +53,7 @@ UNSEEN = "Redis not looked at"
     Examples:
       issuer verify orders
       issuer verify --all --json
+      issuer verify --all --json-lines > verified.jsonl
 
     \b
     Exit codes: 0 no problem was found, 4 a problem was found, 5 no problem was
@@ -43,8 +65,9 @@ UNSEEN = "Redis not looked at"
     "--all", "everything", is_flag=True, help="Check every tag of the store. This is the default if TAG is omitted."
 )
 @json_option("Print a JSON list; messages go to stderr.")
+@json_lines_option()
 @click.pass_obj
-def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool) -> int:
+def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool, as_lines: bool) -> int:
     """Check that no number of TAG was reserved twice. Nothing is changed.
 
     The command compares the ledger, the store and Redis. It checks that no two segments in the ledger overlap, that no
@@ -56,47 +79,88 @@ def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool
     """
     if tag is not None and everything:
         raise click.UsageError("give a TAG or --all, not both")
-    outcomes = _reported(session.connect().engine.care.verified(tag, None))
-    findings = [finding for each in outcomes for finding in each.result or ()]
-    wrong = [finding for finding in findings if finding.kind != UNSEEN]
-    unseen = [finding.tag for finding in findings if finding.kind == UNSEEN]
+    check_json(as_json=as_json, as_lines=as_lines)
+    total = _Total()
+    for each in _reported(session.connect().engine.care.verified(tag, None)):
+        total.add(each)
+        if as_lines:
+            error = None if each.error is None else said(each.error)
+            show_json_line({"tag": each.tag, "discrepancies": list(map(view, each.result or ())), "error": error})
+        else:
+            total.findings += each.result or ()
+    wrong = [finding for finding in total.findings if finding.kind != UNSEEN]
     if as_json:
-        show_json([view(finding) for finding in findings])
+        show_json([view(finding) for finding in total.findings])
     elif wrong:
         show(_report(wrong, screen_width()))
-    _sum_up(outcomes, tag)
-    if unseen:
-        say(f"not checked in Redis: {', '.join(map(plain, unseen))}")
-    for each in outcomes:
-        if len(each.result or ()) == MOST:
-            say(f"{plain(each.tag)}: {MOST} findings shown; there may be more")
-    codes = [code_of(each.error) for each in outcomes if each.error is not None]
-    return PROBLEM if wrong else max([*codes, UNREACHABLE if unseen else OK])
+    _sum_up(total, tag)
+    if total.unseen:
+        say(f"not checked in Redis: {listed(total.unseen)}")
+    for name in total.full:
+        say(f"{plain(name)}: {MOST} findings shown; there may be more")
+    return PROBLEM if total.wrong else max(total.code, UNREACHABLE if total.unseen else OK)
 
 
-def _sum_up(outcomes: list[Verdict], tag: str | None) -> None:
+@dataclass(slots=True)
+class _Total:
+    """Sum of the results of all tags.
+
+    Attributes:
+        tags: How many tags were checked or failed.
+        sound: How many tags have no problem.
+        wrong: True if a problem was found.
+        agree: Tags without a problem that were not checked in Redis.
+        unseen: All tags that were not checked in Redis.
+        full: Tags with so many problems that their check has ended early.
+        failed: Tags that could not be checked.
+        code: The highest exit code of their errors.
+        findings: All findings. Empty if each was printed at once.
+    """
+
+    tags: int = 0
+    sound: int = 0
+    wrong: bool = False
+    agree: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    full: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    code: int = OK
+    findings: list[Discrepancy] = field(default_factory=list)
+
+    def add(self, outcome: Verdict) -> None:
+        """Add the result or error of a tag."""
+        self.tags += 1
+        if outcome.error is not None:
+            self.failed.append(outcome.tag)
+            self.code = max(self.code, code_of(outcome.error))
+            return
+        kinds = [finding.kind for finding in outcome.result or ()]
+        unseen, wrong = UNSEEN in kinds, any(kind != UNSEEN for kind in kinds)
+        self.sound += not kinds
+        self.wrong = self.wrong or wrong
+        self.unseen += [outcome.tag] if unseen else []
+        self.agree += [outcome.tag] if unseen and not wrong else []
+        self.full += [outcome.tag] if len(kinds) == MOST else []
+
+
+def _sum_up(total: _Total, tag: str | None) -> None:
     """Report how many tags were checked completely and have no problem. `tag`: the tag that the user named, if any."""
-    sound = [each.tag for each in outcomes if each.result == []]
-    agree = [each.tag for each in outcomes if each.result and all(found.kind == UNSEEN for found in each.result)]
-    failed = [each.tag for each in outcomes if each.error is not None]
-    if tag is not None and len(sound) == len(outcomes):
+    if tag is not None and total.sound == total.tags:
         say(f"{plain(tag)}: no problem found")
-    elif tag is None and (sound or not agree):
-        say(f"{len(sound):,} of {numbered(len(outcomes), 'tag')} without a problem")
-    if agree:
-        say(f"ledger and store agree, but Redis was not checked: {', '.join(map(plain, agree))}")
-    if failed and (tag is None or len(outcomes) > 1):
-        say(f"not checked: {', '.join(map(plain, failed))}")
+    elif tag is None and (total.sound or not total.agree):
+        say(f"{total.sound:,} of {numbered(total.tags, 'tag')} without a problem")
+    if total.agree:
+        say(f"ledger and store agree, but Redis was not checked: {listed(total.agree)}")
+    if total.failed and (tag is None or total.tags > 1):
+        say(f"not checked: {listed(total.failed)}")
 
 
-def _reported(outcomes: Iterator[Verdict]) -> list[Verdict]:
-    """Return the outcomes. Report each error at once, but report an unavailable server only for the first tag."""
-    checked: list[Verdict] = []
+def _reported(outcomes: Iterator[Verdict]) -> Iterator[Verdict]:
+    """Yield the outcomes. Report each error at once, but report an unavailable server only for the first tag."""
     away: set[type[IssuerError]] = set()
     for each in with_progress(outcomes, "verifying"):
         if each.result is None and each.error is None:  # the tag was deleted in the meantime
             continue
-        checked.append(each)
         if each.error is not None and type(each.error) not in away:
             complain(each.error)
         if isinstance(each.error, Unavailable):
@@ -105,7 +169,7 @@ def _reported(outcomes: Iterator[Verdict]) -> list[Verdict]:
         if unseen is not None and RedisUnavailable not in away:
             away.add(RedisUnavailable)
             complain(f"Redis was not checked: {unseen.values['why']}")
-    return checked
+        yield each
 
 
 def _report(findings: list[Discrepancy], room: int | None) -> str:
