@@ -97,32 +97,24 @@ def create_many(
     return [made[tag] if tag in made else scheme_record.in_true_order(there[tag]) for tag in wanted]
 
 
-def compare_many(
-    wanted: Mapping[str, TagOptions], config: IssuerConfig
-) -> Steps[list[Mapping[str, tuple[object, object]] | None]]:
-    """Compare each tag with the existing tag of this name. Return the settings that differ: requested and existing.
+def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[str, tuple[object, object]] | None]:
+    """Return the settings that differ from those of the existing tag: what was requested, and what the tag has.
 
     None means that there is no such tag. Nothing is changed. Invalid settings raise the errors of `create_many`.
     """
-    found: list[Mapping[str, tuple[object, object]] | None] = []
-    new: dict[str, TagOptions] = {}
-    for tag, options in wanted.items():
-        with named(tag):
-            record = yield from _record(check_tag(tag))
-            there = None if record is None or record.deleted else record
-            asked = _settled(tag, options, config, there) if _has_own_strategy(options) else options
-            if there is None:
-                new[tag] = asked
-                found.append(None)
-                continue
-            said = {name: getattr(asked, name) for name in ("step", *AS_GIVEN)}
-            has = {name: getattr(there, name) for name in said}
-            if there.step_mode == "auto":
-                has["step"] = "auto"
-            differs = {name: (want, has[name]) for name, want in said.items() if want is not None and want != has[name]}
-            found.append(_differences(there, asked, keys=config.settings.keys) | differs)
-    yield from _checked(new, config)
-    return found
+    record = yield from _record(check_tag(tag))
+    there = None if record is None or record.deleted else record
+    if _has_own_strategy(asked):
+        asked = _settled(tag, asked, config, there)
+    if there is None:
+        yield from _checked({tag: asked}, config)
+        return None
+    said = {name: getattr(asked, name) for name in ("step", *AS_GIVEN)}
+    has = {name: getattr(there, name) for name in said}
+    if there.step_mode == "auto":
+        has["step"] = "auto"
+    differs = {name: (want, has[name]) for name, want in said.items() if want is not None and want != has[name]}
+    return _differences(there, asked, keys=config.settings.keys) | differs
 
 
 def _record(tag: str) -> Steps[Tag | None]:

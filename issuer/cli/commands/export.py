@@ -1,0 +1,33 @@
+"""`issuer export`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from issuer.cli import tag_files
+from issuer.cli.session import Session
+
+SECTION = "Tags"
+
+
+@click.command(
+    short_help="Write all tags as a file for `issuer create --from`.",
+    epilog="""\b
+    Examples:
+      issuer export > tags.csv
+      issuer export --file-format jsonl > tags.jsonl
+      issuer export | issuer --store sqlite:///new.db create --from -
+    """,
+)
+@click.option("--file-format", type=click.Choice(tag_files.FORMATS), default="csv", help="Default: csv.")
+@click.pass_obj
+def export(session: Session, *, file_format: str) -> int:
+    """Write the settings of all tags to stdout, a line for each tag, sorted by name.
+
+    A tag that is created from its line begins after all numbers that this store has reserved for it. So issue numbers
+    from one of the two stores only. Some tags cannot be continued in this way: tags with periods, with scrambled
+    numbers, with shards or keyed tags, once they have issued numbers. They are left out, and the exit code is 4.
+    """
+    return tag_files.export(session.connect(), file_format, sys.stdout.buffer.write)

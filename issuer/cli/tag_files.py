@@ -1,0 +1,233 @@
+"""Tags in a file, for `issuer create --from` and `issuer export`: a line for each tag, as CSV or as JSON lines.
+
+The columns are the arguments of `Issuer.create`, and `tag`, the name. In CSV, an empty field means that an argument is
+not given, and lists and objects are written as JSON.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+
+from issuer.api.blocking import Issuer
+from issuer.cli.exits import OK, PROBLEM, USAGE, code_of, complain
+from issuer.errors import InvalidArgument, IssuerError, brief
+from issuer.gateway.keys import PART
+from issuer.operations.exporting import export_page
+from issuer.operations.tag_options import TAG_OPTIONS, TagOptions
+from issuer.operations.tags import compare
+from issuer.terminal import numbered, plain, say
+from issuer.times import lasting
+from issuer.views import said
+
+#: How many tags are created at once: all or none of them.
+PAGE: Final = 500
+
+FORMATS: Final = ("csv", "jsonl")
+_EXTENSIONS: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+COLUMNS: Final = ("tag", *TAG_OPTIONS)
+
+#: The types of values in JSON, by the kind of the setting.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "whole": (int,), "number": (int,), "share": (int, float), "text": (str,), "word": (str,), "flag": (bool,),
+    "step": (int, str), "limit": (int, str), "scramble": (str, list), "shards": (bool, dict), "options": (dict,),
+}  # fmt: skip
+_DIGITS: Final = re.compile(r"-?[0-9]{1,100}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file: the arguments of `create` for one tag. `number`: number of the line, counted from 1."""
+
+    number: int
+    tag: str
+    said: dict[str, Any]
+
+
+class LineError(InvalidArgument):
+    """A line of a file is wrong. `line`: its number."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(f"line {line}: {problem}", value=line)
+        self.line = line
+
+
+def format_of(path: str, given: str | None) -> str:
+    """Return the format of a file, by its extension if `given` is None. The default of stdin is CSV."""
+    found = given or ("csv" if path == "-" else _EXTENSIONS.get(Path(path).suffix.lower()))
+    if found is None:
+        raise click.UsageError(f"the extension of {path} is not one of {', '.join(_EXTENSIONS)}: give --file-format")
+    return found
+
+
+def read_lines(file: IO[str], form: str) -> Iterator[Line]:
+    """Yield the lines of a file. Raises LineError at the first line that is wrong."""
+    lines: dict[str, int] = {}
+    for number, found in _from_csv(file) if form == "csv" else _from_json(file):
+        tag = found.pop("tag", None)
+        if not isinstance(tag, str) or not tag:
+            raise LineError(number, "the name of the tag is missing: give `tag`")
+        if tag in lines:
+            raise LineError(number, f"tag {tag!r} is also in line {lines[tag]}")
+        lines[tag] = number
+        for name, value in found.items():
+            types = _TYPES[TAG_OPTIONS[name].kind]
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+                raise LineError(number, f"{name} must not be {brief(value)}")
+        yield Line(number, tag, found)
+
+
+def _from_csv(file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.DictReader(file, strict=True)
+    try:
+        _check_names(1, reader.fieldnames or ())
+        for row in reader:
+            number = reader.line_num
+            if None in row:
+                raise LineError(number, f"there are more than {len(reader.fieldnames or ())} fields")
+            yield number, {name: _value(number, name, text) for name, text in row.items() if text}
+    except csv.Error as error:
+        raise LineError(reader.reader.line_num, f"not valid CSV: {error}") from error
+
+
+def _value(line: int, name: str, text: str) -> Any:
+    """Return the value of a field in CSV."""
+    kind = "text" if name == "tag" else TAG_OPTIONS[name].kind
+    if kind in ("whole", "number", "step", "share", "limit") and _DIGITS.fullmatch(text):
+        return int(text)
+    if kind == "share" or (kind in ("scramble", "shards", "options", "flag") and (text in _JSON or text[0] in "[{")):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise LineError(line, f"{name} is not valid: {brief(text)}") from error
+    return text
+
+
+_JSON: Final = ("true", "false")
+
+
+def _from_json(file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, text in enumerate(file, 1):
+        if not text.strip():
+            continue
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise LineError(number, f"not valid JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise LineError(number, "not a JSON object")
+        _check_names(number, [*found])
+        yield number, {name: value for name, value in found.items() if value is not None}
+
+
+def _check_names(line: int, names: Sequence[str]) -> None:
+    if strange := [name for name in names if name not in COLUMNS]:
+        raise LineError(line, f"{brief(strange[0])} is no setting of a tag; there are {', '.join(COLUMNS)}")
+    if len({*names}) < len(names):
+        raise LineError(line, "a column is there twice")
+
+
+def create_from(issuer: Issuer, path: str, form: str, *, exist_ok: bool, dry_run: bool) -> int:
+    """Create the tags of a file, or with `dry_run` only compare them with those of the store. Return the exit code."""
+    with click.open_file(path, "rb") as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
+        lines = read_lines(file, form)
+        try:
+            return _compared(issuer, lines) if dry_run else _created(issuer, lines, exist_ok=exist_ok)
+        except UnicodeDecodeError:
+            complain(f"{plain(path)} is not UTF-8")
+            return USAGE
+
+
+def _created(issuer: Issuer, lines: Iterator[Line], *, exist_ok: bool) -> int:
+    count, began, progress = 0, time.monotonic(), _Progress()
+    page: dict[str, Line] = {}
+    try:
+        while page := {line.tag: line for line in islice(lines, PAGE)}:
+            issuer.create_many({tag: line.said for tag, line in page.items()}, exist_ok=exist_ok)
+            count += len(page)
+            progress.show(count)
+    except IssuerError as error:
+        line = page.get(str(error.tag)) or page.get(str(error.tag).rpartition(PART)[0])
+        complain(said(error) if line is None or isinstance(error, LineError) else f"line {line.number}: {said(error)}")
+        again = "; correct the file and run the command again with --exist-ok" if count else ""
+        say(f"{numbered(count, 'tag')} of the lines before were created; no tag of this page of {PAGE} lines{again}")
+        return code_of(error)
+    say(f"created {numbered(count, 'tag')} in {lasting(time.monotonic() - began)}")
+    return OK
+
+
+def _compared(issuer: Issuer, lines: Iterator[Line]) -> int:
+    """Show each line that is wrong, or differs from the tag that exists."""
+    counts, code, progress, engine = {"new": 0, "same": 0, "differ": 0, "wrong": 0}, OK, _Progress(), issuer.engine
+    for line in lines:
+        try:
+            steps = compare(line.tag, TagOptions.of(line.said), engine.config)
+            differs = engine.run(steps, engine.deadline(None), line.tag)
+        except IssuerError as error:
+            complain(f"line {line.number}: {said(error)}")
+            counts["wrong"] += 1
+            code = code_of(error)
+        else:
+            counts["new" if differs is None else "differ" if differs else "same"] += 1
+            for name, (want, has) in (differs or {}).items():
+                click.echo(f"line {line.number}: {plain(line.tag)}: {name} is {brief(has)}, not {brief(want)}")
+        progress.show(sum(counts.values()))
+    say(f"{counts['new']:,} new, {counts['same']:,} the same, {counts['differ']:,} differ, {counts['wrong']:,} wrong")
+    return code or (PROBLEM if counts["differ"] else OK)
+
+
+def export(issuer: Issuer, form: str, write: Callable[[bytes], object]) -> int:
+    """Write all tags, sorted by name. Return the exit code."""
+    count, left_out, progress, engine = 0, list[str](), _Progress(), issuer.engine
+    write((",".join(COLUMNS) + "\n").encode() if form == "csv" else b"")
+    after: str | None = None
+    while True:
+        page = engine.run(export_page(after), engine.deadline(None), None)
+        write(_text(page.tags, form).encode())
+        count, after = count + len(page.tags), page.last
+        left_out += page.left_out
+        progress.show(count)
+        if after is None:
+            break
+    if not left_out:
+        return OK
+    named = ", ".join(map(plain, left_out[:20])) + (", ..." if len(left_out) > 20 else "")  # noqa: PLR2004 - as many fit
+    complain(
+        f"{numbered(len(left_out), 'tag')} left out, because another store would issue their numbers again: {named}"
+    )
+    return PROBLEM
+
+
+def _text(tags: Sequence[Mapping[str, Any]], form: str) -> str:
+    if form == "jsonl":
+        return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in tags)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    for each in tags:
+        writer.writerow({name: value if isinstance(value, str) else json.dumps(value) for name, value in each.items()})
+    return text.getvalue()
+
+
+class _Progress:
+    """Shows the count of tags and the rate on stderr, once a second, if it is a terminal."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+
+    def show(self, count: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= 1 and sys.stderr.isatty():
+            self._last = now
+            say(f"{numbered(count, 'tag')}, {count / (now - self._began):,.0f} a second")

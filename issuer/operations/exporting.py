@@ -1,0 +1,106 @@
+"""Export of tags: the arguments of `create` that make each tag again, in a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from issuer.core import parts, record, scheme_record
+from issuer.core.steps import Steps, ask
+from issuer.gateway.keys import PART
+from issuer.numbers import stride
+from issuer.numbers.codec import strides
+from issuer.operations.tag_options import AS_GIVEN, TAG_OPTIONS
+from issuer_persistence.records import HIGHEST, Tag, TagSettings
+
+_DEFAULTS = TagSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPage:
+    """A page of an export.
+
+    Attributes:
+        tags: For each tag, the arguments of `create`, and its name as `tag`.
+        left_out: Tags with numbers that `create` cannot continue.
+        last: Name after which the next page begins. None if this page is the last one.
+    """
+
+    tags: list[dict[str, Any]]
+    left_out: list[str]
+    last: str | None
+
+
+def export_page(after: str | None) -> Steps[ExportPage]:
+    """Return a page of the tags after this name. Parts are left out, because `create` makes them with their tag."""
+    found = yield from ask(lambda store, timeout: store.tags(after=after, count=record.PAGE, timeout=timeout))
+    page = ExportPage([], [], found[-1].tag if len(found) == record.PAGE else None)
+    for each in found:
+        if scheme_record.PART_OF in each.scheme:
+            continue
+        said = arguments(each)
+        if said is None or (parts.has_parts(each) and (yield from _has_used_parts(each))):
+            page.left_out.append(each.tag)
+        else:
+            page.tags.append({"tag": each.tag, **said})
+    return page
+
+
+def _has_used_parts(tag: Tag) -> Steps[bool]:
+    used = yield from record.select(lambda each: parts.is_part(each, tag.tag) and each.max > 0, f"{tag.tag}{PART}")
+    return bool(used)
+
+
+def arguments(tag: Tag) -> dict[str, Any] | None:
+    """Return the arguments of `create`, by name, without those that have their default.
+
+    The new tag begins after all reserved numbers of this tag. None if that is not possible, because numbers would be
+    issued again: numbers with periods or scrambled numbers were reserved.
+    """
+    scheme = tag.scheme
+    found = _position(tag)
+    if found is None:
+        return None
+    if tag.step_mode == "fixed":
+        found["step"] = tag.step
+    if (last := scheme_record.last_value(scheme, tag.limit)) != HIGHEST:
+        found["limit"] = last
+    if scheme_record.strategy(scheme) == scheme_record.SEGMENT:
+        found["order"] = tag.order
+    for name in AS_GIVEN:
+        if (value := getattr(tag, name)) != getattr(_DEFAULTS, name):
+            found[name] = value
+    for name in ("format", "restart", "timezone", "keyed", "shards", "strategy", "options"):
+        if name in scheme:
+            found[name] = dict(sorted(scheme[name].items())) if name == "options" else scheme[name]
+    found |= _scrambling(tag)
+    return {name: found[name] for name in TAG_OPTIONS if name in found}
+
+
+def _position(tag: Tag) -> dict[str, Any] | None:
+    """Return `start`, and the stride, or None if numbers would be issued again."""
+    scheme = tag.scheme
+    if "stride" in scheme:
+        pieces = strides(scheme)
+        last, base = pieces.pieces[-1], pieces.value(tag.max)
+        if last.start > tag.max + 1 or base >= HIGHEST:
+            return None
+        offset = (last.first - 1) % last.stride + 1
+        found = {"stride": last.stride, "offset": offset}
+        if last.start > tag.max and last.first != stride.changed((), base, last.stride, offset)[-1].first:
+            found["stride_above"] = last.first - 1
+        return {"start": base + 1, **found} if base else found
+    used = tag.max >= scheme.get("start", 1) if "scramble" in scheme else tag.max > 0 and "restart" in scheme
+    if used or tag.max >= HIGHEST:
+        return None
+    return {"start": tag.max + 1} if tag.max else {}
+
+
+def _scrambling(tag: Tag) -> Mapping[str, Any]:
+    pieces = tag.scheme.get("scramble", ())
+    if not pieces:
+        return {}
+    alone = len(pieces) == 1 and pieces[0]["from"] == tag.max + 1
+    keys = pieces[0]["key"] if alone else [[piece["from"], piece["key"]] for piece in pieces]
+    return {"scramble": keys} | ({"scramble_strict": True} if tag.order == "strict" else {})
