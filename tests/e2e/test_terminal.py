@@ -166,7 +166,8 @@ def test_the_help_fits_80_columns_and_names_every_command_and_scheme(cli: Cli) -
 def test_a_help_fits_80_columns_on_any_terminal_and_has_two_examples_that_can_be_typed(
     cli: Cli, home: Path, command: str | None
 ) -> None:
-    (home / "issuer.journal").touch()
+    for file in ("issuer.journal", "tags.csv"):
+        (home / file).touch()
     words = [command, "-h"] if command else ["-h"]
     text = cli(*words, env={"COLUMNS": "80"}).out
     assert text == cli(*words, env={"COLUMNS": "200"}).out
