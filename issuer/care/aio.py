@@ -211,8 +211,8 @@ class AsyncCare:
         """Run the steps of these tags to their end, as a batch. `timeout` applies to each request."""
         batch = TagBatch(every, self._config.store)
         only = next(iter(every)) if len(every) == 1 else None
-        while await self._run(batch.go_on(), self._deadline(timeout), only):
-            pass
+        while batch.pending:
+            await self._run(batch.go_on(), self._deadline(timeout), only)
         return batch
 
     async def _tags(self, timeout: float | None) -> list[str]:

@@ -21,8 +21,8 @@ class TagBatch(Generic[T]):
         errors: Error of each tag whose steps have failed.
     """
 
-    def __init__(self, every: Mapping[str, Steps[T]], store: Store) -> None:
-        """`every`: the steps of each tag. `store`: the store that they use."""
+    def __init__(self, every: Mapping[str, Steps[T]], store: Store | None = None) -> None:
+        """`every`: the steps of each tag. `store`: the store that they use, for messages."""
         self.results: dict[str, T] = {}
         self.errors: dict[str, IssuerError] = {}
         self._steps = {tag: public(steps, tag, store) for tag, steps in every.items()}
@@ -31,20 +31,21 @@ class TagBatch(Generic[T]):
         for tag in every:
             self._resume(tag, None)
 
-    def go_on(self) -> Steps[bool]:
-        """Send the request that waits longest, together with the other tags' requests of this kind.
+    @property
+    def pending(self) -> bool:
+        """Whether a tag has not ended. Then call `go_on`."""
+        return bool(self._next)
 
-        Return False if no tag has a request left.
-        """
-        kind = type(next(iter(self._next.values()), None))
+    def go_on(self) -> Steps[None]:
+        """Send the request that waits longest, together with the other tags' requests of this kind."""
+        kind = type(next(iter(self._next.values())))
         tags = [tag for tag, step in self._next.items() if type(step) is kind]
         try:
-            answers = (yield from _together([self._next[tag] for tag in tags])) if tags else []
+            answers = yield from _together([self._next[tag] for tag in tags])
         except (IssuerError, StoreError) as error:
             answers = [error] * len(tags)
         for tag, answer in zip(tags, answers, strict=False):
             self._resume(tag, answer)
-        return bool(self._next)
 
     def _resume(self, tag: str, answer: Any) -> None:
         """Send the answer into the tag's steps, or throw it if it is an error."""

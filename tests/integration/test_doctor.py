@@ -395,6 +395,7 @@ def test_a_redis_that_goes_away_half_way_is_not_asked_once_a_tag(
         return peek(key)
 
     monkeypatch.setattr(tag_scripts, "read_hash", noted)
+    monkeypatch.setattr(examination, "TOGETHER", 2)
     findings = ids.doctor(progress=lambda *_: setattr(fake_server, "connected", False))
     assert "redis-reachable" in weak(findings)
-    assert len(asked) == 2
+    assert len(asked) == 4

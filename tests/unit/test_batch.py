@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -36,10 +37,9 @@ class Answering(MemoryStore):
 def run(batch: TagBatch[Any], store: Store, redis: Callable[[Step], Any] = lambda _: None) -> list[Step]:
     """Run the batch to its end as a driver does. Return the steps that it has yielded."""
     seen: list[Step] = []
-    more = True
-    while more:
+    while batch.pending:
         steps = batch.go_on()
-        try:
+        with suppress(StopIteration):
             step = next(steps)
             while True:
                 seen.append(step)
@@ -49,8 +49,6 @@ def run(batch: TagBatch[Any], store: Store, redis: Callable[[Step], Any] = lambd
                     step = steps.throw(error)
                 else:
                     step = steps.send(answer)
-        except StopIteration as end:
-            more = end.value
     return seen
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,12 +20,14 @@ from issuer.care.doctor.findings import (
 )
 from issuer.care.inspection import RATE_FROM, WASTE_FROM
 from issuer.core import arithmetic
-from issuer.core.record import select
+from issuer.core.batch import TagBatch
+from issuer.core.record import PAGE
 from issuer.core.requests import whole
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
 from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
 from issuer.gateway import server_commands, tag_scripts
 from issuer_persistence.facts import StoreFacts
+from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 T = TypeVar("T")
@@ -37,7 +39,10 @@ CHECKS = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)
 #: Levels of findings, the worst first.
 LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
 
-#: How many tags are examined closely by default. Each tag takes three requests, so 1000 tags take a few seconds.
+#: How many tags are examined closely at once. Up to 100 ledger entries of each are in memory.
+TOGETHER = 100
+
+#: How many tags are examined closely by default. 1000 tags take a second or two.
 MOST_TAGS = 1000
 
 #: Settings of Redis that are read with CONFIG GET, which may be denied. All other facts about Redis are in INFO.
@@ -61,10 +66,13 @@ class Examination:
         self._most = MOST_TAGS if most is None else whole(most, "most", 0, HIGHEST)
         self._progress = progress
         self._masters: list[Server] = []
+        self._more_records = True
 
     def rounds(self) -> Iterator[Steps[None]]:
         """Yield the rounds. The caller must run each round before it takes the next one."""
         yield self._look_at_store()
+        while self._more_records and self.facts.store_error is None:
+            yield self._read_records()
         if self.facts.redis is not None:
             yield self._find_masters()
             for server in self._masters:
@@ -72,10 +80,16 @@ class Examination:
             if any(server.info is not None for server in self.facts.servers):
                 yield self._draw()
         chosen = self._chosen()
-        for done, record in enumerate(chosen, 1):
-            yield self._look_at_tag(record)
-            if self._progress is not None:
-                self._progress(done, len(chosen))
+        for first in range(0, len(chosen), TOGETHER):
+            page = chosen[first : first + TOGETHER]
+            batch = TagBatch({record.tag: self._look_at_tag(record) for record in page})
+            while batch.pending:
+                yield batch.go_on()
+            found = [batch.results[record.tag] for record in page]
+            self.facts.tags += [each for each in found if each is not None]
+            for done, _ in enumerate(page, first + 1):
+                if self._progress is not None:
+                    self._progress(done, len(chosen))
 
     def _look_at_store(self) -> Steps[None]:
         facts = self.facts
@@ -88,9 +102,19 @@ class Examination:
             # The journal is read before the tags, so that a reservation between the two reads cannot look lost in the
             # store.
             facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
-            facts.records = yield from public(select(), None)
         except IssuerError as error:
             facts.store_error = error
+
+    def _read_records(self) -> Steps[None]:
+        """Read a page of the tags' records."""
+        facts = self.facts
+        after = facts.records[-1].tag if facts.records else None
+        page = yield from _tried(ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left)))
+        if isinstance(page, IssuerError):
+            facts.store_error, facts.records = page, []
+            return
+        facts.records += page
+        self._more_records = len(page) == PAGE
 
     def _find_masters(self) -> Steps[None]:
         try:
@@ -141,17 +165,18 @@ class Examination:
         """Return the tags to examine closely: the most recently used ones."""
         return sorted(self.facts.records, key=lambda record: record.timestamp, reverse=True)[: self._most]
 
-    def _look_at_tag(self, record: Tag) -> Steps[None]:
-        facts = self.facts
+    def _look_at_tag(self, record: Tag) -> Steps[TagFacts | None]:
+        """Return the facts about a tag. None if the store is unavailable, and another tag has reported this."""
+        tag, facts = record.tag, self.facts
         if isinstance(facts.store_error, StoreUnavailable):
-            return
-        tag = record.tag
+            return None
         ledger = yield from _tried(ask(lambda store, left: store.ledger(tag, newest=WASTE_FROM, timeout=left)), tag)
+        if isinstance(ledger, StoreUnavailable):
+            if isinstance(facts.store_error, StoreUnavailable):
+                return None
+            facts.store_error = ledger
         if isinstance(ledger, IssuerError):
-            if isinstance(ledger, StoreUnavailable):
-                facts.store_error = ledger
-            facts.tags.append(TagFacts(record=record, error=ledger))
-            return
+            return TagFacts(record=record, error=ledger)
         telling = arithmetic.conclusive(ledger, record.segment, WASTE_FROM)
         newest = ledger[:RATE_FROM]
         rate = arithmetic.rate(newest, now_ms()) if telling else None
@@ -160,22 +185,27 @@ class Examination:
         both = next(filter(None, map(turns.found, ledger)), None)
         seen = TagFacts(record=record, rate=rate, rated_for=rated_for, hashes=both)
         if facts.redis is None or not self._reached():
-            facts.tags.append(seen)
-            return
+            return seen
+        return (yield from self._look_at_hash(seen, ledger))
+
+    def _look_at_hash(self, seen: TagFacts, ledger: Sequence[LedgerEntry]) -> Steps[TagFacts]:
+        """Add the facts about the tag's hash in Redis."""
+        tag = seen.record.tag
         hash = yield from _tried(send(tag_scripts.read_hash(self._key(tag))), tag)
+        if isinstance(hash, RedisUnavailable):
+            if not self._reached():  # another tag has reported this
+                return seen
+            self.facts.redis_error = hash
         if isinstance(hash, IssuerError):
-            if isinstance(hash, RedisUnavailable):
-                facts.redis_error = hash
-            facts.tags.append(replace(seen, error=hash))
-            return
+            return replace(seen, error=hash)
         if hash.cur is None or any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger):
             # No number was drawn from the current segment. Earlier segments may have been lost, for example by a
             # FLUSHALL. Then the rate is wrong, because these segments were not used up.
             seen = replace(seen, rate=None)
         store_max = None
-        if max(hash.max or 0, hash.next_max or 0) > record.max:
+        if max(hash.max or 0, hash.next_max or 0) > seen.record.max:
             store_max = yield from self._max_now(tag)
-        facts.tags.append(replace(seen, hash=hash, store_max=store_max))
+        return replace(seen, hash=hash, store_max=store_max)
 
     def _max_now(self, tag: str) -> Steps[int | None]:
         """Return the store's `max`. Read it after Redis, so that it includes all segments that were in Redis."""
