@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NoBase64
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,6 +16,7 @@ from issuer.doors.web.replies import Reply, shown
 from issuer.doors.web.service import Service
 from issuer.errors import CorruptState, Forbidden, InvalidArgument
 from issuer.views import view
+from issuer_persistence.records import Tag
 
 #: Default number of entries in a page.
 PAGE: Final = 100
@@ -34,22 +34,25 @@ def _count(query: Mapping[str, Any]) -> int:
 async def tags(service: Service, call: RequestCall) -> Reply:
     """Show a page of the tags that the caller may read, sorted by name."""
     count = _count(call.query)
-    beyond = _beyond(call.query, lambda place: isinstance(place, str))
+    beyond = _beyond(call.query, _is_name)
     refusal: Forbidden | None = None
     try:
         call.caller.need("read")
     except Forbidden as error:  # a token that is valid for some tags lists only these tags
         refusal = error
-    found = await service.ids.tags(timeout=call.timeout)
-    if refusal is not None:
-        found = [each for each in found if call.caller.may("read", each.tag)]
-        if not found:
-            raise refusal
-    found.sort(key=lambda each: each.tag)
-    begin = 0 if beyond is None else bisect_right(found, beyond, key=lambda each: each.tag)
-    page = found[begin : begin + count]
-    more = begin + count < len(found)
-    content = {"tags": list(map(view, page)), "next": cursor(page[-1].tag) if more else None}
+    found: list[Tag] = []
+    care = service.ids.engine.care
+    async with aclosing(
+        care.tag_pages(call.timeout, after=beyond, count=count + 1 if refusal is None else PAGE_MOST)
+    ) as pages:
+        async for page in pages:
+            found += page if refusal is None else [each for each in page if call.caller.may("read", each.tag)]
+            if len(found) > count:
+                break
+    if refusal is not None and not found and beyond is None:
+        raise refusal
+    more = len(found) > count
+    content = {"tags": list(map(view, found[:count])), "next": cursor(found[count - 1].tag) if more else None}
     return shown(content, as_string=call.as_string)
 
 
@@ -93,6 +96,11 @@ async def segments(service: Service, call: RequestCall) -> Reply:
         raise CorruptState(f"the ledger of tag {call.tag!r} has a damaged entry: `verify` shows it", tag=call.tag)
     content = view(page) | {"next": None if page.last is None else cursor(page.last)}
     return shown(content, as_string=call.as_string)
+
+
+def _is_name(place: Any) -> bool:
+    """Return whether a decoded cursor can be the name of a tag: a text that UTF-8 can encode."""
+    return isinstance(place, str) and place.encode(errors="replace").decode() == place
 
 
 def _is_position(place: Any) -> bool:
