@@ -34,7 +34,7 @@ class StoreState:
     Attributes:
         max: Highest number reserved.
         step: Numbers per step.
-        step_mode: "fixed" if the step was set, "auto" if the issuer chooses it.
+        step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
         ahead: Steps per segment.
         refill_at: Share of a segment that is used when the next one is fetched.
         timestamp: Time of the last change, in ms since 1970.

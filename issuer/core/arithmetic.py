@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from issuer_persistence.ledger import LedgerEntry
 
@@ -21,6 +22,23 @@ def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
         return None
     quiet = max(0, now - entries[0].time - span // (len(entries) - 1))
     return used * 1000 / (span + quiet)
+
+
+def rate_at_refill(segments: Sequence[LedgerEntry], refill_at: float, now: int) -> float | None:
+    """Return the numbers used per second until `now` (ms since 1970), when the next segment is due. None if unknown.
+
+    When a segment is reserved, all numbers of the tag are used except the rest of the segment before: of this one, the
+    share `refill_at` is used. Sizes of segments may differ.
+
+    Args:
+        segments: The newest segments, newest first.
+        refill_at: Share of a segment that is used when the next one is reserved.
+        now: Time in ms since 1970.
+    """
+    sizes = [each.high - each.low for each in segments] + [0] * (len(segments) == 1)
+    used = sum(new * refill_at + old * (1 - refill_at) for new, old in pairwise(sizes))
+    elapsed = now - segments[len(sizes) - 2].time if segments else -1
+    return None if elapsed < 0 else used * 1000 / max(1, elapsed)
 
 
 #: A rate needs at least FEW full segments, reserved over at least BURST ms. Within less time, the use may be only a

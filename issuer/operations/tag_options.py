@@ -63,8 +63,11 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
         "Next number. The numbers below it are skipped"),
     "above": TagOption("number", "Number just below the first one, in place of `start`",
         "The numbers up to this one are skipped, in place of `start`"),
-    "step": TagOption("step", "Numbers per step of a segment, 1..2^63-1. `auto` means 1000. Default: `auto`",
-        "Numbers per step, 1..2^63-1, from the next segment on. `auto` means 1000"),
+    "step": TagOption("step",
+        "Numbers per step of a segment, 1..2^63-1. With `auto` it begins with 1000 and adapts to the rate of use: a "
+        "step lasts about 10 minutes. Default: `auto`",
+        "Numbers per step, 1..2^63-1, from the next segment on. With `auto` it begins with 1000 and adapts to the rate "
+        "of use"),
     "limit": TagOption("limit",
         "Last number, or a name: `int32` (2^31-1), `uint32` (2^32-1), `js` (2^53-1), `int64` (2^63-1, the default)",
         "Last number, or a name: `int32`, `uint32`, `js`, `int64`. Only a tag with periods can get a limit below its "

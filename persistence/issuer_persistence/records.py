@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Order = Literal["strict", "trend"]
 
-#: "fixed": an operator or a program has set the step. "auto": the issuer chooses the step, at present 1000.
+#: "fixed": an operator or a program has set the step. "auto": the issuer adapts the step to the tag's rate of use.
 StepMode = Literal["fixed", "auto"]
 
 #: Highest number: 2^63-1, the largest signed 64-bit integer.
@@ -54,7 +54,10 @@ DEFAULT_REFILL_AT = 0.2
 
 
 def now_ms() -> int:
-    """Return the time in ms since 1970, for `timestamp` and the ledger. No decision depends on this time."""
+    """Return the time in ms since 1970, for `timestamp` and the ledger.
+
+    No number depends on this time. Only the step of a tag with the step mode "auto" does.
+    """
     return time.time_ns() // 1_000_000
 
 
@@ -177,7 +180,7 @@ class TagSettings:
     Attributes:
         above: Number after which the tag starts, 0..2^63-1. The first number of the tag is `above` + 1.
         step: Numbers per step, 1..2^63-1.
-        step_mode: "fixed" if the step was set, "auto" if the issuer chooses it.
+        step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
         limit: Last number of the tag, 1..2^63-1.
         order: "strict" or "trend".
         lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
@@ -284,7 +287,7 @@ class Tag:
         tag: Name of the tag.
         max: Highest number reserved so far, 0..2^63-1. For a new tag with `start=100`, `max` is 99.
         step: Numbers per step.
-        step_mode: "fixed" if the step was set, "auto" if the issuer chooses it. "fixed" in records of older versions.
+        step_mode: "fixed" if the step was set, "auto" if the issuer adapts it. "fixed" in records of older versions.
         limit: Last number that may be reserved.
         order: "strict" or "trend".
         lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own

@@ -5,10 +5,11 @@ from math import ceil
 
 import pytest
 
-from issuer.core.arithmetic import BURST, conclusive, rate, runway
+from issuer.core.arithmetic import BURST, conclusive, rate, rate_at_refill, runway
+from issuer.core.supply.adapt import LEAST, MOST, TARGET, fitting
 from issuer.core.supply.local_buffer import QUICK, SLOW, stream_lease, threshold
 from issuer_persistence.ledger import LedgerEntry
-from issuer_persistence.records import HIGHEST, LEASE_MOST
+from issuer_persistence.records import HIGHEST, LEASE_MOST, Tag
 
 NEAR_2_53 = range(2**53 - 12, 2**53 + 13)
 
@@ -51,6 +52,41 @@ class TestRate:
         newest_first = [entry(1000, 2000, 10_000), entry(0, 1000, 0)]
         assert rate(newest_first, 20_000) == rate(newest_first, 10_000) == pytest.approx(100)
         assert rate(newest_first, 30_000) == pytest.approx(1000 / 20)
+
+
+class TestRateAtRefill:
+    def test_of_segments_of_one_size_a_whole_one_is_used_in_each_interval(self) -> None:
+        newest_first = [entry(2000, 3000, 20_000), entry(1000, 2000, 10_000), entry(0, 1000, 0)]
+        assert rate_at_refill(newest_first, 0.2, 30_000) == pytest.approx(100)
+
+    def test_of_a_first_segment_only_the_share_is_used(self) -> None:
+        assert rate_at_refill([entry(0, 1000, 0)], 0.2, 10_000) == pytest.approx(20)
+
+    def test_of_a_growing_step_the_share_of_the_new_segment_and_the_rest_of_the_old_one_are_used(self) -> None:
+        assert rate_at_refill([entry(1000, 3000, 0), entry(0, 1000, -5000)], 0.2, 10_000) == pytest.approx(120)
+        assert rate_at_refill([entry(1000, 3000, 0), entry(0, 1000, -5000)], 0.8, 10_000) == pytest.approx(180)
+
+    def test_without_a_segment_or_with_a_clock_that_went_back_it_is_unknown_and_without_time_it_is_high(self) -> None:
+        assert rate_at_refill([], 0.2, 10) is None
+        assert rate_at_refill([entry(0, 1000, 11)], 0.2, 10) is None
+        assert rate_at_refill([entry(0, 1000, 10)], 0.2, 10) == pytest.approx(200_000)
+
+
+def test_a_step_is_doubled_or_halved_within_its_bounds_and_left_alone_between() -> None:
+    def fitted(step: int, lasts: float, *, proved: bool = True, size: int | None = None) -> int:
+        record = Tag(tag="a", max=0, step=step, step_mode="auto", created=0, timestamp=0, version="")
+        size = step if size is None else size
+        segments = [entry(size, 2 * size, 0), entry(0, size, 0)]
+        return fitting(record, segments, segments if proved else [], round(lasts * 1000))
+
+    assert [fitted(8000, TARGET * share) for share in (0.1, 0.74, 0.76, 1.9, 2.1, 50)] == [
+        16_000, 16_000, 8000, 8000, 4000, 4000
+    ]  # fmt: skip
+    assert fitted(8000, 1, proved=False) == 8000
+    assert fitted(8000, 10**6, proved=False) == 4000
+    assert [fitted(LEAST, 10**6), fitted(MOST, 1), fitted(600_000, 1)] == [LEAST, MOST, MOST]
+    # Of the step in force no segment was reserved yet: it is not changed again.
+    assert [fitted(8000, 0.1, size=4000), fitted(8000, 10**6, size=16_000)] == [8000, 8000]
 
 
 def test_the_runway_is_what_is_left_over_the_rate_if_both_are_known() -> None:

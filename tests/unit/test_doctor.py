@@ -102,7 +102,9 @@ def with_store(**facts: Any) -> Facts:
 
 
 def with_tag(hash: Hash | None = HASH, **facts: Any) -> Facts:
-    record = replace(ORDERS, **{name: facts.pop(name) for name in ("limit", "halted", "step") if name in facts})
+    record = replace(
+        ORDERS, **{name: facts.pop(name) for name in ("limit", "halted", "step", "step_mode") if name in facts}
+    )
     return healthy(records=[record], tags=[TagFacts(record=record, **{"hash": hash, "rate": 0.1, **facts})])
 
 
@@ -212,6 +214,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (tags.limit, "tag-limit", "weak", [with_scheme(DAILY, TODAY | 2**40 - 1), with_scheme(STRIDE, 33, limit=33)]),
     (tags.limit, "tag-limit", "unknown", [with_scheme({**DAILY, "timezone": "Mars/Olympus"}, TODAY)]),
     (tags.runway, "tag-runway", "advice", [with_tag(rate=1.0), with_tag(rate=5000.0, rated_for=2.0)]),
+    (tags.runway, "tag-runway", "advice", [with_tag(rate=5000.0, step=10**6, step_mode="auto")]),
     (tags.lease, "tag-lease", "advice", [leased("trend", lease=200), leased("trend", default=1000)]),
     (tags.two_stores, "tag-two-stores", "weak", [with_tag(replace(HASH, store=OTHER_STORE))]),
     (tags.behind, "tag-store-behind", "weak", [with_tag(store_max=1999)]),
@@ -284,6 +287,7 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
         ("tag-limit", [with_scheme(A_DAY_OF_2000, TODAY | 3000, cur=TODAY | 1000), with_scheme(STRIDE, 26, limit=33)]),
         ("tag-limit", [with_scheme({"strategy": "snowflake"}, 0)]),
         ("tag-runway", [with_tag(rate=1000 / 1200), with_tag(rate=None), with_tag(rate=50.0, rated_for=2.0)]),
+        ("tag-runway", [with_tag(rate=1.0, step_mode="auto")]),
         ("tag-lease", [leased("trend", lease=199), leased("trend", lease=0, default=1000)]),
         ("tag-lease", [leased("trend", lease=1000, ahead=6), leased("strict", default=1000)]),
         ("tag-lease", [replace(leased("trend", lease=1000), redis=None, servers=[], draw=None)]),

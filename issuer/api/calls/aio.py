@@ -193,7 +193,8 @@ class AsyncIssuerCalls:
             tag: Name of the tag: 1 to 200 bytes, without control characters, and without blanks at its ends.
             start: First number, 1..limit. Default: 1.
             above: The number before the first one, 0..limit-1. Give `start` or `above`, not both.
-            step: Numbers per step, 1..2^63-1. None or "auto" means 1000, with the step mode "auto".
+            step: Numbers per step, 1..2^63-1. With None or "auto" the step begins with 1000 and adapts to the tag's
+                rate of use: a step lasts about 10 minutes and has 1000..1 000 000 numbers.
             limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64".
             order: "strict" (needs Redis) or "trend". Default: "trend" if the issuer has no Redis or the strategy has no
                 counter, else "strict".
@@ -274,7 +275,7 @@ class AsyncIssuerCalls:
 
         Args:
             tag: Name of the tag.
-            step: Numbers per step, 1..2^63-1, or "auto".
+            step: Numbers per step, 1..2^63-1. With "auto" the step begins with 1000 again, and adapts.
             limit: Last number, as in `create`. It cannot be lower than a number that is reserved already, unless the
                 tag has periods.
             start: Next number to issue. Numbers lower than `start` are skipped. A tag never goes back to lower numbers.

@@ -9,6 +9,7 @@ from issuer.care.discrepancies import described
 from issuer.care.doctor.findings import Check, Facts, Finding, TagFacts
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
+from issuer.core.supply.adapt import MOST
 from issuer.core.supply.local_buffer import BUFFERS
 from issuer.errors import ConfigurationError, CorruptState
 from issuer.gateway.keys import has_blanks
@@ -142,6 +143,8 @@ def runway(facts: Facts) -> Iterator[Finding]:
         lasts = arithmetic.runway(tag.record.step, tag.rate)
         if tag.rate is None or lasts is None or lasts >= TARGET:
             continue
+        if tag.record.step_mode == "auto" and tag.record.step < MOST:
+            continue  # the step grows by itself
         in_hand = arithmetic.runway(_remaining(tag.hash), tag.rate)
         hand = "" if in_hand is None else f", and the numbers in Redis last {lasting(in_hand, 1)}"
         name = tag.record.tag

@@ -20,6 +20,7 @@ from issuer.core.periods import PERIOD_BITS
 from issuer.core.record import read_record
 from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
+from issuer.core.supply.adapt import adapt
 from issuer.core.supply.local_buffer import threshold
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, StoreBehind
 from issuer.gateway import tag_scripts
@@ -238,6 +239,7 @@ def reserve_and_load(
     Raises ForeignHash if another store has replaced the store that the hash belongs to. The reserved numbers are a gap.
     """
     tag, n, last = record.tag, size(record, wanted), HIGHEST
+    yield from adapt(record, (lambda entry: entry.born == opened.born) if opened.top else None)
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
         if found is None or found.deleted:

@@ -10,7 +10,8 @@ from issuer.core.events import ElectionWon, LeaseDrawn, SegmentLoaded
 from issuer.core.scheme_record import countable
 from issuer.core.steps import Flight, Steps, send
 from issuer.core.supply import direct
-from issuer.core.supply.extend import Election, behind, extend, size
+from issuer.core.supply.adapt import adapt, first_size
+from issuer.core.supply.extend import Election, behind, extend
 from issuer.core.supply.fetcher import Fetcher, Shortage
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.mode import Mode, Origin
@@ -133,7 +134,9 @@ class Refill:
         buffer = state.buffer
         if buffer is None or not buffer.due:
             return False
-        n = size(record, flight.wanted)
+        used = buffer.issued > 0
+        yield from origin.public(adapt(record, (lambda _: True) if used else None))
+        n = first_size(record, flight.wanted, used=used)
         steps = direct.reserve(state.tag, seen=state.taken(), n=n, application=runtime.application, emit=runtime.emit)
         reserved = yield from origin.public(steps)
         try:
