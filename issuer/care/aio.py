@@ -57,8 +57,7 @@ class AsyncRun(Protocol):
 class AsyncCare:
     """Checks and repairs tags, and loads their segments in the background.
 
-    A method's `timeout` is the time limit of each request, or of each tag, in seconds. None means the issuer's
-    `timeout`.
+    A method's `timeout` is the time limit of each request in seconds. None means the issuer's `timeout`.
     """
 
     def __init__(

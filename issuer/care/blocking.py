@@ -58,8 +58,7 @@ class Run(Protocol):
 class Care:
     """Checks and repairs tags, and loads their segments in the background.
 
-    A method's `timeout` is the time limit of each request, or of each tag, in seconds. None means the issuer's
-    `timeout`.
+    A method's `timeout` is the time limit of each request in seconds. None means the issuer's `timeout`.
     """
 
     def __init__(

@@ -450,7 +450,7 @@ class IssuerCalls:
 
         Args:
             tag: Name of the tag. Its parts are checked too. None means all tags.
-            timeout: Longest wait for each piece in seconds, 0 or more. None means the issuer's `timeout`.
+            timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -529,7 +529,7 @@ class IssuerCalls:
                 empty, or was restored from them.
             dry_run: If True, change nothing, and report what would be done. A dry run also works without Redis, see
                 `Recovery.redis_error`.
-            timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
+            timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
 
         Returns:
             The result for each tag. `Recovery.unasked` lists Redis nodes that could not be queried.
