@@ -4,7 +4,8 @@ next: draw up to n numbers of a tag. It needs one round trip, has no loop, and t
 KEYS[1]  the tag's hash
 ARGV[1]  n: how many numbers, 1..2^63-1
 ARGV[2]  election window in milliseconds: the time that an elected caller has to load a segment before another one is
-         elected. A negative number: the caller can't load, and is never elected
+         elected. A negative number: the caller can't load, and is never elected. Instead, a draw that reaches the
+         threshold, or gets no number for want of a segment, publishes the tag's key on the channel `{prefix}:due`
 ARGV[3]  scheme: the id of the tag's scheme, as the caller knows it; '' or missing: no scheme
 
 Returns one of
@@ -31,7 +32,11 @@ end
 --@include reign
 --@include buffer
 --@include draw
-if next_max or window < 0 or less(high, mark) then return {'ok', cur, high} end
+if next_max or less(high, mark) or window < 0 and not less(cur, mark) then return {'ok', cur, high} end
+if window < 0 then
+--@include report
+  return {'ok', cur, high}
+end
 --@include now
 --@include elect
 if not elected then return {'ok', cur, high} end

@@ -4,7 +4,8 @@ once: draw one number for an idempotency key. Calls with the same key return the
 KEYS[1]  the tag's hash
 KEYS[2]  the Redis key that keeps the number, in the same slot
 ARGV[1]  election window in milliseconds: the time that an elected caller has to load a segment before another one is
-         elected. A negative number: the caller can't load, and is never elected
+         elected. A negative number: the caller can't load, and is never elected. Instead, a draw that reaches the
+         threshold, or gets no number for want of a segment, publishes the tag's key on the channel `{prefix}:due`
 ARGV[2]  scheme: the id of the tag's scheme, as the caller knows it; '': no scheme
 ARGV[3]  ttl: the time for which the number is kept, in milliseconds, 1..2^63-1
 ARGV[4]  seen: the highest number of the tag that the caller has seen; 0: none, or the order doesn't matter to it
@@ -45,7 +46,11 @@ local low = less(cur, max) and cur or next_max and redis.call('HGET', key, 'next
 if whole(low) and less(low, seen) then return {'older', low} end
 --@include draw
 redis.call('SET', KEYS[2], high .. ':' .. scheme, 'PX', ttl)
-if next_max or window < 0 or less(high, mark) then return {'ok', cur, high} end
+if next_max or less(high, mark) or window < 0 and not less(cur, mark) then return {'ok', cur, high} end
+if window < 0 then
+--@include report
+  return {'ok', cur, high}
+end
 --@include now
 --@include elect
 if not elected then return {'ok', cur, high} end

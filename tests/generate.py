@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TWINS = {
     "api/calls/aio.py": "api/calls/blocking.py",
     "care/aio.py": "care/blocking.py",
+    "care/keeper/aio.py": "care/keeper/blocking.py",
+    "drivers/aio/channel.py": "drivers/blocking/channel.py",
     "drivers/aio/wire.py": "drivers/blocking/wire.py",
     "engine/calls/aio.py": "engine/calls/blocking.py",
 }
@@ -37,6 +39,7 @@ NAMES = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
     "StopAsyncIteration": "StopIteration",
+    "aclose": "close",
     "aclosing": "closing",
     "enter_async_context": "enter_context",
     "push_async_callback": "callback",

@@ -6,13 +6,14 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Container, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from issuer.care import Outcome, inspection, recovery
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.examination import Examination, judge
 from issuer.care.doctor.findings import Facts, Finding
 from issuer.care.inspection import Inspection, Readiness
+from issuer.care.keeper.aio import AsyncKeeper, AsyncRun
 from issuer.care.recovery import Named, Recovery
 from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
@@ -22,6 +23,7 @@ from issuer.core.scheme_record import in_true_order
 from issuer.core.steps import Steps, ask, pipeline
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.aio.combiner import AsyncCombiner
+from issuer.drivers.aio.wire import AsyncWire
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.gateway.keys import check_found
 from issuer.gateway.tag_scripts import Hash, read_hash
@@ -47,13 +49,6 @@ LOOKS = 1000
 REFRESH_LOST = 60.0
 
 
-class AsyncRun(Protocol):
-    """A function that runs steps: generators that yield the requests to Redis and to the store."""
-
-    async def __call__(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run the steps within the deadline, and return their result. `tag` is the tag that errors name, or None."""
-
-
 class AsyncCare:
     """Checks and repairs tags, and loads their segments in the background.
 
@@ -65,11 +60,21 @@ class AsyncCare:
         registry: TagRegistry[AsyncCombiner],
         config: IssuerConfig,
         runtime: Runtime,
+        redis: AsyncWire[Any] | None,
         *,
         run: AsyncRun,
         deadline: Callable[[float | None], Deadline],
+        background: Callable[..., bool],
     ) -> None:
-        """Create the object for one issuer. `run` runs steps. `deadline` turns a `timeout` into a deadline."""
+        """Create the object for one issuer. `run` runs steps. `deadline` turns a `timeout` into a deadline.
+
+        `redis`: the connections to Redis, or None. `background`: runs a job, False if that is impossible.
+        """
+        #: Loads the segments of all tags, once it is started. None without Redis.
+        self.keeper = (
+            None if redis is None else AsyncKeeper(registry, config, runtime, redis, run=run, background=background)
+        )
+        self._background = background
         self._registry = registry
         self._config = config
         self._runtime = runtime
@@ -218,19 +223,23 @@ class AsyncCare:
         """Return the names of all tags of the store, sorted."""
         return [record.tag async for page in self.tag_pages(timeout) for record in page]
 
-    async def keep(self, timeout: float | None) -> list[Tag]:
+    async def end(self) -> None:
+        """Close the connection of the keeper."""
+        if self.keeper is not None:
+            await self.keeper.end()
+
+    async def keep(self, timeout: float | None) -> None:
         """Load segments for every tag of the store from now on; see Issuer.keep."""
-        if not self._runtime.redis:
+        if self.keeper is None:
             raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
-        records = await self._run(inspection.tags(), self._deadline(timeout), None)
-        self._registry.keep(records)
-        self._runtime.attend()
-        return records
+        await self.keeper.start(self._deadline(timeout))
 
     async def tick(self, timeout: float | None) -> int:
         """Load all segments that are due now, and return how many were loaded; see Issuer.tick."""
         loaded = 0
         self._config.events.call_periodic()
+        if self.keeper is not None:
+            await self.keeper.look()
         for combiner in self._registry.moving():
             deadline = self._deadline(timeout)
             try:
@@ -246,24 +255,27 @@ class AsyncCare:
         await self._forget_idle()
         return loaded
 
-    async def sweep(self) -> bool:
-        """Do the background work of each tag in use. Return True if the caller must start `refresh`, as another job.
+    async def sweep(self) -> None:
+        """Do the background work of each tag in use.
 
-        `refresh` is separate, because it waits for the store. If the store hangs, tags that need only Redis are not
-        delayed.
+        `refresh` runs as another job, because it waits for the store. If the store hangs, tags that need only Redis are
+        not delayed.
         """
         self._config.events.call_periodic()
+        if self.keeper is not None:
+            self.keeper.swept()
         self._moving = self._registry.moving()
         for first in range(0, len(self._moving), LOOKS):
             if self._registry.closed:
-                return False
+                return
             await self._look(self._moving[first : first + LOOKS])
         now = monotonic()
         idle = self._registry.idle
-        if now <= self._refresh_due or not (self._prune_due or idle or any(each.supply.stale for each in self._moving)):
-            return False
-        self._refresh_due = now + REFRESH_LOST
-        return True
+        walks = self.keeper is not None and self.keeper.walks
+        stale = walks or idle or self._prune_due or any(each.supply.stale for each in self._moving)
+        if now > self._refresh_due and stale:
+            self._refresh_due = now + REFRESH_LOST
+            self._background(self.refresh)
 
     async def _look(self, combiners: list[AsyncCombiner]) -> None:
         """Read the hashes of these tags together, and do the background work of each tag."""
@@ -304,6 +316,8 @@ class AsyncCare:
         """Send the requests to the store that are not urgent. Stop when the store does not answer in time."""
         try:
             await self._forget_idle()
+            if self.keeper is not None:
+                await self.keeper.walk()
             for combiner in self._moving:
                 if self._registry.closed:
                     return

@@ -24,11 +24,10 @@ _AS_RUN_ID = """info = string.gsub(info, '\\nmaster_replid:%x+',
   '\\nmaster_replid:' .. string.match(redis.call('INFO', 'server'), 'run_id:(%x+)'))
 """
 _RUN_ID = (_INFO, _INFO + _AS_RUN_ID)
-_FENCED = (
-    "if not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)"
-    " then return {'fenced'} end\n"
+_FENCE = (
+    "if not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)",
+    "if false",
 )
-_FENCE = (_FENCED, "")
 _PREFIX = ("'\\nmaster_replid:' .. fence .. '\\r'", "fence")
 _ARM = "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)\n"
 _ARMED_WITH_NUMBERS = (
@@ -37,8 +36,8 @@ _ARMED_WITH_NUMBERS = (
 _BORN = ("if born ~= seen_born then return {'stale', 'born'} end\n", "")
 _BELOW = ("if less(low, top) then return {'stale', 'below'} end\n", "")
 _EXHAUSTED = (
-    "if not next_max then return {'exhausted'} end",
-    "if not next_max then redis.call('HINCRBY', key, 'max', 1000) return {'exhausted'} end",
+    "if not next_max then\n",
+    "if not next_max then redis.call('HINCRBY', key, 'max', 1000) return {'exhausted'} end\nif not next_max then\n",
 )
 
 

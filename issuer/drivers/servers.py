@@ -60,12 +60,17 @@ class Target:
 
     def connection(self, address: Address, retry: Any = None, base: type | None = None) -> Any:
         """Return a new redis-py connection to the server, not yet connected. `base`: see `_with_base`."""
+        recipe = self.recipe(address, retry)
+        kind = recipe.kind if base is None else _with_base(recipe.kind, base)
+        return kind(**recipe.settings)
+
+    def recipe(self, address: Address, retry: Any) -> Recipe:
+        """Return the class and the settings of a connection to the server."""
         recipe = self.sentinel if address.sentinel and self.sentinel else self.data
         if address.host is not None and "path" in recipe.settings:
             raise redis.ConnectionError(f"{address.host}:{address.port} can't be reached through a Unix socket")
         place = {"host": address.host, "port": address.port} if address.host is not None else {}
-        kind = recipe.kind if base is None else _with_base(recipe.kind, base)
-        return kind(**{**recipe.settings, **_OURS, "retry": retry, **place})
+        return Recipe(recipe.kind, {**recipe.settings, **_OURS, "retry": retry, **place})
 
 
 @cache
@@ -344,6 +349,7 @@ class Servers(Generic[N_co]):
     node_class: type[N_co]
     waker_class: type[AnyWaker]
     pool_class: type[redis.ConnectionPool | redis.asyncio.ConnectionPool]
+    pubsub_class: type[redis.client.PubSub | redis.asyncio.client.PubSub]
 
     def __init__(self, target: Target, timeout: float, most: int = REDIS_CONNECTIONS) -> None:
         """`timeout`: limit of one round trip, in seconds. `most`: maximum number of connections."""
@@ -373,6 +379,12 @@ class Servers(Generic[N_co]):
     ) -> Self:
         """Connect like this client, but with new connections: the client's own could retry, and send a `load` twice."""
         return cls(from_client(client), timeout, most)
+
+    def connection_pool(self, address: Address, retry: Any) -> Any:
+        """Return a connection pool of redis-py for one server, whose connections are not ours."""
+        recipe = self.target.recipe(address, retry)
+        limits = {"socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
+        return self.pool_class(connection_class=recipe.kind, **{**recipe.settings, **limits})
 
     def make_node(self, address: Address) -> N_co:
         """Return the node for a new server."""

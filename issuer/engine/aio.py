@@ -200,8 +200,7 @@ class AsyncEngine(AsyncEngineCalls):
         """Do the background work of all tags in use. The scheduler calls this every second."""
         # If the issuer is closed or the loop ends, this task is cancelled. APScheduler would report a failed job.
         with suppress(asyncio.CancelledError):
-            if await self.care.sweep():
-                self.scheduler.background(self.care.refresh)
+            await self.care.sweep()
 
     # ------------------------------------------------------------------ end, loops and forks
 
@@ -231,6 +230,7 @@ class AsyncEngine(AsyncEngineCalls):
         async with AsyncExitStack() as ends:
             if self.runner.redis is not None:
                 ends.push_async_callback(self.runner.redis.close_idle)
+            ends.push_async_callback(self.care.end)
             ends.push_async_callback(self.scheduler.cancel)
             ends.push_async_callback(self.runner.end, SHORTEST)
             for combiner in combiners:

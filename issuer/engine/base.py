@@ -68,7 +68,13 @@ class BaseEngine(ABC, Generic[L]):
         self.registry = TagRegistry(self.make_combiner, self.runtime)
         shared = self.registry, self.config, self.runtime
         self.issuing = Issuing(*shared)
-        self.care = self._care(*shared, run=self.run, deadline=self.deadline)
+        self.care = self._care(
+            *shared,
+            self.runner.redis,
+            run=self.run,
+            deadline=self.deadline,
+            background=self.scheduler.background,
+        )
 
     @property
     def closed(self) -> bool:

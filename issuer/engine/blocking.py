@@ -103,8 +103,7 @@ class Engine(EngineCalls):
 
     def sweep(self) -> None:
         """Do the background work of all tags in use. The scheduler calls this every second."""
-        if self.care.sweep():
-            self.scheduler.background(self.care.refresh)
+        self.care.sweep()
 
     # ------------------------------------------------------------------ end and forks
 
@@ -125,6 +124,7 @@ class Engine(EngineCalls):
                 ends.callback(self.config.store.close)
             if self.runner.redis is not None:
                 ends.callback(self.runner.redis.close)
+            ends.callback(self.care.end)
             for combiner in combiners:
                 ends.callback(combiner.run, combiner.supply.close(deadline), deadline)
                 if combiner.serving is not None:

@@ -102,10 +102,12 @@ def script(name: str) -> Script:
         raise ConfigurationError(f"no script {name!r}; there are {', '.join(NAMES)}")
     place = folder()
 
-    def fragment(match: re.Match[str]) -> str:
-        return (place / "include" / f"{match[1]}.lua").read_text(encoding="utf-8").rstrip()
+    def whole(file: Path) -> str:
+        return _INCLUDE.sub(
+            lambda match: whole(place / "include" / f"{match[1]}.lua").rstrip(), file.read_text(encoding="utf-8")
+        )
 
-    text = _INCLUDE.sub(fragment, (place / f"{name}.lua").read_text(encoding="utf-8"))
+    text = whole(place / f"{name}.lua")
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

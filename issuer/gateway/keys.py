@@ -101,6 +101,20 @@ def kept_key(hash_key: str, key: str, owner: str = "") -> str:
     return f"{hash_key}:once-of:{owner}:{key}" if owner else f"{hash_key}:once:{key}"
 
 
+def tag_of(prefix: str, key: str) -> str | None:
+    """Return the tag whose hash has this Redis key, None if it is no tag's key. The reverse of `redis_key`."""
+    head, tail = f"{prefix}:{{", "}"
+    name = key.removeprefix(head).removesuffix(tail)
+    for encoded, plain in (("%7B", "{"), ("%7D", "}"), ("%25", "%")):
+        name = name.replace(encoded, plain)
+    return name if redis_key(prefix, name) == key else None
+
+
+def due_channel(prefix: str) -> str:
+    """Return the channel on which scripts report the keys of tags that need a segment, see lua/include/report.lua."""
+    return f"{prefix}:due"
+
+
 def redis_key(prefix: str, tag: str) -> str:
     """Return the Redis key of a tag's hash. Different tags have different keys."""
     return f"{prefix}:{{{tag.translate(_ENCODED)}}}"

@@ -63,6 +63,11 @@ def trials(key: str) -> list[tuple[RedisCall[object], str]]:
     ]
 
 
+def publish(channel: str, message: str) -> RedisCall[int]:
+    """`PUBLISH`: send a message on a channel. Returns how many subscribers of this server receive it."""
+    return RedisCall(pack("PUBLISH", channel, message), "", int, repeatable=True)
+
+
 def server_time(key: str = "") -> RedisCall[int]:
     """`TIME`: the clock of the server that has the key, in ms since 1970."""
     return RedisCall(pack("TIME"), "", _milliseconds, repeatable=True, key=key)

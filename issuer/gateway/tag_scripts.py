@@ -301,13 +301,36 @@ class Hash:
         return self.store is not None and is_id(self.store)
 
 
-#: The command of `read_hash`, packed in advance before and after the key.
-_HEAD, _TAIL = pack("HMGET", "", *FIELDS).split(pack("")[4:])
+#: The fields that a keeper reads.
+_OF_KEEPER = ("cur", "mark", "next_max", "store")
+
+#: The commands of `read_hash` and `stands`, packed in advance before and after the key.
+_READ, _STANDS = (tuple(pack("HMGET", "", *fields).split(pack("")[4:])) for fields in (FIELDS, _OF_KEEPER))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The standing of a tag's hash. `due`: it is missing, or needs a segment. `store`: id of the store in it, or ""."""
+
+    due: bool
+    store: str = ""
 
 
 def read_hash(key: str) -> RedisCall[Hash]:
     """Return a command that reads the hash of a tag."""
-    return RedisCall(b"%b%b%b" % (_HEAD, pack(key)[4:], _TAIL), "", _hash, repeatable=True, key=key)
+    return RedisCall(pack(key)[4:].join(_READ), "", _hash, repeatable=True, key=key)
+
+
+def stands(key: str) -> RedisCall[Standing]:
+    """Return a command that reads what a keeper must know of a tag's hash. It costs a third of `read_hash`."""
+    return RedisCall(pack(key)[4:].join(_STANDS), "", _standing, repeatable=True, key=key)
+
+
+def _standing(reply: Any) -> Standing:
+    cur, mark, next_max, store = reply
+    if cur is None or mark is None or not (cur.isdigit() and mark.isdigit()):
+        return Standing(due=True)
+    return Standing(next_max is None and int(cur) >= int(mark), "" if store is None else store.decode(errors="replace"))
 
 
 def _hash(reply: Any) -> Hash:

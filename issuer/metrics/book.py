@@ -108,6 +108,9 @@ class Source:
         ended = ids is None or ids.closed
         lines: Any = () if ids is None else ids.engine.registry.combiners.values()
         self.lines.read(lines, None if ended else into, book.label, book.raise_to, redis=self.redis)
+        if ids is not None and not ended:
+            keeper = ids.engine.care.keeper
+            into.add(of.KEPT, 0 if keeper is None else keeper.tags)
         return not ended
 
     def knows(self, tag: str) -> bool:

@@ -114,8 +114,8 @@ REDIS_SILENT = _gauge("redis_silent", "livemax", "1 while Redis does not answer 
 STORE_SILENT = _gauge(
     "store_silent", "livemax", "1 while the store does not answer the reservations of at least one tag"
 )
-TAGS = _gauge("tags", "livemax", "Number of tags that a process uses, or keeps loaded as a keeper")
-KEPT = _gauge("kept_tags", "livemax", "Number of tags for which a keeper loads segments, also if nobody uses them")
+TAGS = _gauge("tags", "livemax", "Number of tags that a process uses, or for which a keeper has loaded a segment")
+KEPT = _gauge("kept_tags", "livemax", "Number of tags for which a keeper loads segments, at its last look at all tags")
 CONNECTIONS = _gauge("connections", "livesum", "Open client connections", "protocol")
 BUILD = _gauge(
     "build_info", "livemax", "Always 1; the labels have the versions of the issuer and of Python", "version", "python"

@@ -149,7 +149,7 @@ class Gauged:
     def in_use(self) -> bool:
         """True if the tag has background work. A tag without background work cannot notice that an outage has ended."""
         supply = self.combiner.supply
-        return supply.kept or supply.used_at > monotonic() - IN_USE
+        return supply.used_at > monotonic() - IN_USE
 
 
 def _another(before: int, at: int, *, direct: bool) -> bool:
@@ -214,7 +214,6 @@ class Lines:
                 into.add(of.REDIS_SILENT, redis and redis_silent(supply))
                 into.add(of.STORE_SILENT, store_silent(supply))
         into.add(of.TAGS, len(now))
-        into.add(of.KEPT, sum(each.supply.kept for each in now))
 
 
 class Served:

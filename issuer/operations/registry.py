@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline, monotonic
@@ -16,7 +16,6 @@ from issuer.forks import under_way
 from issuer.gateway.keys import check_tag
 from issuer.reentry import CallLock
 from issuer.strategies.serving import StrategyRunner
-from issuer_persistence.records import Tag
 
 
 class AnyCombiner(Protocol):
@@ -117,6 +116,7 @@ class TagRegistry(Generic[L]):
         with self._lock.thread, self._lock.call():
             if self.combiners.get(combiner.tag) is combiner:
                 del self.combiners[combiner.tag]
+                self._unable.pop(combiner.tag, None)
                 self._fast_path.unpublish(combiner.tag)
                 if combiner.serving is not None:
                     combiner.serving.end()
@@ -150,25 +150,8 @@ class TagRegistry(Generic[L]):
         for combiner in list(self.combiners.values()):
             combiner.supply.origin.publish()
 
-    def keep(self, records: Sequence[Tag]) -> None:
-        """Do background work for these tags from now on, even if nobody uses them. Replace the tags kept before."""
-        names = {record.tag for record in records}
-        self._unable = {tag: why for tag, why in self._unable.items() if tag in names}
-        for combiner in list(self.combiners.values()):
-            combiner.supply.kept = combiner.tag in names
-        for record in records:
-            combiner = self.combiner(record.tag)
-            try:
-                combiner.supply.origin.use(record)
-                combiner.supply.kept = True
-                combiner.supply.used()
-            except ConfigurationError as error:  # for example, the secret key of this tag is missing
-                self.troubled(combiner, error)
-            else:
-                self._unable.pop(record.tag, None)
-
     def moving(self) -> list[L]:
-        """Return the combiners that need background work: those whose tag was used since the last call, or is kept.
+        """Return the combiners that need background work: those whose tag was used since the last call.
 
         A tag that was not used is left out from the next call on, until its next use. So the work does not grow with
         the number of tags that this process has ever used.

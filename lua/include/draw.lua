@@ -1,7 +1,10 @@
 -- Takes up to n numbers: cur+1 .. high belong to the caller. If buffer 1 is used up, buffer 2 replaces it.
 if not less(cur, max) then
   if less(max, cur) then return {'corrupt'} end
-  if not next_max then return {'exhausted'} end
+  if not next_max then
+--@include report
+    return {'exhausted'}
+  end
   local buffer = redis.call('HMGET', key, 'next_cur', 'next_mark')
   local next_cur, next_mark = buffer[1], buffer[2]
   if not (whole(next_cur) and whole(next_max) and whole(next_mark)) then return {'corrupt'} end

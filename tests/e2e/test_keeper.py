@@ -50,15 +50,20 @@ def test_a_client_that_only_draws_is_extended_until_a_signal_stops_the_keeper(
     keeper.send_signal(signal.SIGINT)
     assert (keeper.wait(60), keeper.communicate()[0]) == (0, "")
     talk = Path("talk").read_text()
-    assert "keeping 1 tag of sqlite:///" in talk
+    assert "keeping all tags of sqlite:///" in talk
     assert "segment 101..200 loaded at number 30" in talk
     assert talk.splitlines()[-1].endswith("stopped")
     assert with_redis("next", "orders").out == "31\n"
 
 
 def test_a_tag_whose_key_the_keeper_lacks_is_told_once_and_keeps_none_of_the_others_waiting(
-    with_redis: Cli, start: Start, told: Told, servers: dict[str, str]
+    with_redis: Cli, start: Start, told: Told, servers: dict[str, str], redis_client: redis.Redis
 ) -> None:
+    draw = redis_client.register_script(with_redis("lua", "next").out)
+
+    def drawn(tag: str) -> None:
+        assert draw(keys=[f"issuer:{{{tag}}}"], args=[1, -1]) == [b"empty"]
+
     def scrambled(tag: str) -> None:
         assert with_redis("create", tag, "--order", "trend", "--scramble", "k1").code == 0
 
@@ -67,9 +72,10 @@ def test_a_tag_whose_key_the_keeper_lacks_is_told_once_and_keeps_none_of_the_oth
     start("keeper", env=servers)
     told("'orders': segment 1..50 loaded")
     with_redis("create", "late", "--step", "70")
+    drawn("late")
     told("'late': segment 1..70 loaded")
     scrambled("last")
-    told("new tag last")
+    drawn("last")
     talk = told("tag 'last': background work failed: scramble: this process has no key 'k1'")
     assert [talk.count(f"tag '{tag}': background work failed: scramble") for tag in ("before", "last")] == [1, 1]
 

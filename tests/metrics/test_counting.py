@@ -198,17 +198,6 @@ def test_a_store_that_is_away_shows_while_it_lasts(made: World, measure: Measure
         made.turns.until(lambda: shown(metrics).value("store_silent") == 0)
 
 
-def test_a_keeper_shows_how_many_tags_it_keeps(made: World, measure: Measure) -> None:
-    with made.connect() as ids:
-        metrics = measure(ids)
-        for tag in "abc":
-            ids.create(tag, step=100)
-        ids.next("a")
-        assert (shown(metrics).value("kept_tags"), shown(metrics).value("tags")) == (0, 1)
-        ids.keep()
-        assert (shown(metrics).value("kept_tags"), shown(metrics).value("tags")) == (3, 3)
-
-
 def test_nothing_is_asked_of_a_server_for_an_exposition(made: World, measure: Measure) -> None:
     with made.connect(scheduler=None) as ids:
         metrics = measure(ids)

@@ -130,3 +130,15 @@ def test_a_deleted_tag_and_one_that_is_made_again_keep_their_count(
             ids.take("a", 10)
             ids.delete("a")
         assert issued(metrics) == 60
+
+
+def test_a_keeper_shows_how_many_tags_it_keeps(connect: Connect, where: dict[str, object], measure: Measure) -> None:
+    with connect(**where) as ids:
+        metrics = measure(ids)
+        for tag in "abc":
+            ids.create(tag, step=100)
+        ids.next("a")
+        assert (shown(metrics).value("kept_tags"), shown(metrics).value("tags")) == (0, 1)
+        ids.keep()
+        until(lambda: shown(metrics).value("kept_tags") == 3)
+        until(lambda: shown(metrics).value("tags") == 3, message="it has loaded a segment of each")

@@ -78,16 +78,16 @@ ROW = "if not last and (seen_backs ~= backs_before or less(backs_low, high)) the
 
 #: Changes of the scripts, harmful or not, by what is done then: whoever makes one changes the model first.
 CHANGES: dict[str, tuple[str, Change]] = {
-    "next without its fence": ("next", (FENCE, "")),
+    "next without its fence": ("next", FENCE),
     "next on a replica": ("next", NOTMASTER),
     "next elects again and again": ("next", ELECTED),
     "next without the clamp": ("next", ("if overflow or less(max, high) then", "if overflow then")),
     "next for another scheme": ("next", ("if found ~= scheme then return {'scheme', found} end\n", "")),
-    "next in a period that is over": ("next", ("  if not less(clock, till) then return {'over', clock} end\n", "")),
+    "next in a period that is over": ("next", ("if not less(clock, till) then", "if false then")),
     "once without a look at what is kept": ("once", ("if kept then", "if false then")),
     "once whatever its caller has seen": ("once", ("if whole(low) and less(low, seen)", "if false")),
     "once keeps nothing": ("once", ("redis.call('SET', KEYS[2], high .. ':' .. scheme, 'PX', ttl)\n", "")),
-    "lease without its fence": ("lease", (FENCE, "")),
+    "lease without its fence": ("lease", FENCE),
     "open keeps numbers of another reign": ("open", ("if not current or not born", "if missing or not born")),
     "open for another scheme": ("open", ("if not missing and scheme ~= own then", "if false then")),
     "open for another scheme in a new reign": ("open", ("if not missing and scheme", "if current and scheme")),

@@ -107,10 +107,10 @@ def test_every_tag_of_the_store_is_extended_in_time_though_nothing_is_drawn_thro
     assert draw(keys=["issuer:{orders}"], args=[30, -1]) == [b"ok", b"0", b"30"]
     until(lambda: state()["next_max"] == 200, message="the next one, past the mark")
     assert len(server.children()) == 3
-    assert server.log.count("keeping 1 tag") == 1
+    assert server.log.count("keeping all tags") == 1
     # The keeper is replaced as a worker is.
     os.kill(server.children()[-1], signal.SIGKILL)
-    server.told("keeping 1 tag", 2)
+    server.told("keeping all tags", 2)
     assert server.stop() == 0
 
 

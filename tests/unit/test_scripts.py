@@ -106,7 +106,7 @@ def test_each_lua_file_is_a_known_script_and_each_fragment_is_included() -> None
     assert sorted(path.stem for path in LUA.glob("*.lua")) == sorted(commands.NAMES)
     included = {
         name
-        for path in LUA.glob("*.lua")
+        for path in LUA.rglob("*.lua")
         for name in re.findall(r"^--@include (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert included == {path.stem for path in (LUA / "include").glob("*")}

@@ -411,20 +411,24 @@ class IssuerCalls:
         """
         self.engine.warm(tag, timeout)
 
-    def keep(self, *, timeout: float | None = None) -> list[Tag]:
-        """Load segments in the background for every tag of the store from now on, and return these tags.
+    def keep(self, *, timeout: float | None = None) -> None:
+        """Load segments in the background for every tag of the store from now on, also for tags that are created later.
 
-        Without this call, an issuer loads segments only for tags from which it draws numbers. If more tags are created
-        later, call `keep` again to include them.
+        Without this call, an issuer loads segments only for tags from which it draws numbers. Redis reports at once if
+        a caller that cannot load needs a segment. All tags are checked every ten minutes as well, at most 1000 in a
+        second. If you call `keep` again, it only checks that Redis and the store answer.
 
         Args:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             ConfigurationError: The issuer has no Redis.
+            RedisUnavailable: Redis does not answer.
+            StoreUnavailable: The store does not answer.
+            FenceError: The Redis user has no permission to subscribe to the channel of the reports.
         """
         self.engine.enter()
-        return self.engine.care.keep(timeout)
+        self.engine.care.keep(timeout)
 
     def tick(self, *, timeout: float | None = None) -> int:
         """Load the segments that are due, and return how many were loaded.

@@ -24,8 +24,9 @@ from issuer.core.batch import TagBatch
 from issuer.core.record import PAGE
 from issuer.core.requests import whole
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
-from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
+from issuer.errors import FenceError, IssuerError, RedisUnavailable, StoreUnavailable
 from issuer.gateway import server_commands, tag_scripts
+from issuer.gateway.keys import due_channel
 from issuer_persistence.facts import StoreFacts
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, Tag, now_ms
@@ -147,13 +148,16 @@ class Examination:
     def _draw(self) -> Steps[None]:
         # A test draw. No tag has the name "", so the hash doesn't exist, and no number is used up.
         key = self._key("")
-        drawn = yield from _tried(send(tag_scripts.draw(key, 1, None)))
+        drawn = yield from _tried(send(tag_scripts.draw(key, 1, 0)))
         if isinstance(drawn, IssuerError):
             self.facts.draw = DrawFacts(error=drawn)
         else:
             self.facts.draw = DrawFacts(status=drawn.status)
             if drawn.status != "empty":
                 return
+        reported = yield from _tried(send(server_commands.publish(due_channel(self.facts.settings.prefix), key)))
+        if isinstance(reported, FenceError):
+            self.facts.report_error = reported
         # An error in a script does not name the command that was denied. So each command is also tried by itself.
         for trial, due in server_commands.trials(key):
             answer = yield from _tried(send(trial))

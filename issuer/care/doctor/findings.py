@@ -104,6 +104,7 @@ class Facts:
     Attributes:
         redis: Name of Redis in messages. None if there is no Redis.
         redis_error: Error of the search for Redis masters.
+        report_error: Error of a test message on the channel on which Redis reports tags to a keeper.
         store_error: Error of a request to the store.
         records: Records of all tags.
         witnessed: Highest number of each tag in the store's journal.
@@ -116,6 +117,7 @@ class Facts:
     redis_error: IssuerError | None = None
     servers: list[ServerFacts] = field(default_factory=list)
     draw: DrawFacts | None = None
+    report_error: IssuerError | None = None
     store_facts: StoreFacts | None = None
     store_id: str | None = None
     store_error: IssuerError | None = None

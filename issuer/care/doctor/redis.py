@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from issuer.care.doctor.findings import Check, Facts, Finding, ReplicaFacts, ServerFacts, compared
 from issuer.errors import FenceError
+from issuer.gateway.keys import due_channel
 from issuer.gateway.server_commands import OLDEST
 from issuer.times import lasting
 
@@ -87,6 +88,23 @@ def draws(facts: Facts) -> Iterator[Finding]:
         str(seen),
         "No number can be drawn from this Redis.",
         "Correct the problem that the error names. lua/README.md lists the permissions that the user needs.",
+    )
+
+
+def reports(facts: Facts) -> Iterator[Finding]:
+    """Check whether a draw may report to a keeper that its tag needs a segment. A test message was sent."""
+    if facts.draw is None or facts.draw.status != "empty":
+        return
+    channel = due_channel(facts.settings.prefix)
+    found = Check("redis-report", facts.redis or "")
+    if facts.report_error is None:
+        yield found.ok("a test message can be published", f"Draws report to keepers on the channel {channel}.")
+        return
+    yield found.advice(
+        f"PUBLISH is denied: {facts.report_error}",
+        "If clients of this user draw with EVALSHA and a negative window, a keeper finds their tags only during its "
+        "walk over all tags, every ten minutes. Other clients do not need this permission.",
+        f"Allow the channel for the user: `ACL SETUSER <user> +publish &{channel}`.",
     )
 
 
@@ -333,5 +351,5 @@ def _number(info: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-_REACHED = (reachable, info_allowed, kind, role, replid, draws)
+_REACHED = (reachable, info_allowed, kind, role, replid, draws, reports)
 CHECKS = (*_REACHED, eviction, memory, persistence, min_replicas, read_only, lag, clock)

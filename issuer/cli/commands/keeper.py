@@ -66,7 +66,7 @@ def keeper(session: Session) -> None:
         # Servers can start in any order, so wait for them. Other errors end the keeper.
         watch.trouble(error)
     else:
-        _tell(f"keeping {watch.counted} of {where}")
+        _tell(f"keeping all tags of {where}")
     while not stop.wait(EVERY):
         watch.again()
     _tell("stopping")

@@ -59,8 +59,8 @@ class Supply:
         self.used_at = monotonic()
         #: How many numbers this process had issued, and `used_at`, when `moved` was last read.
         self._noticed = 0, 0.0
-        #: True if each sweep loads the tag's next segment when it is due, even if the tag is unused.
-        self.kept = False
+        #: Whether Redis has reported that the tag needs a segment, and no scheduler could load one.
+        self._reported = False
         self._runtime = runtime
         self._checked_at = 0.0
         self._unknown_until = 0.0
@@ -354,6 +354,12 @@ class Supply:
         self.used_at = monotonic()
         self._runtime.moving.add(self.state.tag)
 
+    def reported(self) -> None:
+        """Load a segment in the background if one is due: Redis has reported that a caller needs it."""
+        self.used()
+        if self.origin.mode is not Mode.DIRECT:
+            self._reported = not self.refill.segments.prefetch()
+
     @property
     def moved(self) -> bool:
         """Whether the next sweep must check the tag: it was used since this was last read, or work is left."""
@@ -361,7 +367,7 @@ class Supply:
         if issued != noticed[0]:  # the fast path does not read the clock
             self.used_at = monotonic()
         self._noticed = issued, self.used_at
-        if self._noticed != noticed or self.kept or self._busy or self.refill.election.mine:
+        if self._noticed != noticed or self._busy or self.refill.election.mine:
             return True
         if self._runtime.redis and self.origin.mode is Mode.DIRECT:
             return True
@@ -394,7 +400,8 @@ class Supply:
         if self.origin.mode is not Mode.DIRECT:
             yield from self.origin.identity_soon()
         hash = (yield from self.origin.look()) if self.looks else None
-        if not self.refill.due(hash):
+        reported, self._reported = self._reported, False
+        if not (self.refill.due(hash) or reported):
             return 0
         flight, leads = self.refill.segments.flights.join()
         return (yield from self.refill.segments.fly(flight, deadline)) if leads else 0
@@ -413,8 +420,13 @@ class Supply:
             yield from self._check(buffer)
         if hash is not None:
             yield from self.origin.looked(hash)
+        flights = self.refill.segments.flights
         if self.refill.due(hash):
-            self.refill.segments.prefetch()
+            # After a failure the tag may not exist. `refresh` reads its record first.
+            if self.state.record is not None or not flights.failures:
+                self.refill.segments.prefetch()
+        elif hash is not None and flights.trouble is None:
+            flights.failures = 0  # another process was the loader, and its segment has arrived
 
     def refresh(self) -> Steps[None]:
         """Read the tag's record if it was not read for LEARN_AFTER seconds, and the store's id if it is unknown."""

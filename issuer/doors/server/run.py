@@ -136,7 +136,7 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
     threading.Thread(target=end_with_supervisor, daemon=True).start()
     with connect(**options.given) as issuer:
         install(issuer)
-        watch = Watch(issuer, log.info, log.warning)
+        watch = Watch(issuer, log.warning)
         report(Ready())
         try:
             watch.look()
@@ -145,6 +145,6 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
         except IssuerError as error:
             watch.trouble(error)
         else:
-            log.info("keeping %s", watch.counted)
+            log.info("keeping all tags")
         while not stop.wait(EVERY):
             watch.again()

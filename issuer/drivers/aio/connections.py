@@ -64,6 +64,7 @@ class AsyncConnections(AsyncWire[AsyncNode]):
     node_class = AsyncNode
     waker_class = AsyncWaker
     pool_class = redis.asyncio.ConnectionPool
+    pubsub_class = redis.asyncio.client.PubSub
 
     def begin(self) -> object:
         """Drop all connections and return them: they belong to another loop, or to the parent of a fork."""

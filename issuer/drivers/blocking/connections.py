@@ -61,6 +61,7 @@ class Connections(Wire[Node]):
     node_class = Node
     waker_class = Waker
     pool_class = redis.ConnectionPool
+    pubsub_class = redis.client.PubSub
 
     def node(self, key: str) -> Node:
         """Return the server that has the key, NOWHERE if unknown."""
