@@ -42,7 +42,7 @@ _WITHIN: Final = (*map(str, WITHIN), "+Inf")
 #: If several tags share a label, their gauges are summed up. Exceptions: for these gauges the lowest value is used, and
 #: for those in _HIGHEST the highest value.
 _LOWEST = {of.REMAINING.name, of.RUNWAY.name}
-_HIGHEST = {of.LIMIT.name}
+_HIGHEST = {of.LIMIT.name, of.STEP.name}
 
 
 @dataclass(slots=True)
@@ -111,6 +111,7 @@ class Gauged:
             cur = 0 if hash is None or direct else hash.cur or 0
             used, last = state.used(record, cur)
             into.add(of.LIMIT, used / last if last else 1.0, label)
+            into.add(of.STEP, record.step, label)
         remaining = held if direct else self._remaining()
         if remaining is None:
             return

@@ -144,6 +144,7 @@ def test_the_limit_ratio_is_the_share_that_is_used(made: World, measure: Measure
         ids.take("a", 500)
         made.turns.sleep(2.0)
         assert shown(metrics).value("limit_ratio", tag="a") == pytest.approx(0.5, abs=0.03)
+        assert shown(metrics).value("step_numbers", tag="a") == ids.inspect("a").store.step
         ids.take("a", 460)
         made.turns.sleep(2.0)
         assert shown(metrics).value("limit_ratio", tag="a") == pytest.approx(0.96, abs=0.03)
