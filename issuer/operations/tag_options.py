@@ -138,9 +138,8 @@ class TagOptions:
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> TagOptions:
         """Return the options for the arguments of `Issuer.create`, by name."""
-        own = {each.name for each in fields(cls)} - {"given"}
-        given = {name: value for name, value in said.items() if name not in own}
-        return cls(**{name: said[name] for name in own & said.keys()}, given=given)
+        given = {name: value for name, value in said.items() if name not in _OWN}
+        return cls(**{name: value for name, value in said.items() if name in _OWN}, given=given)
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
         """Return the settings for `Store.create`. `limit`: last counter value. `scheme`: made from `self.given`.
@@ -223,3 +222,7 @@ def _checked(name: str, value: Any) -> int | float | str:
     if setting.range is not None:
         return whole(value, name, *setting.range)
     return check_description(value) if setting.share is None else share(value, name, *setting.share)
+
+
+#: The names of the arguments that are not of the scheme.
+_OWN = {each.name for each in fields(TagOptions)} - {"given"}

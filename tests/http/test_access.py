@@ -132,6 +132,8 @@ def test_a_token_makes_only_tags_that_are_its_own(tmp_path: Path) -> None:
         door.token = made["it"]
         assert await door.refused("POST", "/v1/tags", {"tag": "us-1"}) == (403, "forbidden")
         assert await door.refused("POST", "/v1/tags", {"tag": ""}) == (403, "forbidden")
+        for body in ({"tags": [{"tag": "us-1"}]}, {"tags": [{"tag": "us-1"}], "tag": "eu-1"}):
+            assert await door.refused("POST", "/v1/tags", body) == (403, "forbidden")
         await door.good("POST", "/v1/tags", {"tag": "eu-1"})
         assert [each.tag for each in await door.ids.tags()] == ["eu-1"]
 

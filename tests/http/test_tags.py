@@ -56,6 +56,43 @@ def test_a_tag_is_made_shown_changed_and_retired() -> None:
     through(behave)
 
 
+@pytest.mark.covers("U.20")
+def test_many_tags_are_created_by_one_request_or_none() -> None:
+    async def behave(door: Door) -> None:
+        said: list[dict[str, Any]] = [
+            {"tag": "b", "start": "9007199254740993", "order": "trend"},
+            {"tag": "a"},
+            {"tag": "s", "shards": {"shard_bits": 1, "app_bits": 1}, "order": "trend"},
+        ]
+        made = await door.ask("POST", "/v1/tags?as=string", {"tags": said})
+        assert (made.status, [each["tag"] for each in made.json["tags"]]) == (201, ["b", "a", "s"])
+        assert made.json["tags"][0]["max"] == "9007199254740992"
+        names = ["a", "b", "s", "s#0", "s#1"]
+        assert [each.tag for each in await door.ids.tags()] == names
+        assert (await door.ask("POST", "/v1/tags", {"tags": said, "exist_ok": True})).status == 200
+        for wrong, answer in (
+            ({"tags": [{"tag": "x"}, {"tag": "a"}]}, (409, "tag_exists")),
+            ({"tags": [{"tag": "x"}, {"tag": "a", "limit": 5}], "exist_ok": True}, (409, "tag_differs")),
+            ({"tags": [{"tag": "x"}, {"tag": "y", "step": 0}]}, (400, "invalid_argument")),
+            ({"tags": [{"tag": "x"}, {"tag": "x"}]}, (400, "invalid_argument")),
+            ({"tags": [{"tag": "x"}, {"step": 5}]}, (422, "missing_member")),
+            ({"tags": [{"tag": "x"}, {"tag": "y", "colour": "red"}]}, (422, "unknown_member")),
+            ({"tags": [{"tag": "x"}, {"tag": "y", "step": "5"}]}, (422, "wrong_type")),
+            ({"tags": [{"tag": "x"}], "tag": "y"}, (422, "unknown_member")),
+            ({"tags": [{"tag": "x"}], "step": 5}, (422, "unknown_member")),
+            ({"tags": []}, (422, "wrong_type")),
+            ({"tags": {"tag": "x"}}, (422, "wrong_type")),
+            ({}, (422, "missing_member")),
+        ):
+            refused = await door.ask("POST", "/v1/tags", wrong)
+            assert (refused.status, refused.code) == answer, wrong
+        assert [each.tag for each in await door.ids.tags()] == names
+        which = await door.ask("POST", "/v1/tags", {"tags": [{"tag": "x"}, {"tag": "y", "step": 0}]})
+        assert which.json["tag"] == "y"
+
+    through(behave)
+
+
 def test_what_makes_numbers_is_said_as_python_says_it() -> None:
     async def behave(door: Door) -> None:
         made: list[dict[str, Any]] = [

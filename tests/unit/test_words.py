@@ -21,7 +21,7 @@ STANDS_FOR = {"paths": "from_journal", "value": "shown"}
 #: Commands without a method: they run servers, tools and demonstrations, or look things up.
 TOOLS = {"keeper", "serve", "token", "bench", "chaos", "completion", "config", "demo", "export", "lua"}
 #: HTTP's own: how a reply looks, its pages, and a body's parameters of a path.
-HTTP = {"cursor", "number"}
+HTTP = {"cursor", "number", "tags"}
 #: Requests about the server, not about a tag.
 OF_SERVER = {"livez", "readyz", "metrics", "openapi", "docs"}
 

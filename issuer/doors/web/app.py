@@ -221,7 +221,9 @@ class Application:
             caller.spend(body.get("n", 1), tag)
         if not route.of_tag and not route.checked:
             tag = asked.tag = str(body.get("tag", said.get("tag", "")))
-            caller.need(route.scope, tag or None)
+            caller.need(route.scope, None if "tags" in body else tag or None)
+            if "tags" in body:
+                asked.tag = ", ".join(each["tag"] for each in body["tags"])
         accept, timeout = headers.get(b"accept"), body.get("timeout", said.get("timeout"))
         call = RequestCall(
             caller=caller,

@@ -29,12 +29,14 @@ class Kind:
         fits: Returns whether a value has the type. The issuer checks the range later.
         said: Name of the type in messages.
         read: Converts a text from a query to a value. A text that cannot be converted is returned unchanged.
+        members: For a list of objects: the members of each object.
     """
 
     schema: Mapping[str, Any]
     fits: Callable[[Any], bool]
     said: str
     read: Callable[[str], Any] = str
+    members: Sequence[Field] = ()
 
 
 def is_whole(value: object) -> bool:
@@ -120,6 +122,24 @@ def words(*each: str) -> Kind:
     return Kind({"enum": list(each)}, lambda value: isinstance(value, str) and value in each, " or ".join(each))
 
 
+def objects(members: Sequence[Field], most: int) -> Kind:
+    """Return the type of a list of 1 to `most` objects with these members."""
+    schema = {"type": "array", "items": object_schema(members), "minItems": 1, "maxItems": most}
+
+    def fits(value: object) -> bool:
+        return isinstance(value, list) and 1 <= len(value) <= most and all(isinstance(each, dict) for each in value)
+
+    return Kind(schema, fits, f"a list of 1 to {most} objects", members=members)
+
+
+def object_schema(fields: Sequence[Field]) -> dict[str, Any]:
+    """Return the JSON schema of an object with these members."""
+    properties = {field.name: field.described | {"description": field.about} for field in fields}
+    required = [field.name for field in fields if field.required]
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return schema | {"required": required} if required else schema
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A member of a body, or a parameter of a query.
@@ -164,6 +184,8 @@ def _plain(value: Any, kind: Kind) -> Any:
     """Return the value. Numbers of a tag, which a client may send as strings, are returned as integers."""
     if kind is NUMBER:
         return int(value)
+    if kind.members:
+        return [read_body(each, kind.members) for each in value]
     if kind is SCRAMBLE and isinstance(value, list):
         return [(int(first), name) for first, name in value]
     return value

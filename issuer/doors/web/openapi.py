@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 import issuer
-from issuer.doors.web.fields import Field
+from issuer.doors.web.fields import object_schema
 from issuer.doors.web.replies import LINES
 from issuer.doors.web.routes import ROUTES, Route
 from issuer.doors.web.schemas import SCHEMAS
@@ -66,17 +66,12 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.scope:
         operation["description"] = f"Required scope: {' or '.join(f'`{each}`' for each in route.scope)}."
     if route.body is not None:
-        schema = _members(route.members)
-        needed = any(field.required for field in route.members)
+        schema = object_schema(route.members)
+        if route.name == "create":
+            schema["oneOf"] = [{"required": ["tag"]}, {"required": ["tags"]}]
+        needed = "required" in schema or "oneOf" in schema
         operation["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
     return operation
-
-
-def _members(fields: Sequence[Field]) -> dict[str, Any]:
-    properties = {field.name: field.described | {"description": field.about} for field in fields}
-    required = [field.name for field in fields if field.required]
-    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-    return schema | {"required": required} if required else schema
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
@@ -115,6 +110,9 @@ def _good(route: Route, status: int) -> dict[str, Any]:
     response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
     if route.reply in SCHEMAS:
         response["content"] = {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.reply}"}}}
+        if route.name == "create":
+            shapes = [{"$ref": f"#/components/schemas/{name}"} for name in ("Tag", "Tags")]
+            response["content"]["application/json"]["schema"] = {"anyOf": shapes}
         if route.plain:
             response["content"]["text/plain"] = {"schema": {"type": "string"}}
         if route.line:

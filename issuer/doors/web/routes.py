@@ -24,6 +24,7 @@ from issuer.doors.web.fields import (
     TEXT,
     WHOLE,
     Field,
+    objects,
     words,
 )
 from issuer.doors.web.replies import Problem, Reply
@@ -73,6 +74,7 @@ def _member(name: str) -> Field:
 
 
 _CHANGEABLE: Final = tuple(_member(name) for name in TAG_OPTIONS if name != "order")
+_SETTINGS: Final = (*_CHANGEABLE, _member("order"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +198,13 @@ ROUTES: Final = (
           tags.tags, READ, "TagPage", query=(_COUNT, _CURSOR), checked=True),
     Route(
         "POST", "/v1/tags", "create",
-        "Create a tag. If the tag was deleted before, it continues above its old numbers.",
+        "Create a tag, or several tags: all or none of them. A tag that was deleted continues above its old numbers.",
         tags.create, ADMIN, "Tag", statuses=(201, 200),
         body=(
-            Field("tag", TEXT, "Name of the tag", required=True),
-            *_CHANGEABLE,
-            _member("order"),
+            Field("tag", TEXT, "Name of the tag. Give `tag` or `tags`"),
+            Field("tags", objects((Field("tag", TEXT, "Name of the tag", required=True), *_SETTINGS), tags.PAGE_MOST),
+                "The tags to create, each with its settings. The token must be valid for all tags"),
+            *_SETTINGS,
             Field("exist_ok", FLAG, "If true, and the tag exists and makes the same numbers, the request succeeds"),
         ),
     ),

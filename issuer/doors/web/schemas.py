@@ -109,6 +109,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "additionalProperties": {"type": "integer"},
     },
     "Tag": _record(Tag, maybe=_COUNTERS),
+    "Tags": _shape({"tags": _list("Tag")}),
     "TagPage": _shape({"tags": _list("Tag"), "next": _NEXT}),
     "StoreState": _record(StoreState, maybe=_COUNTERS),
     "RedisState": _record(RedisState),

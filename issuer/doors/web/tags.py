@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.fields import is_whole
-from issuer.doors.web.replies import Reply, shown
+from issuer.doors.web.replies import Problem, Reply, shown
 from issuer.doors.web.service import Service
 from issuer.errors import CorruptState, Forbidden, InvalidArgument
 from issuer.views import view
@@ -57,13 +57,31 @@ async def tags(service: Service, call: RequestCall) -> Reply:
 
 
 async def create(service: Service, call: RequestCall) -> Reply:
-    """Create a tag."""
+    """Create a tag, or several tags."""
+    if "tags" in call.body:
+        return await _create_many(service, call)
+    if "tag" not in call.body:
+        raise Problem(422, "missing_member", "the body lacks the member tag", member="tag")
     said = {name: value for name, value in call.body.items() if name not in ("tag", "timeout")}
     made = await service.ids.create(call.tag, timeout=call.timeout, **said)
     place = (b"location", b"/v1/tags/" + quote(made.tag, safe="").encode())
     # With exist_ok, the result does not show whether the tag already existed, so the status is not 201 (created).
     status = 200 if said.get("exist_ok") else 201
     return shown(view(made), as_string=call.as_string, status=status, headers=[place])
+
+
+async def _create_many(service: Service, call: RequestCall) -> Reply:
+    beside = sorted(call.body.keys() - {"tags", "exist_ok", "timeout"})
+    if beside:
+        problem = f"{beside[0]} is beside tags: give it in each object of tags"
+        raise Problem(422, "unknown_member", problem, member=beside[0])
+    wanted = {each["tag"]: {name: each[name] for name in each if name != "tag"} for each in call.body["tags"]}
+    if len(wanted) < len(call.body["tags"]):
+        raise InvalidArgument("must have each tag once", value=[*wanted], argument="tags")
+    exist_ok = call.body.get("exist_ok", False)
+    made = await service.ids.create_many(wanted, exist_ok=exist_ok, timeout=call.timeout)
+    status = 200 if exist_ok else 201
+    return shown({"tags": list(map(view, made))}, as_string=call.as_string, status=status)
 
 
 async def inspect(service: Service, call: RequestCall) -> Reply:
