@@ -4,6 +4,8 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ import issuer
 from issuer.core.supply import fetcher
 from issuer.drivers.aio.link import AsyncLink
 from issuer.engine import aio as async_engine
+from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
@@ -55,6 +58,31 @@ def test_one_issuer_serves_one_loop_after_the_other_and_each_gives_back_what_it_
     run(ids.close())
     with pytest.raises(issuer.IssuerError, match="closed"):
         run(ids.next("a"))
+
+
+def test_a_segment_that_is_being_reserved_as_a_loop_ends_is_loaded(redis_url: str) -> None:
+    begun = threading.Event()
+
+    class Slow(MemoryStore):
+        def reserve(self, *args: Any, **options: Any) -> Reservation:
+            begun.set()
+            time.sleep(0.01)
+            return super().reserve(*args, **options)
+
+    store = Slow()
+    ids = issuer.aconnect(redis=redis_url, store=store)
+    run(ids.create("a", step=10, order="trend"))
+
+    async def draw() -> None:
+        await ids.next("a")
+        begun.clear()
+        await ids.next("a")
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 30)
+
+    run(draw())
+    assert [(each.low, each.high) for each in store.ledger("a", newest=9, timeout=10)] == [(10, 20), (0, 10)]
+    assert [run(ids.next("a")) for _ in range(15)] == list(range(3, 18))
+    run(ids.close())
 
 
 def test_it_begins_anew_after_a_loop_that_was_only_closed() -> None:

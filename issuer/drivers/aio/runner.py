@@ -69,6 +69,10 @@ async def waited(flight: Flight, seconds: float) -> bool:
     return True
 
 
+#: How long a cancelled job of the scheduler waits for an answer of the store, in seconds.
+OUTLAST = 0.05
+
+
 class Work:
     """A draw in a task of its own. `left`: the caller was cancelled. `waits`: the task waits, but not for Redis."""
 
@@ -153,16 +157,22 @@ class AsyncRunner:
         return await drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
 
     async def work(self, window: float, job: Job) -> None:
-        """Run a job of the scheduler, for at most `window` seconds."""
-        deadline = Deadline(window)
-        await drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
+        """Run a job of the scheduler, for at most `window` seconds.
 
-    async def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
+        At its end, asyncio.run cancels all tasks. If the job is reserving a segment then, it continues: otherwise the
+        segment would be a gap, and the next loop would reserve another one.
+        """
+        deadline = Deadline(window)
+        do = partial(self._result, deadline=deadline, tag=None, outlasts=True)
+        await drive(public(job(deadline), None, self.store), do)
+
+    async def _result(self, step: Step, deadline: Deadline, tag: str | None, *, outlasts: bool = False) -> object:
+        """Execute a step. `outlasts`: if the task is cancelled during a call to the store, still use the answer."""
         self.go_on()
         match step:
             case Ask():
                 with spans.around(step, tag, self.store), self._waiting():
-                    return await self._asked(step, deadline, tag)
+                    return await self._asked(step, deadline, tag, outlasts=outlasts)
             case Sleep():
                 with self._waiting():
                     await asyncio.sleep(step.seconds)
@@ -175,7 +185,7 @@ class AsyncRunner:
         with spans.around(step, tag):
             return await self.redis.do(step, deadline, tag)
 
-    async def _asked(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
+    async def _asked(self, step: Ask, deadline: Deadline, tag: str | None, *, outlasts: bool) -> object:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[object] = loop.create_future()
 
@@ -195,7 +205,11 @@ class AsyncRunner:
         timeout = self.pool.submit(step, deadline, tag, tell)
         try:
             async with asyncio.timeout(timeout + GRACE):
-                return await answered
+                return await (asyncio.shield(answered) if outlasts else answered)
+        except asyncio.CancelledError:
+            if not outlasts or not (await asyncio.wait((answered,), timeout=min(timeout, OUTLAST)))[0]:
+                raise
+            return answered.result()
         except TimeoutError:
             if answered.done() and not answered.cancelled():
                 # Use the answer: either the store itself raised this error at its timeout, or the loop was blocked, so
