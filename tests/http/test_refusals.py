@@ -8,6 +8,7 @@ import pytest
 
 import issuer
 from issuer import errors
+from issuer.care.aio import AsyncCare
 from issuer.doors.web.calls import BODY_MOST
 from issuer.doors.web.replies import STATUSES, answer, status_of
 from issuer.errors import IssuerError
@@ -90,7 +91,7 @@ def test_a_closed_issuer_is_a_service_that_is_away() -> None:
 def test_a_fault_within_is_a_500_that_tells_nothing(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fails(*_: object, **__: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise RuntimeError(f"mongodb://admin:{SECRET}@db")
 
     calls: dict[str, tuple[Any, ...]] = {
@@ -104,7 +105,10 @@ def test_a_fault_within_is_a_500_that_tells_nothing(
 
     async def behave(door: Door) -> None:
         await door.ids.create("a")
-        monkeypatch.setattr(issuer.AsyncIssuer, broken, fails)
+        if broken == "tags":  # it reads the store by pages
+            monkeypatch.setattr(AsyncCare, "tag_pages", fails)
+        else:
+            monkeypatch.setattr(issuer.AsyncIssuer, broken, fails)
         found = await door.ask(*calls[broken], token="issuer_" + SECRET)
         assert (found.status, found.code) == (500, "internal")
         assert {*found.json} == {"type", "title", "status", "code", "detail"}
