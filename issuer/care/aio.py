@@ -44,7 +44,6 @@ Verdict = Outcome[list[Discrepancy]]
 #: How many hashes a sweep reads at once.
 LOOKS = 1000
 
-
 #: If a refresh has not ended after this many seconds, it counts as lost, and another one may begin.
 REFRESH_LOST = 60.0
 

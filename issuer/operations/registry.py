@@ -158,12 +158,15 @@ class TagRegistry(Generic[L]):
         """
         found: list[L] = []
         for tag in self._runtime.moving.copy():
-            combiner = self.combiners.get(tag)
-            if combiner is not None and (combiner.serving or combiner.supply.moved):
-                found.append(combiner)
-                continue
+            # First discard: a caller that uses the tag from now on adds it again.
             self._runtime.moving.discard(tag)
-            if combiner is not None:
+            combiner = self.combiners.get(tag)
+            if combiner is None:
+                continue
+            if combiner.serving or combiner.supply.moved:
+                self._runtime.moving.add(tag)
+                found.append(combiner)
+            else:
                 combiner.rest()
                 self._resting.pop(tag, None)
                 self._resting[tag] = monotonic()
@@ -191,7 +194,7 @@ class TagRegistry(Generic[L]):
                 yield combiner
 
     def forget(self, combiner: L) -> None:
-        """Remove the combiner of an idle tag if it has no numbers in memory: each takes 7 KB.
+        """Remove the combiner of an idle tag if it has no numbers in memory: each takes 6 KB.
 
         Only the highest number that this process has seen is kept. A caller that is still using the combiner can draw
         with it.

@@ -176,6 +176,7 @@ def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(make: Make)
     assert texts == [f"x{which}-{number}" for number in (1, 2) for which in range(20)]
 
 
+@pytest.mark.covers("1.24")
 def test_tags_that_nobody_uses_any_more_are_forgotten_and_come_back_without_a_gap(make: Make) -> None:
     ids = make(scheduler=None, idle_after=0)
     ids.create("leased", order="trend", lease=10, keyed=True, format="{key}-{seq}")

@@ -222,6 +222,7 @@ SCENES: dict[Callable[[World, Seen], None], Kinds] = {
 }
 
 
+@pytest.mark.covers("1.24")
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_what_happens_is_told(made: World, scene: Callable[[World, Seen], None]) -> None:
     seen: Seen = []

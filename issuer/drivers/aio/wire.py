@@ -24,9 +24,9 @@ from issuer.gateway.commands import RedisCall, pack
 #: How many redirects of a Cluster a call follows. While slots move, two are usual.
 REDIRECTS = 5
 
-#: Maximum number of calls that are sent at once. Their 20 KB fit a new socket's buffer, so sending never waits for the
-#: server.
-PIPELINED = 100
+#: Maximum number of calls that are sent at once. Even with the longest names they have less than 20 KB, which fit the
+#: buffer of a new socket. So sending never waits for the server.
+PIPELINED = 40
 
 
 N_co = TypeVar("N_co", bound=AnyNode[AsyncLink], covariant=True)
