@@ -48,7 +48,7 @@ class RedisServer:
         self.binary = Path(binary)
         self.appendonly = False
         self.directory = Path(tempfile.mkdtemp(prefix="issuer-"))
-        self.port = free_port()
+        self.port = self._free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: weakref.WeakSet[redis.Redis] = weakref.WeakSet()
         self._owner = os.getpid()
@@ -121,11 +121,11 @@ class RedisServer:
             try:
                 until(self._answers, _START_TIMEOUT, f"{self!r} is ready", ignoring=_NOT_YET)
             except _DiedError:
-                # Another process may have taken the port since free_port() found it. Only the first start may choose
+                # Another process may have taken the port since _free_port() found it. Only the first start may choose
                 # another port, because later clients use the old one.
                 if not first or "in use" not in self.log() or attempt == _START_ATTEMPTS:
                     raise
-                self.port = free_port()
+                self.port = self._free_port()
             except AssertionError as late:
                 self.kill()
                 raise IssuerError(f"{late}\n{self.log()}") from late
@@ -203,6 +203,9 @@ class RedisServer:
         """Return the last lines of the log."""
         path = self.directory / "server.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+
+    def _free_port(self) -> int:
+        return free_port()
 
     def _launch(self) -> subprocess.Popen[bytes]:
         with (self.directory / "server.log").open("ab") as log:

@@ -76,6 +76,8 @@ def register(
 ) -> None:
     """Register hooks for all forks. A hook must not import anything.
 
+    If another thread's fork waits for the import that registers a hook, the hook belongs to this fork, too.
+
     Args:
         before: Called before a fork. The hook that was registered last is called first.
         in_parent: Called in the parent after a fork.
@@ -84,6 +86,8 @@ def register(
             calls `notice`.
         unseen_over: Called in the parent after a fork in C.
     """
+    if _state.turns:
+        _state.ahead.append(before)  # before the next line: a fork that begins in between must not call it twice
     _hooks.append(_Hooks(before, in_parent, in_child, unseen, unseen_over))
 
 

@@ -141,3 +141,47 @@ def test_a_child_that_is_forked_while_a_thread_imports_can_import_too(called: st
     env = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False, env=env)
     assert done.returncode == 0, done.stderr
+
+
+#: A thread imports the SQLite store while a fork waits, and is within a call when the import is over.
+FORKED_WHILE_THE_STORE_IS_IMPORTED = """
+import os, sys, threading
+from issuer.forks import no_fork
+
+importing, forking, over = threading.Event(), threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set, after_in_parent=over.set)
+
+def use():
+    global store
+    with no_fork():
+        importing.set()
+        assert forking.wait(60)
+        from issuer_persistence.sqlite.store import SQLiteStore
+        store = SQLiteStore(sys.argv[1])
+        call = store.transaction(60)
+        call.__enter__()
+    over.wait(0.5)
+    call.__exit__(None, None, None)
+
+thread = threading.Thread(target=use)
+thread.start()
+assert importing.wait(60)
+if (child := os.fork()) == 0:
+    try:
+        store.store_id(timeout=60)
+    except BaseException as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
+thread.join()
+assert over.is_set()
+store.store_id(timeout=60)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.live
+def test_a_fork_that_waits_for_the_import_of_a_store_waits_for_its_call_too(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", FORKED_WHILE_THE_STORE_IS_IMPORTED, str(tmp_path / "ids.db")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr

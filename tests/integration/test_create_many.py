@@ -1,6 +1,7 @@
 """`create_many`: several tags at once, all or none of them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,11 @@ def test_what_several_processes_create_at_once_is_there_once(connect: Connect, r
         "users": {"shards": SMALL}
     }
     url = f"sqlite:///{tmp_path}/store.db"
-    everybody = [connect(redis=redis_url, store=url) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
+    with ExitStack() as ends, ThreadPoolExecutor(4) as pool:
+        everybody = [ends.enter_context(connect(redis=redis_url, store=url)) for _ in range(4)]
         made = list(pool.map(lambda ids: ids.create_many(asked, exist_ok=True), everybody))
-    assert all(each == made[0] for each in made)
-    everybody[0].delete("t3")
-    with pytest.raises(UnknownTag):
-        everybody[0].next("t3")
-    assert everybody[1].create_many({"t3": {}})[0].max == 0
+        assert all(each == made[0] for each in made)
+        everybody[0].delete("t3")
+        with pytest.raises(UnknownTag):
+            everybody[0].next("t3")
+        assert everybody[1].create_many({"t3": {}})[0].max == 0
