@@ -66,20 +66,18 @@ class Crew:
         """
         if self._closed or len(self.threads) >= self._most:
             return False
-        return begun(self._begin, self._name)
+        return begun(self._work, self._name)
 
-    def _begin(self) -> None:
+    def _work(self) -> None:
         # The thread adds itself, so that the list is correct even if its starter is interrupted.
         self.threads.append(threading.current_thread())
         if len(self.threads) > self._most:  # several threads started at the same time
             self.threads.remove(threading.current_thread())
             self._owed.append(None)
-        elif self._closed:  # started after `close`, which did not count it
+            return
+        if self._closed:  # started after `close`, which did not count it
             self.in_person()
-        else:
-            self._work()
-
-    def _work(self) -> None:
+            return
         while (job := self._jobs.get()) is not None:
             then = job()
             # First mark this thread as free: `then` reports the result, and the caller may queue its next job at once.

@@ -114,12 +114,17 @@ def refuse_foreign(tags: Iterable[str], prefix: str) -> Steps[None]:
 
     The hashes are read together. If Redis is unavailable, the check is left to the first draw.
     """
-    store_id = yield from identity()
     keys = {tag: redis_key(prefix, tag) for tag in tags}
     try:
         hashes = yield from pipeline([tag_scripts.read_hash(key) for key in keys.values()])
     except IssuerError:
         return
-    for (tag, key), hash in zip(keys.items(), hashes, strict=True):
-        if not isinstance(hash, IssuerError):
-            check_owner(tag, key, hash, store_id)
+    there = {
+        tag: hash
+        for tag, hash in zip(keys, hashes, strict=True)
+        if not isinstance(hash, IssuerError) and hash.store is not None
+    }
+    if there:
+        store_id = yield from identity()
+        for tag, hash in there.items():
+            check_owner(tag, keys[tag], hash, store_id)

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline, jittered, monotonic, pause
 from issuer.core.error_mapping import store_error
-from issuer.errors import IssuerError, StoreUnavailable, Unavailable, UnknownTag
+from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable, Unavailable, UnknownTag
 from issuer.gateway.commands import RedisCall
 from issuer.reentry import CallLock
 from issuer_persistence.contract import Store
@@ -174,6 +174,13 @@ def pipeline(calls: Sequence[RedisCall[T]]) -> Steps[list[T | IssuerError]]:
 
     Raises RedisUnavailable if a server does not answer.
     """
+    if len(calls) == 1:
+        try:
+            return [(yield Send(calls[0]))]
+        except RedisUnavailable:
+            raise
+        except IssuerError as error:
+            return [error]
     replies: list[T | IssuerError] = yield Pipeline(calls)
     return replies
 

@@ -58,19 +58,14 @@ class Target:
     data: Recipe
     sentinel: Recipe | None = None
 
-    def connection(self, address: Address, retry: Any = None, base: type | None = None) -> Any:
-        """Return a new redis-py connection to the server, not yet connected. `base`: see `_with_base`."""
-        recipe = self.recipe(address, retry)
-        kind = recipe.kind if base is None else _with_base(recipe.kind, base)
-        return kind(**recipe.settings)
-
-    def recipe(self, address: Address, retry: Any) -> Recipe:
-        """Return the class and the settings of a connection to the server."""
+    def recipe(self, address: Address, retry: Any = None, base: type | None = None) -> Recipe:
+        """Return the class and the settings of a connection to the server. `base`: see `_with_base`."""
         recipe = self.sentinel if address.sentinel and self.sentinel else self.data
         if address.host is not None and "path" in recipe.settings:
             raise redis.ConnectionError(f"{address.host}:{address.port} can't be reached through a Unix socket")
         place = {"host": address.host, "port": address.port} if address.host is not None else {}
-        return Recipe(recipe.kind, {**recipe.settings, **_OURS, "retry": retry, **place})
+        kind = recipe.kind if base is None else _with_base(recipe.kind, base)
+        return Recipe(kind, {**recipe.settings, **_OURS, "retry": retry, **place})
 
 
 @cache
@@ -93,8 +88,9 @@ def from_url(url: str, name: str, pool: Any) -> Target:
         raise ConfigurationError(f"redis {name}: {wrong}")
     try:
         found = _taken_apart(url, name, pool)
+        recipe = found.recipe(Address())
         # This call does no I/O. It only checks the parameters.
-        found.connection(Address())
+        recipe.kind(**recipe.settings)
     except (ValueError, TypeError, OSError, redis.RedisError) as error:
         # The error is not shown or chained, because its text may contain a part of the URL.
         raise ConfigurationError(f"redis {name}: {_refusal(str(error), url)}") from None

@@ -101,13 +101,10 @@ def script(name: str) -> Script:
     if name not in NAMES:
         raise ConfigurationError(f"no script {name!r}; there are {', '.join(NAMES)}")
     place = folder()
-
-    def whole(file: Path) -> str:
-        return _INCLUDE.sub(
-            lambda match: whole(place / "include" / f"{match[1]}.lua").rstrip(), file.read_text(encoding="utf-8")
-        )
-
-    text = whole(place / f"{name}.lua")
+    text = (place / f"{name}.lua").read_text(encoding="utf-8")
+    while found := _INCLUDE.search(text):  # an include may have includes
+        included = (place / "include" / f"{found[1]}.lua").read_text(encoding="utf-8").rstrip()
+        text = text[: found.start()] + included + text[found.end() :]
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -58,10 +58,6 @@ class IssuerConfig:
     _schemes: dict[tuple[str, str], Scheme] = field(default_factory=dict)
     _identity: Identity = field(default_factory=Identity)
 
-    def scheme(self, tag: Tag) -> Scheme | None:
-        """Return the scheme that turns the tag's counter into numbers. None if the numbers are counter values."""
-        return self.texts(tag) if tag.scheme_id else None
-
     def texts(self, tag: Tag) -> Scheme:
         """Return a scheme for any tag, also a tag without a scheme, to make texts. May raise ConfigurationError."""
         known = tag.tag, tag.version
@@ -131,7 +127,7 @@ class IssuerConfig:
             flight=flight,
             attend=attend,
             fast_path=FastPath(),
-            scheme=self.scheme,
+            scheme=self.texts,
             identity=self._identity,
             moving=set(),
             seen={},

@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from issuer.drivers.servers import from_url
-from issuer.drivers.topology import Address
 from issuer.errors import ConfigurationError
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.memory import MemoryStore
@@ -101,4 +100,4 @@ def test_a_database_that_is_no_number_is_refused_and_not_shown() -> None:
 
 def test_a_number_is_the_database() -> None:
     for path, number in {"": 0, "/": 0, "/3": 3, "/3/": 3, "/3?health_check_interval=0": 3}.items():
-        assert from_url(f"redis://127.0.0.1{path}", "main", POOL).connection(Address()).db == number, path
+        assert from_url(f"redis://127.0.0.1{path}", "main", POOL).data.settings.get("db", 0) == number, path

@@ -239,7 +239,8 @@ def reserve_and_load(
     Raises ForeignHash if another store has replaced the store that the hash belongs to. The reserved numbers are a gap.
     """
     tag, n, last = record.tag, size(record, wanted), HIGHEST
-    yield from adapt(record, (lambda entry: entry.born == opened.born) if opened.top else None)
+    if record.step_mode == "auto":
+        yield from adapt(record, (lambda entry: entry.born == opened.born) if opened.top else None)
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
         if found is None or found.deleted:

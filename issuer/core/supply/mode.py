@@ -134,7 +134,8 @@ class Origin:
 
     def use(self, record: Tag) -> None:
         """Use this record from now on. Raises ConfigurationError if its scheme is not available here."""
-        state, scheme = self._state, self._runtime.scheme(record)  # first, as it may raise
+        state = self._state
+        scheme = self._runtime.scheme(record) if record.scheme_id else None  # first, as it may raise
         with self.lock.thread, self.lock.call():
             if turn(record.scheme_id) < turn(state.scheme_id):
                 # This record is outdated and arrived late. Its scheme would convert newer counters to numbers that were
@@ -263,7 +264,7 @@ class Origin:
     def looked(self, hash: tag_scripts.Hash) -> Steps[None]:
         """Use the tag's hash, which was just read. Raises ForeignHash if it is known to belong to another store."""
         state, store = self._state, self._runtime.identity
-        state.look(hash)
+        state.hash, state.looked_at = hash, monotonic()
         if store.empty:  # another process may have written to the store and created the hash since
             yield from self.identity()
         if store.id or store.empty:

@@ -33,7 +33,7 @@ class Runtime:
         flight: Makes a Flight, work that one caller does for all, for threads or tasks.
         attend: Lets the scheduler check the tags in the background from now on.
         fast_path: Where numbers for `next` are published.
-        scheme: Returns the scheme that converts a tag's counter, None if users see the counter. Raises
+        scheme: Returns the scheme that converts a tag's counter to the numbers that users see. Raises
             ConfigurationError.
         identity: Id of the store.
         moving: Tags that need background work: callers have drawn from them since the last sweep, or a sweep has work
@@ -53,7 +53,7 @@ class Runtime:
     flight: Callable[[], Flight]
     attend: Callable[[], None]
     fast_path: FastPath
-    scheme: Callable[[Tag], Numbering | None]
+    scheme: Callable[[Tag], Numbering]
     identity: Identity
     moving: set[str]
     seen: dict[str, int]

@@ -100,10 +100,6 @@ class TagState:
         used = min(last, max(seen, taken - BUFFERS * record.segment))
         return used, last
 
-    def look(self, hash: tag_scripts.Hash) -> None:
-        """Store the hash that was just read."""
-        self.hash, self.looked_at = hash, monotonic()
-
     def drew(self, n: int) -> None:
         """Count a draw of n numbers from Redis, for metrics. Draws for a single caller are counted in `alone`."""
         self.draws += 1

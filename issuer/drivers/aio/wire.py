@@ -404,8 +404,8 @@ class AsyncRoundTrips:
                         raise Outdated
                     permit = pool.permit()
                     if permit is not None:
-                        made = self._servers.target.connection(exchange.address, NO_RETRY, AsyncShown)
-                        return AsyncLink(made, permit), False
+                        recipe = self._servers.target.recipe(exchange.address, NO_RETRY, AsyncShown)
+                        return AsyncLink(recipe.kind(**recipe.settings), permit), False
                     other = self._servers.idle_elsewhere()
                     if other is not None:
                         other.drop()

@@ -403,8 +403,8 @@ class RoundTrips:
                         raise Outdated
                     permit = pool.permit()
                     if permit is not None:
-                        made = self._servers.target.connection(exchange.address, NO_RETRY, Shown)
-                        return Link(made, permit), False
+                        recipe = self._servers.target.recipe(exchange.address, NO_RETRY, Shown)
+                        return Link(recipe.kind(**recipe.settings), permit), False
                     other = self._servers.idle_elsewhere()
                     if other is not None:
                         other.drop()

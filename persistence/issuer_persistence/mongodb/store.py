@@ -200,7 +200,8 @@ class MongoStore(Store):
                     raise
                 if after is not None:
                     return after, size
-            self._hints.pop(tag, None)
+                self._hints.pop(tag, None)
+                call.pause()
             before = call.live(tag)
             wanted = before.reserved(n, at_least=at_least, exact=exact)
             size = wanted.max - before.max
@@ -209,7 +210,6 @@ class MongoStore(Store):
                 after = call.swap(before, wanted)
                 if after is not None:
                     return after, size
-            call.pause()
             hint = before
 
     @staticmethod
