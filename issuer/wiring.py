@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from issuer.drivers.aio.connections import AsyncConnections
     from issuer.drivers.blocking.connections import Connections
 
-    #: A function that starts to count an issuer's events for the metrics, or does nothing.
+    #: A function that starts to count an issuer's events for the metrics.
     Measure = Callable[[Issuer | AsyncIssuer], object]
 
     #: Connections for the blocking or the asyncio interface.
@@ -125,7 +125,8 @@ def connect(
         )
     resolved, to_redis, measure = _parts(arguments, Chain(plugins), connections=_redis)
     ids = Issuer(resolved, to_redis, scheduler)
-    measure(ids)
+    if measure is not None:
+        measure(ids)
     return ids
 
 
@@ -202,7 +203,8 @@ def aconnect(
         raise ConfigurationError(f"scheduler must be 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
     resolved, to_redis, measure = _parts(arguments, AsyncChain(plugins), connections=_async_redis)
     ids = AsyncIssuer(resolved, to_redis, scheduler)
-    measure(ids)
+    if measure is not None:
+        measure(ids)
     return ids
 
 
@@ -211,8 +213,8 @@ def _parts(
     chain: Chain | AsyncChain,
     *,
     connections: Callable[[object, float, int], T | None],
-) -> tuple[IssuerConfig, T | None, Measure]:
-    """Return the configuration, the connections to Redis and the metrics of an issuer.
+) -> tuple[IssuerConfig, T | None, Measure | None]:
+    """Return the configuration, the connections to Redis and the metrics of an issuer, or None without metrics.
 
     Invalid settings are reported before a store is opened.
 
@@ -232,7 +234,7 @@ def _parts(
     for name, key in settings.keys.items():
         checked_key(name, key, settings.sources["keys"])
     instance = _instance(settings) if instance is None else instance
-    measure = _metrics() if settings.metrics else _unmeasured
+    measure = _metrics() if settings.metrics else None
     if settings.embedded:
         _tell_of_default(settings.store_url)
     store = _store(settings)
@@ -263,10 +265,6 @@ def _metrics() -> Measure:
         from issuer.metrics import install
 
     return install
-
-
-def _unmeasured(ids: Issuer | AsyncIssuer) -> None:
-    """Count nothing."""
 
 
 def _given(name: str, value: object) -> object:
@@ -341,20 +339,16 @@ def _no_alarm(error: IssuerError) -> None:
 
 def _store(settings: Settings) -> Store:
     """Return the store, with a journal if the settings name one."""
-    store = _opened(settings.store_url)
+    store = settings.store_url
+    if isinstance(store, str):
+        try:
+            with no_fork():  # it imports the store's driver
+                store = open_store(store)
+        except StoreError as error:
+            raise store_error(error, None) from error
+    if not isinstance(store, Store):
+        raise ConfigurationError(f"store must be a URL or a Store, not {type(store).__name__}")
     return Journalled(store, settings.journal) if settings.journal else store
-
-
-def _opened(named: object) -> Store:
-    if isinstance(named, Store):
-        return named
-    if not isinstance(named, str):
-        raise ConfigurationError(f"store must be a URL or a Store, not {type(named).__name__}")
-    try:
-        with no_fork():  # it imports the store's driver
-            return open_store(named)
-    except StoreError as error:
-        raise store_error(error, None) from error
 
 
 def _redis(named: object, timeout: float, most: int) -> Connections | None:

@@ -69,10 +69,9 @@ class AsyncCare:
 
         `redis`: the connections to Redis, or None. `background`: runs a job, False if that is impossible.
         """
-        #: Loads the segments of all tags, once it is started. None without Redis.
-        self.keeper = (
-            None if redis is None else AsyncKeeper(registry, config, runtime, redis, run=run, background=background)
-        )
+        #: Loads the segments of all tags. None until `keep` is called.
+        self.keeper: AsyncKeeper | None = None
+        self._redis = redis
         self._background = background
         self._registry = registry
         self._config = config
@@ -222,15 +221,13 @@ class AsyncCare:
         """Return the names of all tags of the store, sorted."""
         return [record.tag async for page in self.tag_pages(timeout) for record in page]
 
-    async def end(self) -> None:
-        """Close the connection of the keeper."""
-        if self.keeper is not None:
-            await self.keeper.end()
-
     async def keep(self, timeout: float | None) -> None:
         """Load segments for every tag of the store from now on; see Issuer.keep."""
-        if self.keeper is None:
+        if self._redis is None:
             raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
+        if self.keeper is None:
+            shared = self._registry, self._config, self._runtime
+            self.keeper = AsyncKeeper(*shared, self._redis, run=self._run, background=self._background)
         await self.keeper.start(self._deadline(timeout))
 
     async def tick(self, timeout: float | None) -> int:

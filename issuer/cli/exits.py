@@ -62,10 +62,13 @@ def json_option(told: str = "Print JSON.") -> Callable[[F], F]:
     return click.option(_AS_JSON, "as_json", is_flag=True, help=told)
 
 
-def json_lines_option() -> Callable[[F], F]:
-    """Return a decorator that adds the option --json-lines, as the argument `as_lines`."""
-    told = "Print one JSON object per line, for each tag as soon as it is done; messages go to stderr."
-    return click.option(_AS_LINES, "as_lines", is_flag=True, help=told)
+#: A decorator that adds the option --json-lines, as the argument `as_lines`.
+json_lines_option = click.option(
+    _AS_LINES,
+    "as_lines",
+    is_flag=True,
+    help="Print one JSON object per line, for each tag as soon as it is done; messages go to stderr.",
+)
 
 
 def check_json(*, as_json: bool, as_lines: bool) -> None:

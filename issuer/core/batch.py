@@ -17,6 +17,8 @@ class TagBatch(Generic[T]):
     """The steps of many tags. The steps of one tag run in their order. An error of one tag does not stop the others.
 
     Attributes:
+        pending: The next request of each tag that has not ended, the longest waiting first. While there is one, call
+            `go_on`.
         results: Result of each tag whose steps have ended.
         errors: Error of each tag whose steps have failed.
     """
@@ -26,22 +28,16 @@ class TagBatch(Generic[T]):
         self.results: dict[str, T] = {}
         self.errors: dict[str, IssuerError] = {}
         self._steps = {tag: public(steps, tag, store) for tag, steps in every.items()}
-        #: The next request of each tag that has not ended, the longest waiting first.
-        self._next: dict[str, Step] = {}
+        self.pending: dict[str, Step] = {}
         for tag in every:
             self._resume(tag, None)
 
-    @property
-    def pending(self) -> bool:
-        """Whether a tag has not ended. Then call `go_on`."""
-        return bool(self._next)
-
     def go_on(self) -> Steps[None]:
         """Send the request that waits longest, together with the other tags' requests of this kind."""
-        kind = type(next(iter(self._next.values())))
-        tags = [tag for tag, step in self._next.items() if type(step) is kind]
+        kind = type(next(iter(self.pending.values())))
+        tags = [tag for tag, step in self.pending.items() if type(step) is kind]
         try:
-            answers = yield from _together([self._next[tag] for tag in tags])
+            answers = yield from _together([self.pending[tag] for tag in tags])
         except (IssuerError, StoreError) as error:
             answers = [error] * len(tags)
         for tag, answer in zip(tags, answers, strict=False):
@@ -49,13 +45,13 @@ class TagBatch(Generic[T]):
 
     def _resume(self, tag: str, answer: Any) -> None:
         """Send the answer into the tag's steps, or throw it if it is an error."""
-        self._next.pop(tag, None)
+        self.pending.pop(tag, None)
         steps = self._steps[tag]
         if isinstance(answer, IssuerError):
             answer = renewed(answer)  # other tags may get the same error
             answer.tag = answer.tag or tag
         try:
-            self._next[tag] = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+            self.pending[tag] = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
         except StopIteration as end:
             self.results[tag] = end.value
         except IssuerError as error:

@@ -19,38 +19,23 @@ REMEMBERED = 1000
 SWEEP_EVERY = 1.0
 
 
-class Mutex:
-    """A lock that is free in a forked child: `with mutex.lock:`.
-
-    If another thread holds a plain lock during a fork, the lock stays locked for ever in the child, which lacks that
-    thread. This lock is also re-entrant: a signal handler may take it while its own thread holds it. Nevertheless,
-    signal handlers should not draw, because other locks of the issuer can deadlock there.
-    """
-
-    __slots__ = ("__weakref__", "lock")
-
-    def __init__(self) -> None:
-        self.after_fork()
-        _living.add(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock: a forked child has no thread that could release the parent's lock."""
-        self.lock = threading.RLock()
-
-
-_living = living(Mutex.after_fork)
-
-
 class Sparing:
     """Logs each message at most once a minute, and counts how often it was suppressed since. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         """`clock`: returns seconds and never goes back. None: the monotonic clock."""
         self._clock = monotonic if clock is None else clock
-        self._mutex = Mutex()
+        self.after_fork()
+        _living.add(self)
         #: When each message was last logged, and how often it was suppressed since.
         self._said: dict[tuple[str | None, object], tuple[float, int]] = {}
         self._sweep_due = self._clock()
+
+    def after_fork(self) -> None:
+        """Replace the lock: a forked child has no thread that could release the parent's lock."""
+        #: Re-entrant: a signal handler may take the lock while its own thread holds it. Nevertheless, signal handlers
+        #: should not draw, because other locks of the issuer can deadlock there.
+        self._lock = threading.RLock()
 
     def say(
         self,
@@ -76,7 +61,7 @@ class Sparing:
 
     def due(self, subject: str, kind: object) -> int | None:
         """Return None if the message was logged less than a minute ago, else how often it was suppressed since."""
-        with self._mutex.lock:
+        with self._lock:
             now = self._clock()
             thing = self._remembered((subject, kind), now)
             said = self._said.get(thing)
@@ -94,3 +79,6 @@ class Sparing:
             self._sweep_due = now + SWEEP_EVERY
             self._said = {each: said for each, said in self._said.items() if now - said[0] < QUIET}
         return thing if len(self._said) < REMEMBERED else (None, thing[1])
+
+
+_living = living(Sparing.after_fork)

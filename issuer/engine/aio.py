@@ -230,7 +230,8 @@ class AsyncEngine(AsyncEngineCalls):
         async with AsyncExitStack() as ends:
             if self.runner.redis is not None:
                 ends.push_async_callback(self.runner.redis.close_idle)
-            ends.push_async_callback(self.care.end)
+            if self.care.keeper is not None:
+                ends.push_async_callback(self.care.keeper.end)
             ends.push_async_callback(self.scheduler.cancel)
             ends.push_async_callback(self.runner.end, SHORTEST)
             for combiner in combiners:

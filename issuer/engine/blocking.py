@@ -124,7 +124,8 @@ class Engine(EngineCalls):
                 ends.callback(self.config.store.close)
             if self.runner.redis is not None:
                 ends.callback(self.runner.redis.close)
-            ends.callback(self.care.end)
+            if self.care.keeper is not None:
+                ends.callback(self.care.keeper.end)
             for combiner in combiners:
                 ends.callback(combiner.run, combiner.supply.close(deadline), deadline)
                 if combiner.serving is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, brief
@@ -16,13 +16,16 @@ Draw = Callable[[], list[int]]
 AsyncDraw = Callable[[], Awaitable[list[int]]]
 
 
-class _Plugins:
+P = TypeVar("P", bound=Plugin | AsyncPlugin)
+
+
+class _Plugins(Generic[P]):
     """Base class of Chain and AsyncChain. A chain without plugins is false."""
 
     _kinds: ClassVar[tuple[type, ...]]
     _tasks: ClassVar[bool]
 
-    def __init__(self, plugins: Iterable[Plugin | AsyncPlugin] = ()) -> None:
+    def __init__(self, plugins: Iterable[P] = ()) -> None:
         ordered = list(plugins)
         for plugin in ordered:
             _check(plugin, self._kinds)
@@ -57,7 +60,7 @@ class _Plugins:
         return found
 
 
-class Chain(_Plugins):
+class Chain(_Plugins[Plugin]):
     """Plugins of an Issuer. Threads can share the chain. Its plugins cannot be changed after its creation.
 
     Raises:
@@ -66,9 +69,6 @@ class Chain(_Plugins):
 
     _kinds = (Plugin,)
     _tasks = False
-
-    def __init__(self, plugins: Iterable[Plugin] = ()) -> None:
-        super().__init__(plugins)
 
     def around(self, call: Call, draw: Draw) -> list[int]:
         """Call `before` of each plugin, then `draw`, then `after` of each plugin. Return the resulting numbers.
@@ -90,7 +90,7 @@ class Chain(_Plugins):
         return finished(self._of(call.strategy).after(call, numbers))
 
 
-class AsyncChain(_Plugins):
+class AsyncChain(_Plugins[Plugin | AsyncPlugin]):
     """Plugins of an AsyncIssuer: Plugin and AsyncPlugin. The methods are those of Chain, as coroutines.
 
     Raises:

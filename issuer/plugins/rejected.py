@@ -45,10 +45,8 @@ class Rejections:
             ConfigurationError: The handler cannot be called, or is a coroutine function.
         """
         self._emit = emit
-        self._handler: Handler = Logged()
         self._trouble = Sparing()
-        if handler is not None:
-            self.handler = handler
+        self.handler = Logged() if handler is None else handler
 
     @property
     def handler(self) -> Handler:

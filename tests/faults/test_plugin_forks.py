@@ -45,7 +45,7 @@ def test_a_child_waits_for_no_lock_of_its_parents() -> None:
         logged("a", LimitReached("a", limit=9, value=9))
         return numbers, rate.of("a").total, len(history)
 
-    with held(rate._meters["a"].lock, chain._sparing._mutex.lock, logged._sparing._mutex.lock):
+    with held(rate._meters["a"].lock, chain._sparing._lock, logged._sparing._lock):
         result = in_child(work)
         assert result() == ([1, 2, 3], 3, 6)
     assert rate.of("a").total == 3
@@ -57,11 +57,11 @@ def free(lock_of: Callable[[], threading.RLock]) -> Callable[[], object]:
 
 
 def test_without_the_guard_the_childs_locks_are_never_free() -> None:
-    mutex, rate = sparing.Mutex(), Rate()
+    messages, rate = sparing.Sparing(), Rate()
     rate.after(CALL, 1)
-    with held(mutex.lock, rate._meters["a"].lock):
-        assert in_child(free(lambda: mutex.lock))() is True
-        sparing._living.discard(mutex)
+    with held(messages._lock, rate._meters["a"].lock):
+        assert in_child(free(lambda: messages._lock))() is True
+        sparing._living.discard(messages)
         meters._living.discard(rate)
-        assert in_child(free(lambda: mutex.lock))() is False
+        assert in_child(free(lambda: messages._lock))() is False
         assert in_child(free(lambda: rate._meters["a"].lock))() is False

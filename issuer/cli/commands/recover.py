@@ -72,7 +72,7 @@ SECTION = "Checks and recovery"
     help="With --all: go on after TAG, where an earlier run was interrupted. Only if nothing was restored since.",
 )
 @json_option("Print a JSON list; messages go to stderr.")
-@json_lines_option()
+@json_lines_option
 @click.pass_obj
 def recover(
     session: Session,
@@ -121,7 +121,7 @@ def recover(
     if not dry_run:
         check_askable(yes=yes)
     issuer = session.connect(makes_store=bool(paths))
-    journals = _read(paths)
+    journals = _read(paths) if paths else ()
 
     def recovered(label: str, *, changes: bool, spared: Collection[str] = ()) -> list[Outcome[Recovery]]:
         outcomes = issuer.engine.care.recovered(
@@ -200,8 +200,6 @@ def _check_options(tag: str | None, *, everything: bool, at_least: int | None, s
 
 
 def _read(paths: tuple[str, ...]) -> Named:
-    if not paths:
-        return ()
     try:
         return read(paths)
     except StoreError as error:

@@ -31,7 +31,7 @@ SECTION = "Tags"
 )
 @click.option("--all", "everything", is_flag=True, help="Also list the parts of tags, for example orders#17.")
 @json_option("Print JSON, with the parts.")
-@json_lines_option()
+@json_lines_option
 @click.pass_obj
 def tags(session: Session, *, everything: bool, as_json: bool, as_lines: bool) -> None:
     """List the tags of the store with their settings.

@@ -65,7 +65,7 @@ UNSEEN = "Redis not looked at"
     "--all", "everything", is_flag=True, help="Check every tag of the store. This is the default if TAG is omitted."
 )
 @json_option("Print a JSON list; messages go to stderr.")
-@json_lines_option()
+@json_lines_option
 @click.pass_obj
 def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool, as_lines: bool) -> int:
     """Check that no number of TAG was reserved twice. Nothing is changed.
