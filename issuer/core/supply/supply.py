@@ -72,7 +72,7 @@ class Supply:
     def obtain(self, n: int, deadline: Deadline, first: tag_scripts.Drawn | Unavailable | None = None) -> Steps[range]:
         """Draw up to n numbers, at least one, and wait for them until the deadline.
 
-        `first`: result of a draw of n numbers from Redis that was already made.
+        `first`: result of a draw of n numbers from Redis that was already made, and whose numbers were not accepted.
         """
         state, shortage, numbers = self.state, self.shortage, None
         self.used()
@@ -82,7 +82,7 @@ class Supply:
                 yield from self._read_soon(deadline)
             while numbers is None:
                 buffer = state.buffer
-                if buffer is None or isinstance(first, tag_scripts.Drawn):
+                if buffer is None:
                     numbers = yield from self._from_redis(n, deadline, first)
                     first = None
                     if numbers is None and state.buffer is None:
@@ -141,7 +141,7 @@ class Supply:
         self, n: int, deadline: Deadline, first: tag_scripts.Drawn | Unavailable | None
     ) -> Steps[range | None]:
         attempt, drawn_as, state, origin = 0, None, self.state, self.origin
-        while state.buffer is None or isinstance(first, tag_scripts.Drawn):
+        while state.buffer is None:
             state.refuse_if_ended()
             try:
                 if isinstance(first, Unavailable):
@@ -156,8 +156,6 @@ class Supply:
                     if first.status == "ok" and state.went_back(first.low, before):
                         yield from origin.refuse_backwards(first.low, before)
                 drawn = first
-                if self.shortage.redis_trouble:
-                    self.shortage.redis_back()
             except RedisUnavailable as error:
                 first = None
                 attempt = yield from self._outlast(error, attempt, deadline)
@@ -168,7 +166,7 @@ class Supply:
                 if state.scheme_id != drawn_as:
                     first = None
                     continue
-            return self._accept(drawn, n)
+            return self.accept(drawn, n)
         return None
 
     def _outlast(self, error: RedisUnavailable, attempt: int, deadline: Deadline) -> Steps[int]:
@@ -183,13 +181,15 @@ class Supply:
                 raise RedisUnavailable(str(error), tag=self.state.tag, retry_after=error.retry_after) from error
         return attempt
 
-    def _accept(self, drawn: tag_scripts.Drawn, n: int) -> range | None:
+    def accept(self, drawn: tag_scripts.Drawn, n: int) -> range | None:
         """Return the numbers in the reply to a draw of n. None: a segment must be loaded first, or they become a gap.
 
         They become a gap if a local buffer exists by now. They may be higher than the numbers of the buffer, so that
         the next caller would get a lower number. Raises FenceError or CorruptState.
         """
         state, shortage = self.state, self.shortage
+        if shortage.redis_trouble:
+            shortage.redis_back()
         if drawn.status == "ok":
             if shortage.loss:
                 shortage.loss_over(drawn.low)
@@ -197,6 +197,7 @@ class Supply:
             if (drawn.extend or n > 1) and (near := state.near_limit(drawn.high)):  # a sweep checks too
                 self._runtime.emit(near)
             if drawn.extend:
+                self.used()  # a sweep tries again if the segment cannot be loaded now
                 self.refill.elected(n - (drawn.high - drawn.low))
             buffer = state.buffer
             if buffer is not None and not buffer.issue_outside(drawn.low, drawn.high):

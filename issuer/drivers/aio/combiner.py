@@ -311,7 +311,7 @@ class AsyncCombiner:
                 first = error
             else:
                 if reply is not None:
-                    taken = self._taken(reply, before)
+                    taken = self._taken(reply, n, before)
                     if isinstance(taken, range):
                         return taken
                     first = taken
@@ -327,21 +327,25 @@ class AsyncCombiner:
                 self._pack()
         return numbers
 
-    def _taken(self, reply: list[bytes], before: int) -> range | tag_scripts.Drawn | None:
-        """Return the numbers of a reply, or the whole reply. `before`: highest number seen when the draw was sent."""
+    def _taken(self, reply: list[bytes], n: int, before: int) -> range | tag_scripts.Drawn | None:
+        """Return the numbers of a reply, or a reply without numbers. None: draw again, with `Supply`.
+
+        `n`: how many numbers were requested. `before`: highest number seen when the draw was sent.
+        """
         state = self.state
         if reply[0] == b"ok":
             low, high = int(reply[1]), int(reply[2])
             if low < before and state.went_back(low, before):
                 return None  # `Supply.obtain` checks the hash and draws again
-            # Here the reply elects nobody, and this process has no numbers in memory. Supply.obtain handles all other
-            # cases.
+            # Here the reply elects nobody, and this process has no numbers in memory.
             if len(reply) == 3 and state.buffer is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high
                 state.draws += 1
                 state.numbers += high - low
                 return range(low + 1, high + 1)
+            if state.ended is None:
+                return self.supply.accept(tag_scripts.drawn(reply), n)
         return tag_scripts.drawn(reply)
 
     # ------------------------------------------------------------------ callers that share a draw

@@ -234,14 +234,16 @@ class Combiner:
     def _long(
         self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
     ) -> tuple[int, int]:
-        """Draw with `Supply`.
+        """Take the numbers of a reply, or draw with `Supply`.
 
         `first`: result of a draw that was already sent. `before`: highest number seen when this draw was sent.
         """
-        self._node = NOWHERE
         drawn = tag_scripts.drawn(first) if isinstance(first, list) else first
-        if isinstance(drawn, tag_scripts.Drawn) and drawn.status == "ok" and self.state.went_back(drawn.low, before):
+        if isinstance(drawn, tag_scripts.Drawn) and drawn.status == "ok" and self.state.ended is None:
+            if not self.state.went_back(drawn.low, before) and (numbers := self.supply.accept(drawn, n)):
+                return numbers[0] - 1, numbers[-1]
             drawn = None  # `Supply.obtain` checks the hash and draws again
+        self._node = NOWHERE
         numbers = self._runner.run(self.supply.obtain(n, deadline, drawn), deadline, self.tag)
         if self._redis is not None:
             if self.state.owned:
