@@ -47,26 +47,21 @@ class Crew:
         self._closed = False
 
     def put(self, job: Job) -> bool:
-        """Queue the job. Return False if no thread exists or can start: then the caller must call `in_person`."""
+        """Queue the job. Return False if no thread exists or can start: then the caller must call `in_person`.
+
+        If no thread is free, one starts, because calls to the store may block all other threads. It starts before the
+        job is queued. If the caller is interrupted between the two, there is a thread without a job, which is better
+        than a job without a thread.
+        """
         grown = True
         try:
             self.idle.pop()
         except IndexError:
-            grown = self._grow()
+            grown = not self._closed and len(self.threads) < self._most and begun(self._work, self._name)
             if not grown:
                 self._owed.append(None)
         self._jobs.put(job)
         return not self._closed and (grown or bool(self.threads))
-
-    def _grow(self) -> bool:
-        """Start a thread for the next job, because calls to the store may block all other threads.
-
-        The thread starts before the job is queued. If the caller is interrupted between the two, there is a thread
-        without a job, which is better than a job without a thread.
-        """
-        if self._closed or len(self.threads) >= self._most:
-            return False
-        return begun(self._work, self._name)
 
     def _work(self) -> None:
         # The thread adds itself, so that the list is correct even if its starter is interrupted.

@@ -5,15 +5,14 @@ Each hash contains the id of the store that its numbers come from. Only processe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
 from issuer.core.error_mapping import corrupt
-from issuer.core.steps import Steps, ask, pipeline
-from issuer.errors import ForeignHash, IssuerError, UnknownTag
+from issuer.core.steps import Steps, ask
+from issuer.errors import ForeignHash, UnknownTag
 from issuer.gateway import tag_scripts
-from issuer.gateway.keys import redis_key
 from issuer_persistence.errors import TagPresent
 from issuer_persistence.records import Tag, TagSettings
 
@@ -107,24 +106,3 @@ def check_owner(tag: str, key: str, hash: tag_scripts.Hash, store_id: str) -> bo
             raise corrupt(tag, key)
         raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
     return True
-
-
-def refuse_foreign(tags: Iterable[str], prefix: str) -> Steps[None]:
-    """Raise ForeignHash if the hash of one of the tags belongs to another store. Changes nothing.
-
-    The hashes are read together. If Redis is unavailable, the check is left to the first draw.
-    """
-    keys = {tag: redis_key(prefix, tag) for tag in tags}
-    try:
-        hashes = yield from pipeline([tag_scripts.read_hash(key) for key in keys.values()])
-    except IssuerError:
-        return
-    there = {
-        tag: hash
-        for tag, hash in zip(keys, hashes, strict=True)
-        if not isinstance(hash, IssuerError) and hash.store is not None
-    }
-    if there:
-        store_id = yield from identity()
-        for tag, hash in there.items():
-            check_owner(tag, keys[tag], hash, store_id)

@@ -207,21 +207,20 @@ class TagOptions:
         """Return the given settings that need no conversion, by name. If a value is invalid, raise InvalidArgument."""
         found: dict[str, Any] = {}
         for name in AS_GIVEN:
-            if (value := getattr(self, name)) is not None:
-                found[name] = _checked(name, value)
+            value, setting = getattr(self, name), SETTINGS[name]
+            if value is None:
+                continue
+            if setting.range is not None:
+                found[name] = whole(value, name, *setting.range)
+            elif setting.share is not None:
+                found[name] = share(value, name, *setting.share)
+            else:
+                found[name] = check_description(value)
         if order == "strict" and found.get("lease"):
             raise InvalidArgument(
                 f"tag {tag!r} is strict, and only trend tags can have a lease", tag=tag, value=found["lease"]
             )
         return found
-
-
-def _checked(name: str, value: Any) -> int | float | str:
-    """Return the value of a setting. Shares are rounded to 0.001. If the value is invalid, raise InvalidArgument."""
-    setting = SETTINGS[name]
-    if setting.range is not None:
-        return whole(value, name, *setting.range)
-    return check_description(value) if setting.share is None else share(value, name, *setting.share)
 
 
 #: The names of the arguments that are not of the scheme.

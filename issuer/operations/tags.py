@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer.core import floor, parts, requests, scheme_record
-from issuer.core.record import identity, read_record, refuse_foreign, select
-from issuer.core.steps import Steps, ask, send
+from issuer.core.record import check_owner, identity, read_record, select
+from issuer.core.steps import Steps, ask, pipeline, send
 from issuer.errors import (
     InvalidArgument,
     IssuerError,
@@ -22,7 +22,7 @@ from issuer.errors import (
     brief,
 )
 from issuer.gateway import tag_scripts
-from issuer.gateway.keys import PART, check_found, check_tag, part_tag
+from issuer.gateway.keys import PART, check_found, check_tag, part_tag, redis_key
 from issuer.numbers import limits
 from issuer.numbers.codec import shard_layout, strides
 from issuer.numbers.given import changed, made
@@ -77,7 +77,7 @@ def create_many(
     for tag, options in wanted.items():
         with named(tag):
             check_tag(tag)
-            own = _has_own_strategy(options)
+            own = options.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
             found = (yield from _record(tag)) if own or exist_ok else None
             if exist_ok and found is not None and not found.deleted:
                 there[tag] = found
@@ -104,10 +104,12 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
     """
     record = yield from _record(check_tag(tag))
     there = None if record is None or record.deleted else record
-    if _has_own_strategy(asked):
+    if asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT:
         asked = _settled(tag, asked, config, there)
     if there is None:
-        yield from _checked({tag: asked}, config)
+        with named(tag):
+            settings = yield from _settings(tag, asked, config)
+        yield from _refuse_foreign(settings, config)
         return None
     said = {name: getattr(asked, name) for name in ("step", *AS_GIVEN)}
     has = {name: getattr(there, name) for name in said}
@@ -119,10 +121,6 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
 
 def _record(tag: str) -> Steps[Tag | None]:
     return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
-
-
-def _has_own_strategy(asked: TagOptions) -> bool:
-    return bool(asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT)
 
 
 def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
@@ -177,10 +175,20 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
 
 
 def _create(new: Mapping[str, TagOptions], config: IssuerConfig) -> Steps[dict[str, Tag]]:
-    """Create the tags and the tags of their shards. Return the records of all of them, by name."""
-    settings = yield from _checked(new, config)
+    """Create the tags and the tags of their shards. Return the records of all of them, by name.
+
+    The shards are before their tag, so that a call that was interrupted can be repeated.
+    """
+    settings: dict[str, TagSettings] = {}
+    for tag, asked in new.items():
+        with named(tag):
+            own = yield from _settings(tag, asked, config)
+        if same := own.keys() & settings.keys():
+            raise InvalidArgument(f"tag {min(same)!r} would be a tag and a part of another tag", tag=tag, value=tag)
+        settings |= own
     if not settings:
         return {}
+    yield from _refuse_foreign(settings, config)
     try:
         made = yield from ask(lambda store, timeout: store.create_many(settings, timeout=timeout))
     except TagPresent as error:
@@ -193,24 +201,31 @@ def _create(new: Mapping[str, TagOptions], config: IssuerConfig) -> Steps[dict[s
     return {each.tag: each for each in made}
 
 
-def _checked(new: Mapping[str, TagOptions], config: IssuerConfig) -> Steps[dict[str, TagSettings]]:
-    """Check the options of new tags, and their hashes. Return the settings of the tags and of their shards, by name.
+def _refuse_foreign(tags: Iterable[str], config: IssuerConfig) -> Steps[None]:
+    """Raise ForeignHash if the hash of one of the tags belongs to another store. Changes nothing.
 
-    The shards are before their tag, so that a call that was interrupted can be repeated.
+    The hashes are read together. If Redis is unavailable, the check is left to the first draw.
     """
-    settings: dict[str, TagSettings] = {}
-    for tag, asked in new.items():
-        with named(tag):
-            own = yield from _settings(tag, asked, config)
-        if same := own.keys() & settings.keys():
-            raise InvalidArgument(f"tag {min(same)!r} would be a tag and a part of another tag", tag=tag, value=tag)
-        settings |= own
-    if config.redis is not None and settings:
-        yield from refuse_foreign(settings, config.settings.prefix)
-    return settings
+    if config.redis is None:
+        return
+    keys = {tag: redis_key(config.settings.prefix, tag) for tag in tags}
+    try:
+        hashes = yield from pipeline([tag_scripts.read_hash(key) for key in keys.values()])
+    except IssuerError:
+        return
+    there = {
+        tag: hash
+        for tag, hash in zip(keys, hashes, strict=True)
+        if not isinstance(hash, IssuerError) and hash.store is not None
+    }
+    if there:
+        store_id = yield from identity()
+        for tag, hash in there.items():
+            check_owner(tag, keys[tag], hash, store_id)
 
 
 def _settings(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[dict[str, TagSettings]]:
+    """Check the options of a new tag. Return the settings of the tag and of its shards, by name."""
     redis = config.redis is not None
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     scheme: Mapping[str, Any] = PLAIN
@@ -297,8 +312,8 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     key = config.hash_key(tag)
     last = None if asked.limit is None else limits.number(asked.limit)
     moves = (last, asked.start, asked.above)
-    if key is not None and (asked.given or any(each is not None for each in moves)):
-        yield from refuse_foreign((tag,), config.settings.prefix)  # check the hash before the store is changed
+    if asked.given or any(each is not None for each in moves):
+        yield from _refuse_foreign((tag,), config)  # check the hash before the store is changed
     before = yield from read_record(tag)
     yield from parts.check_whole(before)
     _check_skipping(before, asked)
