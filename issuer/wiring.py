@@ -312,8 +312,8 @@ def _check_hooks(chain: Chain | AsyncChain, instance: object, alarm: object) -> 
         raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(instance)}")
     if alarm is not None and not callable(alarm):
         raise ConfigurationError(f"alarm must be None or a function that takes one error, not {brief(alarm)}")
-    there = strategy_names() if chain.strategies else []
     for plugin in chain.plugins:
+        there = strategy_names() if plugin.strategies else []
         for name in sorted({*(plugin.strategies or ())} - {*there}):
             raise ConfigurationError(
                 f"{named(plugin)}.strategies: unknown strategy {name!r}; the strategies are {', '.join(there)}. "
@@ -355,13 +355,14 @@ def _redis(named: object, timeout: float, most: int) -> Connections | None:
     import redis as redis_py
 
     from issuer.drivers.blocking.connections import Connections
+    from issuer.drivers.servers import from_client, from_url
 
     if named == "none":
         return None
     if isinstance(named, str):
-        return Connections.from_url(named, timeout, mask(named), most)
+        return Connections(from_url(named, mask(named), Connections.pool_class), timeout, most)
     if isinstance(named, redis_py.Redis):
-        return Connections.from_client(named, timeout, most)
+        return Connections(from_client(named), timeout, most)
     raise ConfigurationError(f"redis must be a URL, 'none' or a redis-py client, not {type(named).__name__}")
 
 
@@ -369,11 +370,12 @@ def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections |
     import redis as redis_py
 
     from issuer.drivers.aio.connections import AsyncConnections
+    from issuer.drivers.servers import from_client, from_url
 
     if named == "none":
         return None
     if isinstance(named, str):
-        return AsyncConnections.from_url(named, timeout, mask(named), most)
+        return AsyncConnections(from_url(named, mask(named), AsyncConnections.pool_class), timeout, most)
     if isinstance(named, redis_py.asyncio.Redis):
-        return AsyncConnections.from_client(named, timeout, most)
+        return AsyncConnections(from_client(named), timeout, most)
     raise ConfigurationError(f"redis must be a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")

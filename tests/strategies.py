@@ -14,6 +14,7 @@ from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.aio.runner import new_flight as new_async_flight
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.drivers.servers import from_client, from_url
 from issuer.errors import Unavailable
 from issuer.strategies import Context, Instance, Snowflake, StrategyRunner, registry
 from issuer.strategies.snowflake.machines import Clock
@@ -93,8 +94,8 @@ class Desk:
         if redis is None:
             return None
         if isinstance(redis, str):
-            return Connections.from_url(redis, timeout, redis)
-        return Connections.from_client(redis, timeout)
+            return Connections(from_url(redis, redis, Connections.pool_class), timeout)
+        return Connections(from_client(redis), timeout)
 
     def run(self, steps: Steps[T], deadline: Deadline) -> T:
         done: T = self.runner.run(steps, deadline)
@@ -156,7 +157,7 @@ class AwaitedDesk(Looped, Desk):
 
     @staticmethod
     def _connections(redis: Any, timeout: float) -> Any:
-        return None if redis is None else AsyncConnections.from_url(redis, timeout, redis)
+        return None if redis is None else AsyncConnections(from_url(redis, redis, AsyncConnections.pool_class), timeout)
 
     def run(self, steps: Steps[T], deadline: Deadline) -> T:
         done: T = self.wait(self.runner.run(steps, deadline))

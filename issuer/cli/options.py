@@ -49,17 +49,17 @@ def _setting(each: SettingDefinition) -> Callable[[F], F]:
     return click.option(flag, each.name, help=f"{each.help}.{end}".replace("`", ""), **how)
 
 
-def check_askable(*, yes: bool) -> None:
+def check_askable() -> None:
     """If the user can't be asked, raise UsageError: without --yes, stdin must be a terminal."""
-    if not yes and not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         raise click.UsageError("stdin is not a terminal, so this can't be confirmed: give --yes")
 
 
 def asked(question: str, *, yes: bool) -> None:
     """Ask the user to confirm. Raises click.Abort if the answer is not yes."""
-    check_askable(yes=yes)
     if yes:
         return
+    check_askable()
     # click.confirm is not used, because it takes Ctrl-C for the answer no, and its readline writes to
     # stdout.
     click.echo(f"{question} [y/N] ", err=True, nl=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import redis
@@ -363,18 +363,6 @@ class Servers(Generic[N_co]):
         self.nodes: dict[Address, N_co] = {}
         self.pool = Pool(self._most, self.waker_class)
         return forgotten
-
-    @classmethod
-    def from_url(cls, url: str, timeout: float, name: str, most: int = REDIS_CONNECTIONS) -> Self:
-        """Create the object from a URL, see `from_url` above. `name`: for messages. Raises ConfigurationError."""
-        return cls(from_url(url, name, cls.pool_class), timeout, most)
-
-    @classmethod
-    def from_client(
-        cls, client: redis.Redis | redis.asyncio.Redis, timeout: float, most: int = REDIS_CONNECTIONS
-    ) -> Self:
-        """Connect like this client, but with new connections: the client's own could retry, and send a `load` twice."""
-        return cls(from_client(client), timeout, most)
 
     def connection_pool(self, address: Address, retry: Any) -> Any:
         """Return a connection pool of redis-py for one server, whose connections are not ours."""

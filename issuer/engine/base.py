@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
+from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.runtime import Runtime
 from issuer.engine.scheduler import Chosen, Scheduler
 from issuer.errors import IssuerError
@@ -62,9 +63,26 @@ class BaseEngine(ABC, Generic[L]):
 
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
+        config, window = self.config, self.config.settings.window
         self.scheduler = Scheduler(self.sweep, self._executor, self._chosen)
-        background = partial(self.scheduler.background, self.runner.work)
-        self.runtime = self.config.runtime(self._flight, background, self.scheduler.start, scheduler=self._chosen)
+        self.runtime = Runtime(
+            settings=config.settings,
+            window=window,
+            makes=config.settings.embedded,
+            redis=config.redis is not None,
+            store=config.store.url,
+            background=partial(self.scheduler.background, self.runner.work, window),
+            scheduled=self._chosen is not None,
+            flight=self._flight,
+            attend=self.scheduler.start,
+            fast_path=FastPath(),
+            scheme=config.texts,
+            identity=config.identity,
+            moving=set(),
+            seen={},
+            emit=config.events.emit,
+            application=config.instance.application,
+        )
         self.registry = TagRegistry(self.make_combiner, self.runtime)
         shared = self.registry, self.config, self.runtime
         self.issuing = Issuing(*shared)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from issuer.clock import Deadline
 from issuer.core.events import Observers
 from issuer.core.record import Identity
-from issuer.core.steps import Flight, Steps
-from issuer.core.supply.local_buffer import FastPath
-from issuer.core.supply.runtime import Job, Runtime
+from issuer.core.steps import Steps
+from issuer.core.supply.runtime import Runtime
 from issuer.errors import IssuerError, SchemeError
 from issuer.gateway.keys import redis_key
 from issuer.numbers.codec import Scheme
@@ -44,6 +42,7 @@ class IssuerConfig:
         instance: Identity of this process, for strategies.
         alarm: Function that is called with errors that an operator must handle.
         events: Observers of events. The first one writes the log.
+        identity: Id of the store.
     """
 
     settings: Settings
@@ -55,8 +54,8 @@ class IssuerConfig:
     instance: Instance
     alarm: Callable[[IssuerError], None]
     events: Observers
+    identity: Identity = field(default_factory=Identity)
     _schemes: dict[tuple[str, str], Scheme] = field(default_factory=dict)
-    _identity: Identity = field(default_factory=Identity)
 
     def texts(self, tag: Tag) -> Scheme:
         """Return a scheme for any tag, also a tag without a scheme, to make texts. May raise ConfigurationError."""
@@ -102,35 +101,3 @@ class IssuerConfig:
     def described(self, kind: str) -> str:
         """Return the `repr` of an issuer. `kind` is the name of its class."""
         return f"<{kind} redis={self.redis!r} store={self.store.url!r} prefix={self.settings.prefix!r}>"
-
-    def runtime(
-        self,
-        flight: Callable[[], Flight],
-        background: Callable[[float, Job], bool],
-        attend: Callable[[], None],
-        *,
-        scheduler: object,
-    ) -> Runtime:
-        """Return the objects that all tags of the issuer share. The arguments are those of `Runtime`.
-
-        `background` runs a job in the background, within a time limit in seconds. `scheduler` is None if the issuer has
-        no scheduler.
-        """
-        return Runtime(
-            settings=self.settings,
-            window=self.settings.window,
-            makes=self.settings.embedded,
-            redis=self.redis is not None,
-            store=self.store.url,
-            background=partial(background, self.settings.window),
-            scheduled=scheduler is not None,
-            flight=flight,
-            attend=attend,
-            fast_path=FastPath(),
-            scheme=self.texts,
-            identity=self._identity,
-            moving=set(),
-            seen={},
-            emit=self.events.emit,
-            application=self.instance.application,
-        )

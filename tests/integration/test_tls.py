@@ -14,6 +14,7 @@ import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.servers import from_url
 from issuer.gateway import tag_scripts
 from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
@@ -122,7 +123,7 @@ def test_a_server_that_stands_still_at_the_end_leaves_no_connection_open(
 def test_a_forked_child_does_not_talk_over_its_parents_connection(start_tls: StartTls) -> None:
     """Under gevent a child goes on with copies of all greenlets, in the middle of a draw, too."""
     draw = tag_scripts.draw(KEY, 1, 4)
-    with closing(Connections.from_url(start_tls().url, 30.0, "main")) as connections:
+    with closing(Connections(from_url(start_tls().url, "main", Connections.pool_class), 30.0)) as connections:
         assert connections.do(Send(draw), Deadline(30)).status == "empty"
         (link,) = connections.node(KEY).idle
 

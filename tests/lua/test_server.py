@@ -14,6 +14,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.redis_errors import SETTLING
+from issuer.drivers.servers import from_url
 from issuer.drivers.topology import Address
 from issuer.errors import FenceError, RedisUnavailable
 from issuer.gateway import tag_scripts
@@ -56,7 +57,7 @@ def mine(any_redis: RedisServer) -> Iterator[TagHash]:
 
 @contextmanager
 def connected(server: RedisServer, user: str = "") -> Iterator[Connections]:
-    connections = Connections.from_url(server.url.replace("://", f"://{user}"), 60.0, "main")
+    connections = Connections(from_url(server.url.replace("://", f"://{user}"), "main", Connections.pool_class), 60.0)
     yield connections
     connections.close()
 

@@ -30,7 +30,8 @@ def delete(session: Session, *, tag: str, yes: bool) -> None:
 
     If the tag is created again, it starts after its old numbers.
     """
-    check_askable(yes=yes)
+    if not yes:
+        check_askable()
     issuer = session.connect()
     asked(f"Delete {plain(tag)}{'' if yes else _and_parts(issuer, tag)}?", yes=yes)
     issuer.delete(tag)

@@ -35,7 +35,8 @@ def halt(session: Session, *, tag: str | None, everything: bool, yes: bool) -> i
     """
     if (tag is None) is not everything:
         raise click.UsageError("give either a TAG or --all")
-    check_askable(yes=yes)
+    if not yes:
+        check_askable()
     issuer = session.connect()
     names = [record.tag for record in issuer.tags()] if tag is None else [tag]
     if not names:

@@ -118,8 +118,8 @@ def recover(
     """
     check_json(as_json=as_json, as_lines=as_lines)
     _check_options(tag, everything=everything, at_least=at_least, spare_sound=spare_sound, after=after)
-    if not dry_run:
-        check_askable(yes=yes)
+    if not (dry_run or yes):
+        check_askable()
     issuer = session.connect(makes_store=bool(paths))
     journals = _read(paths) if paths else ()
 

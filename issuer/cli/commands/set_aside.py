@@ -36,7 +36,8 @@ def set_aside(session: Session, *, tag: str, yes: bool, as_json: bool) -> None:
     machine numbers. This has two costs. A machine number that was set aside is not used until its last time has passed,
     unless no other is free. Until then, new numbers are lower than the numbers with future times.
     """
-    check_askable(yes=yes)
+    if not yes:
+        check_askable()
     issuer = session.connect()
     found = issuer.machines(tag)
     ahead = [each for each in found.used if each.ahead]

@@ -153,13 +153,12 @@ def rows(
     segments: Collection[Document], tag: str, count: int, *, beyond: Position | None = None, upward: bool = False
 ) -> list[Document]:
     """Return the documents of a page of the ledger. The arguments are those of `Store.segments`."""
-    found = segments.find({"tag": tag, **_following(beyond, upward=upward)})
+    following = {} if beyond is None else _following(beyond, upward=upward)
+    found = segments.find({"tag": tag, **following})
     return [_named(each) for each in found.sort(_UP if upward else _DOWN).limit(min(count, 2**31 - 1))]
 
 
-def _following(beyond: Position | None, *, upward: bool) -> Document:
-    if beyond is None:
-        return {}
+def _following(beyond: Position, *, upward: bool) -> Document:
     than = "$gt" if upward else "$lt"
     high, low, entry = beyond
     if isinstance(high, bool) or not isinstance(high, int | float):
