@@ -2,7 +2,7 @@
 # make check   style, types, layers and quick tests: before each commit
 # make test    all tests that are not marked soak, on real servers; or K=tests/lua, K="-k fence"
 # make oldest  tests with the oldest version of each library that pyproject.toml admits
-# make soak    long and random tests, with a fresh seed; or SEED=123, K='tests/x.py::test_y'
+# make soak    long and random tests, with a fresh seed, over two hours; or SEED=123, K='tests/x.py::test_y'
 # make mutate  remove each guard in turn, and check that a test finds the harm; or K="fence load-born"
 # make chaos   each fault twenty times, every number checked: over an hour; or CHAOS="--times 2 --faults F2,F9"
 # make bench   speed, beside other libraries: ten minutes; or ROWS="strict threads --quick"

@@ -1,7 +1,8 @@
 """The long run: python -m tests.soak [--seed N] [pytest arguments]
 
-All that is marked `soak`, with a fresh seed, or one that an earlier run has printed; then every fault of tests.chaos
-and the load, unless arguments of pytest say what is wanted. The exit code is 1 if anything failed.
+All that is marked `soak`, with a fresh seed, or one that an earlier run has printed; then every fault of tests.chaos,
+the load, and two hours of the churn, unless arguments of pytest say what is wanted. The exit code is 1 if anything
+failed.
 """
 
 import argparse
@@ -19,7 +20,11 @@ from tests.seeds import SEED
 from tests.soak.report import Run
 
 #: What is long and no test of pytest. tests.chaos says what it misses, and how often each fault struck.
-COMMANDS = ["python -m tests.chaos --times 2 --out build/soak-chaos.json", "python -m tests.load --seconds 120"]
+COMMANDS = [
+    "python -m tests.chaos --times 2 --out build/soak-chaos.json",
+    "python -m tests.load --seconds 120",
+    "python -m tests.soak.churn --seconds 7200",
+]
 
 
 class Recorder:

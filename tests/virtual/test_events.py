@@ -149,6 +149,7 @@ def leases_that_are_dropped(made: World, seen: Seen) -> None:
         assert events.LeaseDrawn("a", 0, 20) in seen
         made.wire.server.new_reign()
         made.turns.until(lambda: events.LeaseDropped("a") in seen)
+        assert events.NumbersWasted("a", 19) in seen
 
 
 def leases_that_can_be_neither_checked_nor_given_back(made: World, seen: Seen) -> None:

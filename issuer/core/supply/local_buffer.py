@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import length_hint
 from typing import Generic, Protocol, TypeVar
@@ -80,6 +80,11 @@ class Place:
         """`n`: how many numbers the caller wants."""
         self.n = n
         self.taken: tuple[int, int] | None = None
+
+
+def unused(held: Iterable[Range], used: int) -> int:
+    """Return how many numbers of these ranges are above `used`, the last number used."""
+    return sum(max(0, each.high - max(used, each.low)) for each in held)
 
 
 def take_all(numbers: Iterator[int]) -> list[int]:

@@ -24,7 +24,7 @@ from issuer.core.scheme_record import (
 from issuer.core.steps import Steps, public, send
 from issuer.core.supply import direct, lease
 from issuer.core.supply.lease import Lease
-from issuer.core.supply.local_buffer import LocalBuffer, stream_lease
+from issuer.core.supply.local_buffer import LocalBuffer, stream_lease, unused
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
@@ -332,7 +332,7 @@ class Origin:
         if not held:
             return
         leases, reservations = lease.parted(held)
-        wasted = sum(max(0, each.high - max(used, each.low)) for each in held)
+        wasted = unused(held, used)
         try:
             # Return the highest numbers first: store and Redis take numbers back only from the end.
             if reservations:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.error_mapping import refused
-from issuer.core.events import ElectionWon, LeaseDrawn, SegmentLoaded
+from issuer.core.events import ElectionWon, LeaseDrawn, NumbersWasted, SegmentLoaded
 from issuer.core.scheme_record import countable
 from issuer.core.steps import Flight, Steps, send
 from issuer.core.supply import direct
@@ -196,7 +196,8 @@ class Refill:
                 yield from origin.give_back((piece,), piece.low)
                 return 0, True
             granted = piece.low + 1
-            # The lease came after numbers of direct mode were issued, or Redis went back in time. It is a gap.
+            # The lease came after higher numbers were issued, or Redis went back in time. It is a gap.
+            runtime.emit(NumbersWasted(state.tag, piece.high - piece.low))
         raise CorruptState(
             f"Redis key {state.key} went back in time: it returned {granted}, which is below {buffer.issued}, a number "
             "that this process has issued",

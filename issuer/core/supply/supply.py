@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from issuer.clock import Deadline, monotonic, pause
 from issuer.core.error_mapping import refused
-from issuer.core.events import Failed, LeaseDropped, Rejoined
+from issuer.core.events import Failed, LeaseDropped, NumbersWasted, Rejoined
 from issuer.core.floor import floor
 from issuer.core.requests import check_reserving
 from issuer.core.scheme_record import countable, turn
@@ -15,7 +15,7 @@ from issuer.core.steps import Steps, send, sleep, wait
 from issuer.core.supply import direct, lease
 from issuer.core.supply.fetcher import Shortage
 from issuer.core.supply.lease import Lease
-from issuer.core.supply.local_buffer import Place
+from issuer.core.supply.local_buffer import Place, unused
 from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.peek import upcoming
 from issuer.core.supply.refill import Refill
@@ -201,6 +201,7 @@ class Supply:
                 self.refill.elected(n - (drawn.high - drawn.low))
             buffer = state.buffer
             if buffer is not None and not buffer.issue_outside(drawn.low, drawn.high):
+                self._runtime.emit(NumbersWasted(state.tag, drawn.high - drawn.low))
                 return None
             state.drew(drawn.high - drawn.low)
             return range(drawn.low + 1, drawn.high + 1)
@@ -333,8 +334,10 @@ class Supply:
             self._runtime.emit(Failed(self.state.tag, "check", error))
             return
         if gone:
-            buffer.empty()
+            wasted = unused(*buffer.empty())
             self._runtime.emit(LeaseDropped(self.state.tag))
+            if wasted:
+                self._runtime.emit(NumbersWasted(self.state.tag, wasted))
 
     def overdue(self) -> IssuerError:
         """Return the error for a caller whose time is over while another caller draws for it."""
