@@ -23,6 +23,7 @@ from tests.benchmarks.figures import Figure, heading, line, summary, write
 from tests.benchmarks.local import leased, stream
 from tests.benchmarks.observed import observed
 from tests.benchmarks.people import people
+from tests.benchmarks.persistence import persistence
 from tests.benchmarks.processes import processes
 from tests.benchmarks.rounds import FULL, QUICK, Effort
 from tests.benchmarks.start import start
@@ -76,6 +77,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "metrics": observed,
     "failover": failover,
     "tags": tags,
+    "persistence": persistence,
 }
 
 

@@ -29,11 +29,11 @@ WINDOW = 4000
 
 
 @contextmanager
-def redis_server() -> Iterator[RedisServer]:
-    """Start a Redis of our own on loopback TCP, without persistence; ended with the row."""
+def redis_server(*arguments: str) -> Iterator[RedisServer]:
+    """Start a Redis of our own on loopback TCP, without persistence by default; ended with the row."""
     if (binary := primary_server()) is None:
         raise RuntimeError("no redis-server, no valkey-server: install one")
-    with RedisServer(binary) as server:
+    with RedisServer(binary, *arguments) as server:
         yield server
 
 

@@ -231,7 +231,8 @@ def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findin
     failed = [name for name in ("aof_last_write_status", "rdb_last_bgsave_status") if info.get(name, "ok") != "ok"]
     save = server.settings.get("save")
     why = (
-        "If Redis restarts without its data, every tag continues with a new segment. The gap is up to 2 segments each."
+        "After a restart, Redis knows neither the numbers of idempotency keys nor the highest numbers, which `recover` "
+        "reads if the store was restored. Gaps are the same: after each restart, every tag needs a new segment."
     )
     if failed:
         yield Check(check, server.name).weak(
@@ -240,7 +241,7 @@ def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findin
             "Check the log of Redis, its disk space and the permissions of its directory.",
         )
     elif info.get("aof_enabled") == "1":
-        yield Check(check, server.name).ok("appendonly is on", "After a restart nearly all data is there.")
+        yield Check(check, server.name).ok("appendonly is on", "After a restart, nearly all data is still there.")
     elif save:
         yield Check(check, server.name).ok(
             f"snapshots are on: save {save}", "After a restart, the fence rejects older data."
