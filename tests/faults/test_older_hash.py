@@ -11,6 +11,7 @@ from issuer import Issuer
 from issuer.gateway.keys import redis_key
 from issuer_persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
+from tests.waiting import until
 
 pytestmark = [BOTH, pytest.mark.usefixtures("patient")]
 KEY = redis_key("issuer", "a")
@@ -61,3 +62,18 @@ def test_a_strict_draw_at_or_below_what_this_process_had_seen_is_refused(
         ids.recover("a")
         numbers += [ids.next("a"), *ids.take("a", 30)]
         assert numbers == sorted(set(numbers))
+
+
+def test_a_reply_that_elects_a_loader_is_refused_too(
+    connect: Connect, redis_client: redis.Redis, redis_url: str
+) -> None:
+    with connect(redis=redis_url, store=MemoryStore(), timeout=20) as ids:
+        ids.create("a", step=100)
+        assert ids.take("a", 19)[-1] == 19
+        back = copied(redis_client)
+        numbers = [ids.next("a") for _ in range(10)]
+        until(lambda: redis_client.hexists(KEY, "next_max"))
+        back()
+        with pytest.raises(issuer.CorruptState, match=r"run ids\.recover\('a'\)"):
+            ids.next("a")
+        assert numbers == [*range(20, 30)]

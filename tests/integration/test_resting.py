@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from issuer.core.supply.supply import Supply
+from issuer.engine.scheduler import Scheduler
 from issuer_persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
 
@@ -46,3 +47,18 @@ def test_a_tag_that_is_used_while_a_sweep_finds_it_at_rest_is_looked_after(
             patched.setattr(Supply, "moved", property(used_meanwhile))
             assert ids.engine.registry.moving() == []
         assert [each.tag for each in ids.engine.registry.moving()] == ["a"]
+
+
+def test_a_tag_whose_draw_elects_this_process_is_looked_after(
+    connect: Connect, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep may put the tag at rest while the draw is on its way, and the job may not start."""
+    monkeypatch.setattr(Scheduler, "background", lambda *_: False)
+    monkeypatch.setattr(Scheduler, "start", lambda _: None)
+    with connect(redis=redis_url, store=MemoryStore()) as ids:
+        ids.create("a", step=10)
+        assert ids.next("a") == 1
+        ids.engine.runtime.moving.clear()
+        assert ids.next("a") == 2
+        assert ids.engine.runtime.moving == {"a"}
+        assert ids.tick() == 1
