@@ -15,7 +15,7 @@ import issuer
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.floor import floor
-from issuer.core.supply import supply
+from issuer.core.supply import rejoin
 from issuer.core.supply.mode import Mode
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Reservation
@@ -354,7 +354,7 @@ def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
         line.run(line.supply.rejoin(), Deadline(20))
         return floors
 
-    monkeypatch.setattr(supply, "floor", then_drawn)
+    monkeypatch.setattr(rejoin, "floor", then_drawn)
     until(tried, message="Redis is asked again")
     assert numbers[6:] == list(range(31, 37))
     assert_increasing([*numbers, *(ids.next("a") for _ in range(20))])
@@ -378,7 +378,7 @@ def test_what_is_left_goes_back_to_the_store_when_the_hash_is_corrupted_in_mid_r
     fake_server.connected = False
     assert ids.next("a") == 1
     fake_server.connected = True
-    monkeypatch.setattr(supply, "floor", then_corrupted)
+    monkeypatch.setattr(rejoin, "floor", then_corrupted)
     until(lambda: ids.tick() or raised, message="Redis is asked again")
     (record,) = store.snapshot().tags.values()
     assert record.max == 1

@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from issuer.clock import Deadline, monotonic, pause
 from issuer.core.error_mapping import refused
-from issuer.core.events import Failed, LeaseDropped, NumbersWasted, Rejoined
-from issuer.core.floor import floor
+from issuer.core.events import Failed, LeaseDropped, NumbersWasted
 from issuer.core.requests import check_reserving
 from issuer.core.scheme_record import countable, turn
 from issuer.core.steps import Steps, send, sleep, wait
@@ -19,6 +18,7 @@ from issuer.core.supply.local_buffer import Place, unused
 from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.peek import upcoming
 from issuer.core.supply.refill import Refill
+from issuer.core.supply.rejoin import rejoin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import Buffer, TagState
 from issuer.errors import (
@@ -444,49 +444,8 @@ class Supply:
         return state.record is None or not self._runtime.identity.id or monotonic() - state.read_at > LEARN_AFTER
 
     def rejoin(self) -> Steps[None]:
-        """Redis is back: make it skip the numbers of direct mode, draw from it again, and return unused numbers."""
-        state, origin, flights = self.state, self.origin, self.refill.segments.flights
-        buffer = state.buffer
-        if origin.mode is not Mode.DIRECT or not self._runtime.redis or buffer is None:
-            return
-        flight, leads = flights.join()
-        mine = leads and flight.start()
-        if not mine and buffer.held:
-            return
-        # If another caller runs the flight, it fetches a segment, and the buffer is empty. If the segment arrives after
-        # the return to Redis, it is returned to the store.
-        left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
-        refusal: IssuerError | None = None
-        rejoined = False
-        try:
-            store_id = yield from origin.identity()
-            # Before the buffer is emptied, make sure that Redis accepts a write. A Redis that is out of memory or has
-            # too few replicas still answers reads.
-            yield from origin.public(floor(state.tag, state.key, buffer.issued, "keep", store_id))
-            left = buffer.empty()
-            issued = buffer.issued
-            yield from origin.public(floor(state.tag, state.key, issued, "keep", store_id))
-            with origin.lock.thread, origin.lock.call():
-                current = flights.is_current(flight) or not mine
-                if current and not buffer.held and buffer.issued == issued:
-                    state.seen = max(state.seen, issued)
-                    origin.leave_direct()
-                    rejoined = True
-            if rejoined:
-                if self.shortage.redis_trouble:
-                    self.shortage.redis_back()
-                self._runtime.emit(Rejoined(state.tag, issued))
-        except RedisUnavailable as error:
-            self._runtime.emit(Failed(state.tag, "rejoin", error))
-        except IssuerError as error:  # the hash is corrupt, or belongs to another store, or the store is down
-            refusal = error
-        finally:
-            if mine or origin.mode is not Mode.DIRECT:
-                flights.finish(flight, progress=True)
-        # This comes last: callers already draw from Redis, and must not wait for a store that may be down.
-        yield from origin.give_back(*left)
-        if refusal is not None:
-            raise refusal
+        """If the tag is in direct mode and Redis is back, draw from Redis again."""
+        return rejoin(self.state, self._runtime, self.origin, self.refill.segments.flights, self.shortage)
 
     # ------------------------------------------------------------------ the end
 
