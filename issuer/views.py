@@ -22,7 +22,10 @@ from issuer.strategies.registry import SNOWFLAKE
 from issuer.strategies.snowflake.layout import Layout
 from issuer.times import utc
 from issuer_persistence.ledger import LedgerEntry, LedgerPage
-from issuer_persistence.records import Tag
+from issuer_persistence.records import PACING, Tag
+
+#: Fields that only tags with a counter have.
+OF_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", *PACING)
 
 #: Numbers from this size on are shown as shortened texts, as in messages.
 _WIDE: Final = 2**64
@@ -135,7 +138,7 @@ def _plain(value: object) -> object:
 
 def _counted(content: dict[str, Any], scheme: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content. If the tag has no counter, remove settings such as `step`, which have no meaning then."""
-    of_counters = () if counts(scheme) else ("max", "step", "step_mode", "limit", "lease", "ahead", "refill_at")
+    of_counters = () if counts(scheme) else OF_COUNTERS
     return {name: value for name, value in content.items() if name not in of_counters}
 
 

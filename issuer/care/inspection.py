@@ -35,8 +35,12 @@ class StoreState:
         max: Highest number reserved.
         step: Numbers per step.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
+        target: How long an adapted step lasts, in seconds.
+        min_step: Lowest adapted step.
+        max_step: Highest adapted step.
         ahead: Steps per segment.
         refill_at: Share of a segment that is used when the next one is fetched.
+        survive: Outage of the store that the numbers in hand outlast, in seconds. 0: none.
         timestamp: Time of the last change, in ms since 1970.
         created: Time of creation, in ms since 1970.
         halted: True if reservations are stopped until `recover`.
@@ -45,8 +49,12 @@ class StoreState:
     max: int
     step: int
     step_mode: StepMode
+    target: int
+    min_step: int
+    max_step: int
     ahead: int
     refill_at: float
+    survive: int
     timestamp: int
     created: int
     halted: bool

@@ -23,6 +23,11 @@ def _step(value: str) -> int | str:
     return "auto" if value == "auto" else int(click.INT(value))
 
 
+def _duration(value: str) -> int | str:
+    """Convert a duration: seconds, or a text such as 10m. The issuer checks the text."""
+    return int(value) if value.isdecimal() else value
+
+
 def _key(value: str) -> str | tuple[int, str]:
     """Convert a scramble key: NAME, or FROM=NAME."""
     start, equals, name = value.partition("=")
@@ -61,6 +66,7 @@ def _key_names(context: click.Context, _param: click.Parameter, incomplete: str)
 _KINDS: Mapping[str, dict[str, Any]] = {
     "whole": {"metavar": "N", "type": int},
     "share": {"metavar": "SHARE", "type": float},
+    "duration": {"metavar": "DURATION", "type": _duration},
     "number": {"metavar": "N", "type": int},
     "text": {"metavar": "TEXT"},
     "flag": {"is_flag": True, "default": None},

@@ -14,7 +14,10 @@ from issuer.strategies.snowflake.aside import MachineNumbers
 from issuer.terminal import Column, ago, folded, moment, numbered, plain, screen_width, stamp_utc, table
 from issuer.times import lasting
 from issuer.views import counts
-from issuer_persistence.records import DEFAULT_REFILL_AT, HIGHEST, Tag
+from issuer_persistence.records import HIGHEST, PACING, Tag, TagSettings
+
+#: Settings of a tag for which none is given.
+_USUAL = TagSettings()
 
 #: Column at which values begin.
 INDENT = 13
@@ -73,7 +76,12 @@ def _waste(waste: Waste, now: int) -> str:
 
 def _step(seen: Inspection) -> str:
     step, ahead = seen.store.step, seen.store.ahead
-    shown = f"{step}, auto" if seen.store.step_mode == "auto" else str(step)
+    auto = seen.store.step_mode == "auto"
+    shown = f"{step}, auto" if auto else str(step)
+    names = ("target", "min_step", "max_step") if auto else ()
+    for name in (*names, "refill_at", "survive"):
+        if (value := getattr(seen.store, name)) != getattr(_USUAL, name):
+            shown += f", {name} {lasting(value) if name in ('target', 'survive') else value}"
     return shown if ahead == 1 else f"{shown}, ahead {ahead}: segments of {step * ahead} numbers"
 
 
@@ -145,10 +153,9 @@ def stands(now: Tag) -> str:
 
 def settings_of(tag: Tag) -> str:
     """Return the settings of a tag that `stands` does not show, each after a comma."""
-    ahead = "" if tag.ahead == 1 or not counts(tag.scheme) else f", ahead {tag.ahead}"
-    lease = "" if tag.lease is None or not counts(tag.scheme) else f", lease {tag.lease}"
-    refill = "" if tag.refill_at == DEFAULT_REFILL_AT or not counts(tag.scheme) else f", refill_at {tag.refill_at:g}"
-    return ahead + refill + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
+    names = (*PACING, "lease") if counts(tag.scheme) else ()
+    values = [(name, getattr(tag, name)) for name in names if getattr(tag, name) != getattr(_USUAL, name)]
+    return "".join(f", {name} {plain(str(value))}" for name, value in [*values, *described(tag.scheme)])
 
 
 def machine_table(found: MachineNumbers) -> str:

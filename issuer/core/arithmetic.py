@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.records import Tag
 
 
 def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
@@ -39,6 +40,14 @@ def rate_at_refill(segments: Sequence[LedgerEntry], refill_at: float, now: int) 
     used = sum(new * refill_at + old * (1 - refill_at) for new, old in pairwise(sizes))
     elapsed = now - segments[len(sizes) - 2].time if segments else -1
     return None if elapsed < 0 else used * 1000 / max(1, elapsed)
+
+
+def target(record: Tag, usual: float) -> float:
+    """Return how long a step should last, in seconds: `usual`, or longer if the tag must survive an outage.
+
+    Then a segment lasts twice as long as the outage, and the next one is rarely fetched earlier than at `refill_at`.
+    """
+    return max(usual, 2 * record.survive / record.ahead)
 
 
 #: A rate needs at least FEW full segments, reserved over at least BURST ms. Within less time, the use may be only a

@@ -35,6 +35,8 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
             return InvalidArgument(str(error), tag=error.tag, value=error.limit)
         case store_errors.LeaseOnStrict():
             return InvalidArgument(str(error), tag=error.tag, value=error.lease)
+        case store_errors.StepsCrossed():
+            return InvalidArgument(str(error), tag=error.tag, value=error.min_step)
         case store_errors.SchemeMismatch():
             return ConfigurationError(str(error), tag=error.tag)
         case store_errors.VersionMoved():

@@ -42,6 +42,18 @@ def share(value: object, name: str, lowest: float, highest: float) -> float:
     return round(float(value), 3)
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def seconds(text: str, name: str) -> int:
+    """Return a duration in seconds: "90s", "10m", "2h" or "1d"."""
+    count, unit = text[:-1], text[-1:]
+    if not (count.isascii() and count.isdigit() and unit in _UNITS):
+        problem = f"must be whole seconds, or a text such as 90s, 10m, 2h or 1d, not {brief(text)}"
+        raise InvalidArgument(problem, value=text, argument=name)
+    return int(count[:20]) * _UNITS[unit]
+
+
 def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int | None:
     """Return the number just below a new tag's first one: `start` - 1, or `above`. Users pass only one of them."""
     if start is not None and above is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from issuer.core.requests import above_of, share, whole
+from issuer.core.requests import above_of, seconds, share, whole
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
 from issuer.numbers.given import Restart
@@ -27,8 +27,8 @@ class TagOption:
     """Definition of a setting of a tag or its scheme. The command line, HTTP and their pages in the docs use it.
 
     Attributes:
-        kind: "whole" (an integer), "share", "number" (a number of the tag), "text", "flag" or "word". Any other kind is
-            for this setting only.
+        kind: "whole" (an integer), "share", "duration" (in seconds), "number" (a number of the tag), "text", "flag" or
+            "word". Any other kind is for this setting only.
         help: Description in Markdown, without a period at the end.
         changed: Description for changes of an existing tag. "" if it is the same as `help`.
         section: Heading in the help of the command line.
@@ -64,10 +64,14 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "above": TagOption("number", "Number just below the first one, in place of `start`",
         "The numbers up to this one are skipped, in place of `start`"),
     "step": TagOption("step",
-        "Numbers per step of a segment, 1..2^63-1. With `auto` it begins with 1000 and adapts to the rate of use: a "
-        "step lasts about 10 minutes. Default: `auto`",
-        "Numbers per step, 1..2^63-1, from the next segment on. With `auto` it begins with 1000 and adapts to the rate "
-        "of use"),
+        "Numbers per step of a segment, 1..2^63-1. With `auto` it begins with `min_step` and adapts to the rate of "
+        "use: a step lasts about `target`. Default: `auto`",
+        "Numbers per step, 1..2^63-1, from the next segment on. With `auto` it begins with `min_step` and adapts to "
+        "the rate of use"),
+    "target": _stored("duration", "target", "How long an adapted step lasts. Default: 10m",
+        "How long an adapted step lasts"),
+    "min_step": _stored("whole", "min_step", "Lowest adapted step. Default: 1000", "Lowest adapted step"),
+    "max_step": _stored("whole", "max_step", "Highest adapted step. Default: 1000000", "Highest adapted step"),
     "limit": TagOption("limit",
         "Last number, or a name: `int32` (2^31-1), `uint32` (2^32-1), `js` (2^53-1), `int64` (2^63-1, the default)",
         "Last number, or a name: `int32`, `uint32`, `js`, `int64`. Only a tag with periods can get a limit below its "
@@ -83,6 +87,11 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "refill_at": _stored("share", "refill_at",
         "Share of a segment or lease that is used when the next one is fetched. Default: 0.2",
         "Share of a segment or lease that is used when the next one is fetched. It applies from the next one on"),
+    "survive": _stored("duration", "survive",
+        "Outage of the store that the numbers in Redis or in the process must outlast: if necessary, the next segment "
+        "is fetched earlier. Default: 0, none",
+        "Outage of the store that the numbers in Redis or in the process must outlast: if necessary, the next segment "
+        "is fetched earlier"),
     "description": _stored("text", "description", "Text for operators, up to 1000 bytes"),
     "format": TagOption("text", "Format of the texts, such as `B{date:%y}-{seq:06d}{check}`", section=_TEXTS),
     "restart": TagOption("word",
@@ -113,7 +122,7 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "options": TagOption("options", "Options of the strategy by name, such as epoch=2026-01-01", section=_OTHERS),
 }  # fmt: skip
 
-#: Settings that are stored without conversion: whole numbers, shares and texts.
+#: Settings that only need a check of their value: whole numbers, shares, durations and texts.
 AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
 
 
@@ -127,11 +136,15 @@ class TagOptions:
     start: int | None = None
     above: int | None = None
     step: int | Literal["auto"] | None = None
+    target: int | str | None = None
+    min_step: int | None = None
+    max_step: int | None = None
     limit: int | str | None = None
     order: Order | None = None
     lease: int | None = None
     ahead: int | None = None
     refill_at: float | None = None
+    survive: int | str | None = None
     description: str | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -149,21 +162,22 @@ class TagOptions:
         check_tag(tag)
         last = whole(limit, "limit", 1, HIGHEST)
         above = above_of(tag, self.start, self.above, last) or 0
-        step, mode = self._step()
         order: Order = self.order if self.order is not None else ("strict" if redis else "trend")
         if order not in ("strict", "trend"):
             raise InvalidArgument(f"order must be 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
         if order == "strict" and not redis:
             problem = f"tag {tag!r}: strict order needs Redis, but no Redis is configured"
             raise ConfigurationError(problem, tag=tag, advice="configuration.strict_without_redis")
+        others = self.others(tag, order)
+        step, mode = self._step(others)
         return TagSettings(
             above=above,
-            step=DEFAULT_STEP if step is None else step,
+            step=others.get("min_step", DEFAULT_STEP) if step is None else step,
             step_mode=mode or "auto",
             limit=last,
             order=order,
             scheme=scheme,
-            **self._others(tag, order),
+            **others,
         )
 
     def changes(
@@ -180,14 +194,14 @@ class TagOptions:
         `limit` is the last counter value. The tag continues after the counter value `raise_to`. `scheme` is made from
         `given` and from the record with the version `seen`.
         """
-        others = self._others(tag, None)
+        others = self.others(tag, None)
         if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):
             raise InvalidArgument(
-                "nothing to change: give step, limit, start, above, lease, ahead, refill_at or description; or of the "
-                "number scheme format, timezone, scramble with scramble_strict, stride with offset and stride_above",
+                f"nothing to change: give step, limit, start, above, {', '.join(AS_GIVEN)}; or of the number scheme "
+                "format, timezone, scramble with scramble_strict, stride with offset and stride_above",
                 tag=tag,
             )
-        step, mode = self._step()
+        step, mode = self._step(others)
         return TagChanges(
             step=step,
             step_mode=mode,
@@ -198,18 +212,20 @@ class TagOptions:
             **others,
         )
 
-    def _step(self) -> tuple[int | None, StepMode | None]:
+    def _step(self, others: Mapping[str, Any]) -> tuple[int | None, StepMode | None]:
         if self.step is None or self.step == "auto":
-            return (None, None) if self.step is None else (DEFAULT_STEP, "auto")
+            return (None, None) if self.step is None else (others.get("min_step", DEFAULT_STEP), "auto")
         return whole(self.step, "step", 1, HIGHEST), "fixed"
 
-    def _others(self, tag: str, order: Order | None) -> dict[str, Any]:
-        """Return the given settings that need no conversion, by name. If a value is invalid, raise InvalidArgument."""
+    def others(self, tag: str, order: Order | None) -> dict[str, Any]:
+        """Return the given settings that only need a check, by name. If a value is invalid, raise InvalidArgument."""
         found: dict[str, Any] = {}
         for name in AS_GIVEN:
             value, setting = getattr(self, name), SETTINGS[name]
             if value is None:
                 continue
+            if TAG_OPTIONS[name].kind == "duration" and isinstance(value, str):
+                value = seconds(value, name)
             if setting.range is not None:
                 found[name] = whole(value, name, *setting.range)
             elif setting.share is not None:

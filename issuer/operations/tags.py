@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,15 +27,15 @@ from issuer.numbers import limits
 from issuer.numbers.codec import shard_layout, strides
 from issuer.numbers.given import changed, made
 from issuer.operations.config import IssuerConfig
-from issuer.operations.tag_options import AS_GIVEN, TagOptions
+from issuer.operations.tag_options import TagOptions
 from issuer.strategies.registry import check, settled
 from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
-from issuer_persistence.records import DEFAULT_REFILL_AT, HIGHEST, Order, Tag, TagSettings
+from issuer_persistence.records import HIGHEST, PACING, Order, Tag, TagSettings
 from issuer_persistence.scheme_json import PLAIN, frozen
 
 #: Settings that are only for tags with a counter, with their defaults.
-_COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1,
-             "refill_at": DEFAULT_REFILL_AT}  # fmt: skip
+_COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None,
+             **{name: getattr(TagSettings(), name) for name in PACING}}  # fmt: skip
 
 #: Maximum number of attempts to change a scheme. An attempt fails if a reservation changes the record after it was
 #: read.
@@ -111,7 +111,7 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
             settings = yield from _settings(tag, asked, config)
         yield from _refuse_foreign(settings, config)
         return None
-    said = {name: getattr(asked, name) for name in ("step", *AS_GIVEN)}
+    said = {"step": asked.step, **asked.others(tag, None)}
     has = {name: getattr(there, name) for name in said}
     if there.step_mode == "auto":
         has["step"] = "auto"
@@ -144,8 +144,8 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     """Compare the requested settings with those of an existing tag. Return both values of each setting that differs.
 
     Only settings that determine the numbers are compared: scheme and strategy always, order and limit if they were
-    given, and the start if the tag has not passed it. Step, lease, ahead, refill_at and description are only checked
-    for validity: operators change them while programs run, and a restart of the programs must still work.
+    given, and the start if the tag has not passed it. The other settings are only checked for validity: operators
+    change them while programs run, and a restart of the programs must still work.
     """
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
@@ -266,15 +266,16 @@ def _scheme(
     )
     _check_limit(tag, scheme, last, limit, first=above + 1)
     check(scheme_record.strategy(scheme), scheme.get("options", {}), tag)
-    _check_segment(tag, scheme, asked.step, asked.ahead)
+    _check_segment(tag, scheme, (asked.step, asked.max_step), asked.ahead)
     if "shards" in scheme and last != HIGHEST:
         problem = "cannot be set for a tag with shards, because the number of bits is its limit: omit it"
         raise SchemeError(problem, setting="limit", value=asked.limit, tag=tag)
     return asked, scheme, limit
 
 
-def _check_segment(tag: str, scheme: Mapping[str, Any], step: object, ahead: object) -> None:
-    size = (step if isinstance(step, int) else 1) * (ahead if isinstance(ahead, int) else 1)
+def _check_segment(tag: str, scheme: Mapping[str, Any], steps: Sequence[object], ahead: object) -> None:
+    step = max((each for each in steps if isinstance(each, int)), default=1)
+    size = step * (ahead if isinstance(ahead, int) else 1)
     if scheme.get("restart", "never") != "never" and size > SEGMENT_MOST:
         problem = f"step x ahead is at most {SEGMENT_MOST} with restart: a segment must lie within its period"
         raise InvalidArgument(problem, tag=tag, value=size)
@@ -318,7 +319,8 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     yield from parts.check_whole(before)
     _check_skipping(before, asked)
     _check_counters(tag, scheme_record.strategy(before.scheme), asked, last)
-    _check_segment(tag, before.scheme, asked.step or before.step, asked.ahead or before.ahead)
+    steps = (asked.step or before.step, asked.max_step or before.max_step)
+    _check_segment(tag, before.scheme, steps, asked.ahead or before.ahead)
     before, after = yield from _Change(tag, key, asked, last, config.settings.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
         # Apply the new scheme now, and not at the next reservation. Redis then skips the loaded numbers.
@@ -326,7 +328,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
         until = scheme_record.until(after)
         yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
     # Apply these settings to the shards or series of the tag, too.
-    shared = TagOptions(step=asked.step, lease=asked.lease, ahead=asked.ahead, refill_at=asked.refill_at)
+    shared = TagOptions(**{name: getattr(asked, name) for name in ("step", "lease", *PACING)})
     if shared != TagOptions():
         for part in (yield from parts.of(after)):
             with suppress(UnknownTag):  # deleted in the meantime

@@ -129,6 +129,7 @@ class Store(ABC):
         Raises:
             TagPresent: The tag exists.
             LeaseOnStrict: The order is strict and `lease` is above 0.
+            StepsCrossed: `min_step` is above `max_step`.
             LimitHit: A deleted tag of this name has used all numbers up to the new limit.
             SchemeMismatch: The scheme of the deleted tag had another strategy, restart, scramble, stride or shards.
         """
@@ -277,6 +278,7 @@ class Store(ABC):
         Raises:
             TagMissing: The tag was never created, or was deleted.
             LeaseOnStrict: The tag is strict and `lease` is above 0.
+            StepsCrossed: With these changes, `min_step` would be above `max_step`.
             LimitTooLow: With these changes, the limit would be lower than `max`.
             VersionMoved: The record has changed: its version is not `seen`.
         """

@@ -103,6 +103,14 @@ class LeaseOnStrict(StoreError):
         self.tag, self.lease = tag, lease
 
 
+class StepsCrossed(StoreError):
+    """A tag's lowest step would be above its highest one. Nothing was changed."""
+
+    def __init__(self, tag: str, min_step: int, max_step: int) -> None:
+        super().__init__(f"min_step {min_step} is above max_step {max_step}")
+        self.tag, self.min_step, self.max_step = tag, min_step, max_step
+
+
 class SchemeMismatch(StoreError):
     """A deleted tag cannot be created again with this scheme: numbers could be issued twice. Nothing was changed."""
 

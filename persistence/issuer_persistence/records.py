@@ -19,6 +19,7 @@ from issuer_persistence.errors import (
     LimitTooLow,
     MaxBehind,
     SchemeMismatch,
+    StepsCrossed,
     TagMissing,
     TagPresent,
     VersionMoved,
@@ -45,8 +46,17 @@ LEASE_MOST = 1_000_000
 #: Highest value of `ahead`, the number of steps in a segment.
 AHEAD_MOST = 1000
 
-#: Step of a new tag if the caller sets none.
+#: Step of a new tag if the caller sets none, and the lowest step that the issuer adapts.
 DEFAULT_STEP = 1000
+
+#: Highest step that the issuer adapts, if the caller sets none.
+DEFAULT_MAX_STEP = 1_000_000
+
+#: How long an adapted step lasts, in seconds, if the caller sets nothing: the articles and Leaf advise 10 minutes.
+DEFAULT_TARGET = 600
+
+#: Highest value of `target` and `survive`, in seconds: 30 days.
+DURATION_MOST = 30 * 86_400
 
 #: Lowest and highest value of `refill_at`, and its value if the caller sets none.
 REFILL_AT_RANGE = (0.01, 0.9)
@@ -143,14 +153,21 @@ class Setting:
 SETTINGS: Mapping[str, Setting] = {
     "step": Setting(range=(1, HIGHEST)),
     "step_mode": Setting(words=get_args(StepMode), missing="fixed"),
+    "target": Setting(range=(1, DURATION_MOST), missing=DEFAULT_TARGET),
+    "min_step": Setting(range=(1, HIGHEST), missing=DEFAULT_STEP),
+    "max_step": Setting(range=(1, HIGHEST), missing=DEFAULT_MAX_STEP),
     "limit": Setting(range=(1, HIGHEST)),
     "order": Setting(words=get_args(Order), changes=False),
     "lease": Setting(range=(0, LEASE_MOST), missing=None, unsaid=True),
     "ahead": Setting(range=(1, AHEAD_MOST), missing=1),
     "refill_at": Setting(share=REFILL_AT_RANGE, missing=DEFAULT_REFILL_AT),
+    "survive": Setting(range=(0, DURATION_MOST), missing=0),
     "description": Setting(),
     "scheme": Setting(check=problem, missing=PLAIN),
 }
+
+#: Settings of segments: their size, and when the next one is fetched. The parts of a tag have the same ones.
+PACING = ("target", "min_step", "max_step", "ahead", "refill_at", "survive")
 
 #: Fields of `TagSettings` and `TagChanges` that are not stored as settings of a tag.
 _BESIDE: Mapping[str, Setting] = {
@@ -181,12 +198,16 @@ class TagSettings:
         above: Number after which the tag starts, 0..2^63-1. The first number of the tag is `above` + 1.
         step: Numbers per step, 1..2^63-1.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
+        target: How long an adapted step lasts, in seconds, 1..2_592_000.
+        min_step: Lowest adapted step, 1..2^63-1.
+        max_step: Highest adapted step, `min_step`..2^63-1.
         limit: Last number of the tag, 1..2^63-1.
         order: "strict" or "trend".
         lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
             setting.
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
+        survive: Outage of the store that the numbers in hand outlast, in seconds, 0 (none)..2_592_000.
         description: Text for operators.
         scheme: Settings of the scheme, see `Tag`.
     """
@@ -194,11 +215,15 @@ class TagSettings:
     above: int = 0
     step: int = DEFAULT_STEP
     step_mode: StepMode = "fixed"
+    target: int = DEFAULT_TARGET
+    min_step: int = DEFAULT_STEP
+    max_step: int = DEFAULT_MAX_STEP
     limit: int = HIGHEST
     order: Order = "strict"
     lease: int | None = None
     ahead: int = 1
     refill_at: float = DEFAULT_REFILL_AT
+    survive: int = 0
     description: str = ""
     scheme: Mapping[str, object] = field(default_factory=lambda: PLAIN, hash=False)
 
@@ -225,10 +250,14 @@ class TagChanges:
 
     step: int | None = None
     step_mode: StepMode | None = None
+    target: int | None = None
+    min_step: int | None = None
+    max_step: int | None = None
     limit: int | None = None
     lease: int | None = None
     ahead: int | None = None
     refill_at: float | None = None
+    survive: int | None = None
     description: str | None = None
     scheme: Mapping[str, object] | None = field(default=None, hash=False)
     raise_to: int | None = None
@@ -288,12 +317,16 @@ class Tag:
         max: Highest number reserved so far, 0..2^63-1. For a new tag with `start=100`, `max` is 99.
         step: Numbers per step.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it. "fixed" in records of older versions.
+        target: How long an adapted step lasts, in seconds, 1..2_592_000.
+        min_step: Lowest adapted step, 1..2^63-1.
+        max_step: Highest adapted step, `min_step`..2^63-1.
         limit: Last number that may be reserved.
         order: "strict" or "trend".
         lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
             setting. A strict tag has 0 or None.
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
+        survive: Outage of the store that the numbers in hand outlast, in seconds, 0 (none)..2_592_000.
         description: Text for operators.
         created: Time of creation, in ms since 1970.
         timestamp: Time of the last change, in ms since 1970.
@@ -309,11 +342,15 @@ class Tag:
     max: int
     step: int
     step_mode: StepMode = "fixed"
+    target: int = DEFAULT_TARGET
+    min_step: int = DEFAULT_STEP
+    max_step: int = DEFAULT_MAX_STEP
     limit: int = HIGHEST
     order: Order = "strict"
     lease: int | None = None
     ahead: int = 1
     refill_at: float = DEFAULT_REFILL_AT
+    survive: int = 0
     description: str = ""
     created: int
     timestamp: int
@@ -358,10 +395,13 @@ class Tag:
             TagPresent: The tag exists.
             LimitHit: No number is left up to the limit.
             LeaseOnStrict: The order is strict and `lease` is above 0.
+            StepsCrossed: `min_step` is above `max_step`.
             SchemeMismatch: The scheme of the deleted tag produces other numbers from the same counter values.
         """
         if settings.order == "strict" and settings.lease:
             raise LeaseOnStrict(tag, settings.lease)
+        if settings.min_step > settings.max_step:
+            raise StepsCrossed(tag, settings.min_step, settings.max_step)
         if found is not None and not found.deleted:
             raise TagPresent(tag)
         values = settings.scheme if found is None else continued(found.scheme, settings.scheme)
@@ -434,6 +474,8 @@ class Tag:
             raise LeaseOnStrict(self.tag, changes.lease)
         raised = self.max if changes.raise_to is None else max(self.max, changes.raise_to)
         after = self.changed(max=raised, **changes.kept())
+        if after.min_step > after.max_step:
+            raise StepsCrossed(self.tag, after.min_step, after.max_step)
         # After `recover`, `max` may be above the limit. Then changes of other settings, such as the step, are allowed.
         if after.limit < after.max and (changes.limit is not None or changes.raise_to is not None):
             raise LimitTooLow(self.tag, after.limit, after.max)

@@ -278,7 +278,7 @@ def test_who_waited_while_it_was_rotated_appends_to_the_new_file(store: Journall
 
 def test_a_damaged_file_is_not_rotated_away_and_no_number_is_reserved(path: Path) -> None:
     memory = MemoryStore()
-    store = Journalled(memory, path, rotate_at=1200)
+    store = Journalled(memory, path, rotate_at=1500)
     fill(store, 4)
     path.write_bytes(path.read_bytes().replace(b'"high":10', b'"high":90') + b"torn")
     for _ in range(3):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from issuer_persistence import scheme_json
-from issuer_persistence.errors import Corrupt, LeaseOnStrict, SchemeMismatch, TagMissing, VersionMoved
-from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Tag, TagChanges
+from issuer_persistence.errors import Corrupt, LeaseOnStrict, SchemeMismatch, StepsCrossed, TagMissing, VersionMoved
+from issuer_persistence.records import AHEAD_MOST, DURATION_MOST, HIGHEST, LEASE_MOST, Tag, TagChanges
 from issuer_persistence.scheme_json import DEPTH_MOST, SCHEME_MOST
 from tests.contract.benches import (
     SCHEME,
@@ -34,8 +34,14 @@ if TYPE_CHECKING:
     from tests.contract.benches import Bench
 
 #: What each is of a tag that was given nothing.
-SETTINGS: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": {}, "step_mode": "fixed", "refill_at": 0.2}
-OURS: dict[str, Any] = {"lease": 5, "ahead": 3, "scheme": SCHEME, "step_mode": "auto", "refill_at": 0.8}
+SETTINGS: dict[str, Any] = {
+    "lease": None, "ahead": 1, "scheme": {}, "step_mode": "fixed", "refill_at": 0.2, "survive": 0, "target": 600,
+    "min_step": 1000, "max_step": 1_000_000,
+}  # fmt: skip
+OURS: dict[str, Any] = {
+    "lease": 5, "ahead": 3, "scheme": SCHEME, "step_mode": "auto", "refill_at": 0.8, "survive": 120, "target": 60,
+    "min_step": 5, "max_step": HIGHEST,
+}  # fmt: skip
 #: What each may become.
 CHANGES: dict[str, list[Any]] = {
     "step": [20, HIGHEST],
@@ -45,6 +51,10 @@ CHANGES: dict[str, list[Any]] = {
     "ahead": [5, AHEAD_MOST, 1],
     "step_mode": ["auto", "fixed"],
     "refill_at": [0.8, 0.01, 0.333, 0.9, 0.2],
+    "survive": [600, DURATION_MOST, 0],
+    "target": [1, DURATION_MOST, 600],
+    "min_step": [1, 1_000_000],
+    "max_step": [HIGHEST, 1000],
     "scheme": [{"format": "{seq}"}, nested(DEPTH_MOST), of_size(SCHEME_MOST), SCHEME, {}],
 }
 
@@ -138,6 +148,10 @@ WRONG: dict[str, tuple[str, list[Any]]] = {
     "ahead": (r"ahead must be an integer in 1\.\.1000", [0, -1, AHEAD_MOST + 1, 2**63, 1.0, "5", True]),
     "step_mode": ("step_mode must be one of fixed, auto", ["x", "", 5, True]),
     "refill_at": (r"refill_at must be a share in 0\.01\.\.0\.9", [0.0, 0.009, 0.901, 1, "0.2", True, float("nan")]),
+    "survive": (r"survive must be an integer in 0\.\.2592000", [-1, DURATION_MOST + 1, 1.0, "5", True]),
+    "target": (r"target must be an integer in 1\.\.2592000", [0, -1, DURATION_MOST + 1, 1.0, "5", True]),
+    "min_step": ("min_step must be an integer", [0, -1, 2**63, 1.0, "5", True]),
+    "max_step": ("max_step must be an integer", [0, -1, 2**63, 1.0, "5", True]),
     "scheme": ("'a' holds 1.5", [{"a": 1.5}]),
     "above": ("above must be", [-1]),
     "order": ("order must be", ["random"]),
@@ -158,6 +172,20 @@ def test_what_is_out_of_range_is_a_value_error_and_changes_nothing(store: Store)
                 with pytest.raises(ValueError, match=message):
                     create(store, "new", **{"order": "trend", **wrong})
     assert store.tags(count=1000, timeout=TIMEOUT) == [made]
+
+
+def test_the_lowest_step_is_not_above_the_highest_one(store: Store) -> None:
+    crossed: list[dict[str, Any]] = [{"min_step": 6, "max_step": 5}, {"max_step": 999}, {"min_step": 1_000_001}]
+    for wrong in crossed:
+        with pytest.raises(StepsCrossed):
+            create(store, **wrong)
+    made = create(store, min_step=5, max_step=5)
+    for change in (TagChanges(min_step=6), TagChanges(max_step=4)):
+        with pytest.raises(StepsCrossed) as caught:
+            store.configure("orders", change, timeout=TIMEOUT)
+        assert (caught.value.tag, caught.value.min_step - caught.value.max_step) == ("orders", 1)
+    assert get(store) == made
+    assert store.configure("orders", TagChanges(min_step=7, max_step=9), timeout=TIMEOUT).min_step == 7
 
 
 def test_a_strict_tag_has_no_lease(store: Store) -> None:

@@ -16,7 +16,7 @@ from issuer_persistence.records import TagChanges
 from issuer_persistence.sqlite import SQLiteStore
 from issuer_persistence.sqlite import schema as sqlite_schema
 from issuer_persistence.sqlite.file import SQLiteFile
-from issuer_persistence.sqlite.schema import SCHEMA
+from issuer_persistence.sqlite.schema import SCHEMA, TAG_COLUMNS
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
 
 if TYPE_CHECKING:
@@ -73,6 +73,14 @@ _SCHEMA_6 = (
         SELECT * FROM tags WHERE tag = NEW.tag AND step_mode = 'auto' AND NOT deleted
     ) BEGIN SELECT RAISE(ABORT, 'a program too old for the step mode of this tag must not write it: upgrade'); END""",
 )
+_SCHEMA_7 = (
+    """ALTER TABLE tags ADD COLUMN refill_at REAL
+    CHECK (refill_at IS NULL OR (typeof(refill_at) = 'real' AND refill_at > 0 AND refill_at < 1))""",
+    """CREATE TRIGGER refill_at_is_kept BEFORE INSERT ON tags
+    WHEN NEW.refill_at IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND refill_at <> 0.2 AND NOT deleted
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the refill_at of this tag must not write it: upgrade'); END""",
+)
 _STRIDE = {"stride": [{"from": 1, "first": 3, "stride": 2}], "id": "9f2c"}
 _EVERYTHING = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 _ROWS = "SELECT * FROM tags ORDER BY tag"
@@ -93,7 +101,7 @@ def older(tmp_path: Path) -> Iterator[Callable[[int], sqlite3.Connection]]:
 
     def at(version: int) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        for steps in (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6)[:version]:
+        for steps in (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6, _SCHEMA_7)[:version]:
             for statement in steps:
                 connection.execute(statement)
         connection.execute("INSERT INTO meta (id) VALUES ('0123456789abcdef01234567')")
@@ -129,7 +137,7 @@ def schema(connection: sqlite3.Connection) -> int:
     return found
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7])
 def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:
@@ -145,7 +153,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     assert ranges(store) == [(20, 30)]
     assert store.examine(timeout=TIMEOUT).schema == schema(old) == version, "a reader has changed the file"
     store.upgrade(timeout=TIMEOUT)
-    assert old.execute(_ROWS).fetchall() == [(*row, *[None] * (6 - version + (version > 4))) for row in rows]
+    assert old.execute(_ROWS).fetchall() == [(*row, *[None] * (len(TAG_COLUMNS) - len(row))) for row in rows]
     assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
     store.configure("orders", TagChanges(lease=50, ahead=3, scheme=_STRIDE), timeout=TIMEOUT)
     held = reserve(store)
@@ -168,6 +176,7 @@ def test_the_table_itself_refuses_what_has_another_type(store: SQLiteStore, old:
         *(f"{column} = {value}" for column in ("lease", "ahead") for value in ("1.5", "'x'", "-1")),
         "scheme = x'7b7d'",
         *(f"step_mode = {value}" for value in ("'x'", "''", "1")),
+        *(f"{name} = {value}" for name in ("target", "survive", "min_step") for value in ("'x'", "-1", "1.5")),
         *(f"refill_at = {value}" for value in ("'x'", "0", "1", "-0.2", "1.5")),
     ):
         with pytest.raises(sqlite3.IntegrityError):
@@ -221,6 +230,7 @@ _SETTINGS: dict[int, tuple[str, Any, Any]] = {
     3: ("scheme", _STRIDE, {}),
     5: ("step_mode", "auto", "fixed"),
     6: ("refill_at", 0.8, 0.2),
+    7: ("target", 60, 600),
 }
 
 
@@ -229,7 +239,7 @@ def test_an_older_program_that_had_the_file_open_cannot_drop_what_it_knows_nothi
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:
     name, used, plain = _SETTINGS[version]
-    knows: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": "{}", "step_mode": "fixed"}
+    knows: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": "{}", "step_mode": "fixed", "refill_at": 0.2}
     old = older(version)
     known = dict([*knows.items()][: version - 1 - (version > 4)])
     store.configure("orders", TagChanges(**{name: used}), timeout=TIMEOUT)
@@ -262,7 +272,7 @@ def test_entries_that_a_program_of_schema_4_writes_meanwhile_say_nothing_of_a_se
     assert (found[1].application, found[1].born) == ("billing", "b")
 
 
-@pytest.mark.parametrize("version", [6, 5, 4])
+@pytest.mark.parametrize("version", [7, 6, 5, 4])
 def test_the_way_back_that_the_page_on_upgrades_shows_leaves_a_file_of_the_older_schema(
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:

@@ -84,8 +84,10 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
         "max",
         "step",
         "step_mode",
+        *("target", "min_step", "max_step"),
         "ahead",
         "refill_at",
+        "survive",
         "timestamp",
         "created",
         "halted",
@@ -116,11 +118,13 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
             "max",
             "step",
             "step_mode",
+            *("target", "min_step", "max_step"),
             "limit",
             "order",
             "lease",
             "ahead",
             "refill_at",
+            "survive",
             "description",
             "created",
             "timestamp",
@@ -171,8 +175,9 @@ def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(
     if beside:
         service.execute("SELECT * FROM tags").fetchall()
     with closing(sqlite3.connect(home / "ids.db", isolation_level=None)) as database:
-        for column in ("step_mode", "refill_at"):
-            database.execute(f"DROP TRIGGER {column}_is_kept")
+        for trigger in ("step_mode", "refill_at", "pace"):
+            database.execute(f"DROP TRIGGER {trigger}_is_kept")
+        for column in ("step_mode", "refill_at", "survive", "target", "min_step", "max_step"):
             database.execute(f"ALTER TABLE tags DROP COLUMN {column}")
         for column in ("application", "born"):
             database.execute(f"ALTER TABLE segments DROP COLUMN {column}")

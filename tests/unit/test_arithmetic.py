@@ -2,14 +2,15 @@
 
 from fractions import Fraction
 from math import ceil
+from typing import Any
 
 import pytest
 
 from issuer.core.arithmetic import BURST, conclusive, rate, rate_at_refill, runway
-from issuer.core.supply.adapt import LEAST, MOST, TARGET, fitting
-from issuer.core.supply.local_buffer import QUICK, SLOW, stream_lease, threshold
+from issuer.core.supply.adapt import fitting
+from issuer.core.supply.local_buffer import QUICK, SLOW, share_at_refill, stream_lease, threshold
 from issuer_persistence.ledger import LedgerEntry
-from issuer_persistence.records import HIGHEST, LEASE_MOST, Tag
+from issuer_persistence.records import DEFAULT_MAX_STEP, DEFAULT_STEP, DEFAULT_TARGET, HIGHEST, LEASE_MOST, Tag
 
 NEAR_2_53 = range(2**53 - 12, 2**53 + 13)
 
@@ -72,21 +73,51 @@ class TestRateAtRefill:
         assert rate_at_refill([entry(0, 1000, 10)], 0.2, 10) == pytest.approx(200_000)
 
 
-def test_a_step_is_doubled_or_halved_within_its_bounds_and_left_alone_between() -> None:
-    def fitted(step: int, lasts: float, *, proved: bool = True, size: int | None = None) -> int:
-        record = Tag(tag="a", max=0, step=step, step_mode="auto", created=0, timestamp=0, version="")
-        size = step if size is None else size
-        segments = [entry(size, 2 * size, 0), entry(0, size, 0)]
-        return fitting(record, segments, segments if proved else [], round(lasts * 1000))
+def record(step: int = 1000, **settings: Any) -> Tag:
+    return Tag(tag="a", max=0, step=step, step_mode="auto", created=0, timestamp=0, version="", **settings)
 
-    assert [fitted(8000, TARGET * share) for share in (0.1, 0.74, 0.76, 1.9, 2.1, 50)] == [
+
+def fitted(step: int, lasts: float, *, proved: bool = True, size: int | None = None, **settings: Any) -> int:
+    """Return the step after segments that lasted so many seconds."""
+    size = step * settings.get("ahead", 1) if size is None else size
+    segments = [entry(size, 2 * size, 0), entry(0, size, 0)]
+    return fitting(record(step, **settings), segments, segments if proved else [], round(lasts * 1000))
+
+
+@pytest.mark.covers("3.17")
+def test_a_step_is_doubled_or_halved_within_its_bounds_and_left_alone_between() -> None:
+    assert [fitted(8000, DEFAULT_TARGET * share) for share in (0.1, 0.74, 0.76, 1.9, 2.1, 50)] == [
         16_000, 16_000, 8000, 8000, 4000, 4000
     ]  # fmt: skip
     assert fitted(8000, 1, proved=False) == 8000
     assert fitted(8000, 10**6, proved=False) == 4000
-    assert [fitted(LEAST, 10**6), fitted(MOST, 1), fitted(600_000, 1)] == [LEAST, MOST, MOST]
+    least, most = DEFAULT_STEP, DEFAULT_MAX_STEP
+    assert [fitted(least, 10**6), fitted(most, 1), fitted(600_000, 1)] == [least, most, most]
     # Of the step in force no segment was reserved yet: it is not changed again.
     assert [fitted(8000, 0.1, size=4000), fitted(8000, 10**6, size=16_000)] == [8000, 8000]
+
+
+@pytest.mark.covers("3.17")
+def test_a_step_lasts_as_long_and_stays_within_the_bounds_that_the_tag_names() -> None:
+    assert [fitted(8000, share * 60, target=60) for share in (0.7, 0.8, 1.9, 2.1)] == [16_000, 8000, 8000, 4000]
+    assert [fitted(8000, 1, max_step=9000), fitted(8000, 10**6, min_step=7000)] == [9000, 7000]
+    # A changed bound holds at once, also for a step that would stay.
+    assert [fitted(8000, DEFAULT_TARGET, max_step=50, min_step=5), fitted(8000, DEFAULT_TARGET, min_step=10**5)] == [
+        50, 10**5
+    ]  # fmt: skip
+    # A segment of two steps lasts twice the outage to survive.
+    assert [fitted(8000, share * 2000, survive=2000, ahead=2) for share in (1.4, 1.6)] == [16_000, 8000]
+
+
+@pytest.mark.covers("U.18")
+def test_the_rest_of_a_segment_lasts_for_the_outage_to_survive_if_the_segment_is_large_enough() -> None:
+    kept = record(survive=100, refill_at=0.5)
+    assert [share_at_refill(kept, 1000, rate) for rate in (None, 0.0, 4.9, 5.0)] == [0.5] * 4
+    assert [share_at_refill(kept, 1000, rate) for rate in (7.0, 9.9, 10.0, 10**9)] == pytest.approx(
+        [0.3, 0.01, 0.001, 0.001]
+    )
+    assert share_at_refill(record(refill_at=0.5), 1000, 10**9) == 0.5
+    assert threshold(0, 1000, share_at_refill(kept, 1000, 7.0)) == 300
 
 
 def test_the_runway_is_what_is_left_over_the_rate_if_both_are_known() -> None:

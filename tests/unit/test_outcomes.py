@@ -11,6 +11,7 @@ KEY = "issuer:{orders}"
 
 
 ANSWERS: list[tuple[Exception, type[Exception], str]] = [
+    (store_error(errors.StepsCrossed("orders", 500, 5), None), InvalidArgument, "min_step 500 is above max_step 5"),
     (store_error(errors.LeaseOnStrict("orders", 500), None), InvalidArgument, "lease 500: .* strict"),
     (store_error(errors.SchemeMismatch("orders"), None), ConfigurationError, "use its old scheme, or another"),
     (store_error(errors.VersionMoved("orders"), None), StoreUnavailable, "read the tag again and repeat the change"),

@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.core.supply.adapt import LEAST, MOST, TARGET
-from issuer_persistence.errors import Corrupt
+from issuer_persistence.errors import Corrupt, Unconfirmed
+from issuer_persistence.records import DEFAULT_MAX_STEP as MOST
+from issuer_persistence.records import DEFAULT_STEP as LEAST
+from issuer_persistence.records import DEFAULT_TARGET as TARGET
 from issuer_persistence.records import Tag, TagChanges
 from issuer_persistence.sqlite import SQLiteStore
 from tests.virtual.world import World
@@ -72,6 +74,45 @@ def test_the_step_grows_until_it_lasts_ten_minutes_and_stays(made: World, mode: 
         assert lasting(made, ids, speed, 4 * 3600) == grown[-1:]
         writes = len(made.store.ledger("a", newest=10**6, timeout=5)) - before
         assert writes <= 4 * 8 or step(made) == MOST
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tag_names_how_long_its_step_lasts_and_its_bounds(made: World, mode: str) -> None:
+    with process(made, mode) as ids:
+        ids.configure("a", target="1m", min_step=40, max_step=5000)
+        ids.configure("a", step="auto")
+        grown = lasting(made, ids, 50, 600)
+        assert grown[0] in (40, LEAST)
+        assert 45 <= grown[-1] / 50 <= 120, grown
+        assert lasting(made, ids, 1000, 300)[-1] == 5000
+        assert lasting(made, ids, 0.5, 12 * 3600)[-1] == 40
+        ids.configure("a", max_step=60)
+        ids.configure("a", min_step=60)
+        assert lasting(made, ids, 50, 60)[-1] == 60
+
+
+@pytest.mark.covers("U.18")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("step", [6000, "auto"])
+def test_callers_get_numbers_through_an_outage_that_the_tag_survives(
+    made: World, mode: str, step: int | Literal["auto"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 6 numbers per second, what a segment of 6000 has left at 80 % lasts 200 seconds."""
+
+    def away(*_: Any, **__: Any) -> None:
+        raise Unconfirmed("away")
+
+    with process(made, mode) as ids:
+        ids.configure("a", step=step, survive="12m", refill_at=0.8)
+        lasting(made, ids, 6, 3 * 3600)
+        for _ in range(12):  # at any moment
+            with monkeypatch.context() as outage:
+                outage.setattr(made.store, "reserve", away)
+                until = made.now + 630  # `lasting` looks every 80 seconds whether a segment is due
+                while made.now < until:
+                    assert len(made.call(lambda: (ids.take("a", 120), ids.tick())).done.answer[0]) == 120
+                    made.turns.sleep(20)
+            lasting(made, ids, 6, 613)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -29,7 +29,15 @@ from issuer.settings import seconds
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer_persistence.facts import Upgrade
 from issuer_persistence.ledger import LedgerPage, Position
-from issuer_persistence.records import DEFAULT_REFILL_AT, HIGHEST, Order, Tag
+from issuer_persistence.records import (
+    DEFAULT_MAX_STEP,
+    DEFAULT_REFILL_AT,
+    DEFAULT_STEP,
+    DEFAULT_TARGET,
+    HIGHEST,
+    Order,
+    Tag,
+)
 
 
 class IssuerCalls:
@@ -176,11 +184,15 @@ class IssuerCalls:
         start: int | None = None,
         above: int | None = None,
         step: int | Literal["auto"] | None = None,
+        target: int | str = DEFAULT_TARGET,
+        min_step: int = DEFAULT_STEP,
+        max_step: int = DEFAULT_MAX_STEP,
         limit: int | str = HIGHEST,
         order: Order | None = None,
         lease: int | None = None,
         ahead: int = 1,
         refill_at: float = DEFAULT_REFILL_AT,
+        survive: int | str = 0,
         description: str = "",
         exist_ok: bool = False,
         timeout: float | None = None,
@@ -192,8 +204,11 @@ class IssuerCalls:
             tag: Name of the tag: 1 to 200 bytes, without control characters, and without blanks at its ends.
             start: First number, 1..limit. Default: 1.
             above: The number before the first one, 0..limit-1. Give `start` or `above`, not both.
-            step: Numbers per step, 1..2^63-1. With None or "auto" the step begins with 1000 and adapts to the tag's
-                rate of use: a step lasts about 10 minutes and has 1000..1 000 000 numbers.
+            step: Numbers per step, 1..2^63-1. With None or "auto" the step begins with `min_step` and adapts to the
+                tag's rate of use: a step lasts about `target`.
+            target: How long an adapted step lasts: 1..2_592_000 seconds, or a text such as "10m".
+            min_step: Lowest adapted step, 1..2^63-1.
+            max_step: Highest adapted step, `min_step`..2^63-1.
             limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64".
             order: "strict" (needs Redis) or "trend". Default: "trend" if the issuer has no Redis or the strategy has no
                 counter, else "strict".
@@ -202,9 +217,12 @@ class IssuerCalls:
             ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store.
             refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded
                 to 0.001.
+            survive: Outage of the store that the numbers in Redis or in the process must outlast at the tag's rate of
+                use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is fetched
+                earlier than at `refill_at`. An adapted step lasts at least twice as long.
             description: Text for operators, at most 1000 bytes.
-            exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, ahead, refill_at and
-                description may differ from the arguments.
+            exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, description and
+                settings of segments may differ from the arguments.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
             **given: Settings of the tag's scheme, see SchemeOptions.
 
@@ -215,7 +233,10 @@ class IssuerCalls:
             InvalidArgument: A setting is out of its range.
             SchemeError: A setting of the scheme is wrong, or contradicts another setting.
         """
-        asked = TagOptions(start, above, step, limit, order, lease, ahead, refill_at, description, given)
+        asked = TagOptions(
+            start, above, step, target, min_step, max_step, limit, order, lease, ahead, refill_at, survive, description,
+            given
+        )  # fmt: skip
         deadline = self.engine.deadline(timeout)
         founded = partial(self.engine.issuing.founded, deadline=deadline)
         steps = tags.create_many({tag: asked}, self.engine.config, founded, exist_ok=exist_ok)
@@ -250,12 +271,16 @@ class IssuerCalls:
         tag: str,
         *,
         step: int | Literal["auto"] | None = None,
+        target: int | str | None = None,
+        min_step: int | None = None,
+        max_step: int | None = None,
         limit: int | str | None = None,
         start: int | None = None,
         above: int | None = None,
         lease: int | None = None,
         ahead: int | None = None,
         refill_at: float | None = None,
+        survive: int | str | None = None,
         description: str | None = None,
         timeout: float | None = None,
         **given: Unpack[SchemeOptions],
@@ -269,12 +294,15 @@ class IssuerCalls:
         lease from Redis, the process issues them until its next check of the lease, within about two seconds. If the
         process works without Redis, it issues the numbers of at most two segments.
 
-        If the tag has shards or is keyed, `step`, `lease`, `ahead` and `refill_at` change in each of its parts. A part
-        cannot be changed alone.
+        If the tag has shards or is keyed, `step`, `lease` and the settings of segments (`target`, `min_step`,
+        `max_step`, `ahead`, `refill_at`, `survive`) change in each of its parts. A part cannot be changed alone.
 
         Args:
             tag: Name of the tag.
-            step: Numbers per step, 1..2^63-1. With "auto" the step begins with 1000 again, and adapts.
+            step: Numbers per step, 1..2^63-1. With "auto" the step begins with `min_step` again, and adapts.
+            target: How long an adapted step lasts: 1..2_592_000 seconds, or a text such as "10m".
+            min_step: Lowest adapted step, 1..2^63-1.
+            max_step: Highest adapted step, `min_step`..2^63-1.
             limit: Last number, as in `create`. It cannot be lower than a number that is reserved already, unless the
                 tag has periods.
             start: Next number to issue. Numbers lower than `start` are skipped. A tag never goes back to lower numbers.
@@ -284,6 +312,9 @@ class IssuerCalls:
             ahead: Steps per segment, 1..1000.
             refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded
                 to 0.001.
+            survive: Outage of the store that the numbers in Redis or in the process must outlast at the tag's rate of
+                use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is fetched
+                earlier than at `refill_at`. An adapted step lasts at least twice as long.
             description: Text for operators, at most 1000 bytes.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
             **given: Settings of the tag's scheme that can be changed, see SchemeOptions.
@@ -293,7 +324,10 @@ class IssuerCalls:
             InvalidArgument: A setting is out of its range, or nothing would change.
             SchemeError: A setting of the scheme is wrong, or cannot be changed.
         """
-        asked = TagOptions(start, above, step, limit, None, lease, ahead, refill_at, description, given)
+        asked = TagOptions(
+            start, above, step, target, min_step, max_step, limit, None, lease, ahead, refill_at, survive, description,
+            given
+        )  # fmt: skip
         return self.engine.run(tags.configure(tag, asked, self.engine.config), self.engine.deadline(timeout), tag)
 
     def delete(self, tag: str, *, timeout: float | None = None) -> None:

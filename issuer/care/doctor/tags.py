@@ -9,7 +9,6 @@ from issuer.care.discrepancies import described
 from issuer.care.doctor.findings import Check, Facts, Finding, TagFacts
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
-from issuer.core.supply.adapt import MOST
 from issuer.core.supply.local_buffer import BUFFERS
 from issuer.errors import ConfigurationError, CorruptState
 from issuer.gateway.keys import has_blanks
@@ -140,24 +139,25 @@ def runway(facts: Facts) -> Iterator[Finding]:
     """Check whether a tag's segments last long enough at the current rate."""
     belongs = parts.parents(facts.records)
     for tag in facts.tags:
-        lasts = arithmetic.runway(tag.record.step, tag.rate)
-        if tag.rate is None or lasts is None or lasts >= TARGET:
+        record, target = tag.record, arithmetic.target(tag.record, 0 if tag.record.survive else TARGET)
+        lasts = arithmetic.runway(record.step, tag.rate)
+        if tag.rate is None or lasts is None or lasts >= target:
             continue
-        if tag.record.step_mode == "auto" and tag.record.step < MOST:
+        if record.step_mode == "auto" and record.step < record.max_step:
             continue  # the step grows by itself
         in_hand = arithmetic.runway(_remaining(tag.hash), tag.rate)
         hand = "" if in_hand is None else f", and the numbers in Redis last {lasting(in_hand, 1)}"
-        name = tag.record.tag
-        trusted = TARGET if tag.rated_for is None else min(TARGET, TRUSTED * tag.rated_for)
+        name = record.tag
+        trusted = target if tag.rated_for is None else min(target, TRUSTED * tag.rated_for)
         step = _rounded(ceil(tag.rate * trusted))
-        if step <= tag.record.step:
+        if step <= record.step:
             continue
-        more = "" if trusted == TARGET else " The rate was measured over a short time only: run doctor again later."
+        more = "" if trusted == target else " The rate was measured over a short time only: run doctor again later."
         yield Check("tag-runway", f"tag {name}", name).advice(
-            f"at {_rate(tag.rate)} numbers per second, a step of {tag.record.step} lasts {lasting(lasts, 1)}{hand}",
+            f"at {_rate(tag.rate)} numbers per second, a step of {record.step} lasts {lasting(lasts, 1)}{hand}",
             "An outage of the store that lasts longer makes callers wait. A step should last at least "
-            f"{lasting(TARGET)}.{more}",
-            f"Run {{whole:configure step={step}}}.",
+            f"{lasting(target)}.{more}",
+            f"Run {{whole:configure {'max_step' if record.step_mode == 'auto' else 'step'}={step}}}.",
             whole=belongs.get(name, name),
         )
 

@@ -20,7 +20,7 @@ from issuer.core.scheme_record import last_value
 from issuer.errors import UnknownTag
 from issuer.terminal import plain, say
 from issuer.views import counts
-from issuer_persistence.records import Tag, now_ms
+from issuer_persistence.records import PACING, Tag, now_ms
 
 SECTION = "Tags"
 
@@ -126,7 +126,7 @@ def _dropped(before: Inspection, made: Tag) -> str:
     """Return the settings of the deleted tag that the new tag does not have."""
     had: dict[str, object] = {"order": before.order, "limit": before.limit, "lease": before.lease}
     has: dict[str, object] = {"order": made.order, "limit": last_value(made.scheme, made.limit), "lease": made.lease}
-    for name in ("step", "ahead", "refill_at"):
+    for name in ("step", *PACING):
         had[name], has[name] = getattr(before.store, name), getattr(made, name)
     had["description"], has["description"] = before.description, made.description
     had |= dict(described(before.scheme))

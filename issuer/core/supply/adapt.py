@@ -1,4 +1,4 @@
-"""Adapts the step of a tag with `step="auto"`: a step lasts about TARGET seconds at the tag's rate of use.
+"""Adapts the step of a tag with `step="auto"`: a step lasts about `target` seconds at the tag's rate of use.
 
 The process that is about to reserve a segment changes the step of the tag's record first. The reservation itself is the
 same for every tag: the store takes the size from its own record, in one atomic step. So a wrong step, or a process that
@@ -16,13 +16,7 @@ from issuer.core.steps import Steps, ask
 from issuer.errors import Unavailable
 from issuer_persistence.errors import StoreError
 from issuer_persistence.ledger import LedgerEntry
-from issuer_persistence.records import DEFAULT_STEP, Tag, TagChanges, now_ms
-
-#: How long a step lasts, in seconds. An adapted step lasts 3/4 to twice as long.
-TARGET = 600
-
-#: Lowest and highest step. A tag begins with the lowest one.
-LEAST, MOST = DEFAULT_STEP, 1_000_000
+from issuer_persistence.records import Tag, TagChanges, now_ms
 
 #: The rate is computed from the newest SEGMENTS among the newest ENTRIES of the ledger. Other entries are those of
 #: callers of `reserve`.
@@ -32,11 +26,11 @@ SEGMENTS, ENTRIES = 5, 16
 PATIENCE = 1.0
 
 
-def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[None]:
-    """Before a reservation: double or halve the step in the store if it does not fit the tag's rate.
+def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[float | None]:
+    """Before a reservation: double or halve the step in the store if it does not fit the tag's rate. Return the rate.
 
-    The rate is that of all processes: it comes from the ledger. An error of the store changes nothing, and is left to
-    the reservation.
+    The rate is that of all processes, in numbers per second: it comes from the ledger. None if it is not needed or
+    unknown. An error of the store changes nothing, and is left to the reservation.
 
     Args:
         record: The tag's record, as this process last read it.
@@ -44,21 +38,25 @@ def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[None
             returns False can make the step grow: a Redis that loses its data, or a program that crashes again and
             again, would look like much traffic. None: no segment was used.
     """
-    if record.step_mode != "auto" or (used is None and record.step <= LEAST):
-        return
+    auto = record.step_mode == "auto" and (used is not None or record.step != record.min_step)
+    if not auto and not record.survive:
+        return None
+    rate = None
     with suppress(StoreError, Unavailable):
         ledger = yield from ask(lambda store, left: store.ledger(record.tag, newest=ENTRIES, timeout=left), PATIENCE)
         segments = [entry for entry in ledger if entry.reason in ("load", "direct")][:SEGMENTS]
         surely = [] if used is None else [*takewhile(used, segments)]
-        if fitting(record, segments, surely, now_ms()) == record.step:
-            return
+        rate = arithmetic.rate_at_refill(segments, record.refill_at, now_ms())
+        if not auto or fitting(record, segments, surely, now_ms()) == record.step:
+            return rate
         found = yield from ask(lambda store, left: store.get(record.tag, timeout=left), PATIENCE)
         if found is None or found.step_mode != "auto":
-            return
+            return rate
         step = fitting(found, segments, surely, now_ms())
         if step != found.step:
             changes = TagChanges(step=step, seen=found.version)  # else a step that a user sets now would be lost
             yield from ask(lambda store, left: store.configure(record.tag, changes, timeout=left), PATIENCE)
+    return rate
 
 
 def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[LedgerEntry], now: int) -> int:
@@ -75,11 +73,12 @@ def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[Ledge
     # The size of the newest segment shows whether the step in force was used. Without this check, a tag at its limit
     # would change the step at each call.
     newest = segments[0].high - segments[0].low if segments else 0
-    if rate is not None and rate * TARGET * 3 > step * 4 and newest >= record.segment:
+    target = arithmetic.target(record, record.target)
+    if rate is not None and rate * target * 3 > step * 4 and newest >= record.segment:
         step *= 2
-    elif fastest is not None and fastest * TARGET * 2 < step and newest <= record.segment:
+    elif fastest is not None and fastest * target * 2 < step and newest <= record.segment:
         step //= 2
-    return min(MOST, max(LEAST, step))
+    return min(record.max_step, max(record.min_step, step))
 
 
 def first_size(record: Tag, wanted: int, *, used: bool) -> int | None:
@@ -88,7 +87,7 @@ def first_size(record: Tag, wanted: int, *, used: bool) -> int | None:
     A step that was adapted can be large. The first segment of a process is not: a program that crashes again and again
     would lose all of its numbers each time.
     """
-    least = LEAST * record.ahead
+    least = record.min_step * record.ahead
     if record.step_mode == "auto" and not used and record.segment > least:
         return max(wanted, least)
     return wanted if wanted > record.segment else None

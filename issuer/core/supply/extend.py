@@ -21,7 +21,7 @@ from issuer.core.record import read_record
 from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
 from issuer.core.supply.adapt import adapt
-from issuer.core.supply.local_buffer import threshold
+from issuer.core.supply.local_buffer import share_at_refill, threshold
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, StoreBehind
 from issuer.gateway import tag_scripts
 from issuer_persistence.contract import Store
@@ -239,8 +239,9 @@ def reserve_and_load(
     Raises ForeignHash if another store has replaced the store that the hash belongs to. The reserved numbers are a gap.
     """
     tag, n, last = record.tag, size(record, wanted), HIGHEST
-    if record.step_mode == "auto":
-        yield from adapt(record, (lambda entry: entry.born == opened.born) if opened.top else None)
+    rate = None
+    if record.step_mode == "auto" or record.survive:
+        rate = yield from adapt(record, (lambda entry: entry.born == opened.born) if opened.top else None)
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
         if found is None or found.deleted:
@@ -263,11 +264,8 @@ def reserve_and_load(
         # Do not load the range. Either the period has ended or has no numbers left, or the scheme was changed: then
         # other processes would convert these counters differently.
         return Extension("stale", reserved.tag)
-    loaded = yield from send(
-        tag_scripts.load(
-            key, low, high, threshold(low, high, reserved.tag.refill_at), reign=opened.reign, born=opened.born
-        )
-    )
+    mark = threshold(low, high, share_at_refill(reserved.tag, high - low, rate))
+    loaded = yield from send(tag_scripts.load(key, low, high, mark, reign=opened.reign, born=opened.born))
     match loaded.status:
         case "current" | "next":
             return Extension("loaded", reserved.tag, low, high, opened.cur)

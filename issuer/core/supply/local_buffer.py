@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from issuer.errors import CalledWithin
 from issuer.forks import under_way
 from issuer.reentry import CallLock
-from issuer_persistence.records import DEFAULT_REFILL_AT, LEASE_MOST
+from issuer_persistence.records import DEFAULT_REFILL_AT, LEASE_MOST, Tag
 
 #: Ranges in a buffer: one in use, and the next one. A process that is killed loses at most these two.
 BUFFERS = 2
@@ -35,6 +35,20 @@ def threshold(low: int, high: int, refill_at: float = DEFAULT_REFILL_AT) -> int:
     `refill_at`: share above 0 and below 1, rounded to 0.001. A float times a size above 2^53 would not be exact.
     """
     return low + -(-(high - low) * round(refill_at * 1000) // 1000)
+
+
+def share_at_refill(record: Tag, size: int, per_second: float | None) -> float:
+    """Return the share of a range that is used when the next one is fetched: `refill_at`, or less.
+
+    Then the rest outlasts an outage of `survive` seconds, if the whole range is large enough.
+
+    Args:
+        record: The tag's record.
+        size: Numbers of the range.
+        per_second: Rate of use. None if it is unknown.
+    """
+    needed = (per_second or 0) * record.survive
+    return record.refill_at if needed == 0 else max(0.001, min(record.refill_at, 1 - needed / size))
 
 
 def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:

@@ -135,8 +135,8 @@ class Refill:
         if buffer is None or not buffer.due:
             return False
         used = buffer.issued > 0
-        if record.step_mode == "auto":
-            yield from origin.public(adapt(record, (lambda _: True) if used else None))
+        if record.step_mode == "auto" or record.survive:
+            state.rate = yield from origin.public(adapt(record, (lambda _: True) if used else None))
         n = first_size(record, flight.wanted, used=used)
         steps = direct.reserve(state.tag, seen=state.taken(), n=n, application=runtime.application, emit=runtime.emit)
         reserved = yield from origin.public(steps)

@@ -8,7 +8,7 @@ from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.scheme_record import Numbering, last_value, periods, reserved
 from issuer.core.steps import renewed
 from issuer.core.supply.lease import Lease
-from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer
+from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer, share_at_refill
 from issuer.errors import IssuerError
 from issuer.gateway import tag_scripts
 from issuer_persistence.ledger import Reservation
@@ -39,6 +39,9 @@ class TagState:
         self.seen: int = 0
         #: Highest number that a caller got from `reserve`. Redis and the local buffers may still issue lower numbers.
         self.reserved = 0
+        #: Numbers of the tag used per second, by all processes. Known only in direct mode, if the tag's settings need
+        #: it.
+        self.rate: float | None = None
         #: The local buffer. None while each draw goes to Redis.
         self.buffer: Buffer | None = None
         #: Whether the hash is known to belong to this store. Until then each draw takes the slow path and checks it.
@@ -136,7 +139,8 @@ class TagState:
     @property
     def refill_at(self) -> float:
         """Share of a segment or lease that is used when the next one is fetched."""
-        return DEFAULT_REFILL_AT if self.record is None else self.record.refill_at
+        record = self.record
+        return DEFAULT_REFILL_AT if record is None else share_at_refill(record, record.segment, self.rate)
 
     def went_back(self, low: int, before: int) -> bool:
         """Whether a strict tag's draw returned numbers below `before`, the highest number seen when the draw was sent.

@@ -100,6 +100,11 @@ STEP: Final = Kind(
     lambda value: is_whole(value) or value == "auto",
     'an integer or "auto"',
 )
+DURATION: Final = Kind(
+    {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+[smhd]$"}]},
+    lambda value: is_whole(value) or isinstance(value, str),
+    "an integer of seconds, or a text such as 10m",
+)
 SCRAMBLE: Final = Kind(
     {"anyOf": [_STRING, {"type": "array", "items": _PAIR}]},
     _are_keys,

@@ -12,6 +12,7 @@ from issuer.doors.tokens import Scope
 from issuer.doors.web import numbers, tags, upkeep
 from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.fields import (
+    DURATION,
     FLAG,
     LIMIT,
     NUMBER,
@@ -55,7 +56,7 @@ _COUNT: Final = Field("count", WHOLE, "Number of entries per page. Default: 100"
 
 _KINDS: Final = {
     "whole": WHOLE, "share": SHARE, "number": NUMBER, "text": TEXT, "flag": FLAG, "step": STEP, "limit": LIMIT,
-    "scramble": SCRAMBLE, "shards": SHARDS, "options": OPTIONS,
+    "duration": DURATION, "scramble": SCRAMBLE, "shards": SHARDS, "options": OPTIONS,
 }  # fmt: skip
 #: Additions to the help of settings that have more than one form in JSON.
 _FORMS: Final = {

@@ -13,6 +13,7 @@ from issuer.care.recovery import Recovery
 from issuer.care.verification import Provenance
 from issuer.doors.web.replies import NUMBERS
 from issuer.numbers.codec import Decoded
+from issuer.views import OF_COUNTERS
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, Tag
 
@@ -85,8 +86,6 @@ _NAMES: Final[Mapping[Any, str]] = {
     Waste: "Waste",
 }
 
-#: Fields that only tags with a counter have.
-_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "ahead", "refill_at")
 _CODE: Final = _or_null({"type": "string"}) | {"description": "Error code; null: it answers, or there is none"}
 _NEXT: Final = _or_null({"type": "string"}) | {"description": "`cursor` of the next page; null on the last page"}
 
@@ -108,16 +107,16 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         **_record(Decoded, without=("fields",), maybe={each.name for each in fields(Decoded)} - {"tag", "value"}),
         "additionalProperties": {"type": "integer"},
     },
-    "Tag": _record(Tag, maybe=_COUNTERS),
+    "Tag": _record(Tag, maybe=OF_COUNTERS),
     "Tags": _shape({"tags": _list("Tag")}),
     "TagPage": _shape({"tags": _list("Tag"), "next": _NEXT}),
-    "StoreState": _record(StoreState, maybe=_COUNTERS),
+    "StoreState": _record(StoreState, maybe=OF_COUNTERS),
     "RedisState": _record(RedisState),
     "Waste": _shape({"numbers": _PLAIN[int], "of": _PLAIN[int], "since": _PLAIN[int]}),
     "Inspection": _record(
         Inspection,
         without=("waiting",),
-        maybe=("redis_error", "scheme", "parts", "period", "layout", *_COUNTERS),
+        maybe=("redis_error", "scheme", "parts", "period", "layout", *OF_COUNTERS),
         layout=_OBJECT,
     ),
     "Segment": _record(LedgerEntry, without=("tag",), utc=_TEXT),

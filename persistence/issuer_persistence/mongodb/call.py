@@ -217,8 +217,7 @@ def _named(found: Document) -> Document:
 
 #: Newest schema. If a database has a newer schema than a program, the program rejects the database. A database keeps
 #: schema 1 until one of its tags gets a scheme: programs for schema 1 would ignore the scheme, and issue the counter
-#: values. The fields `lease`, `ahead`, `step_mode` and `refill_at` need no new schema: older programs keep unknown
-#: fields.
+#: values. Other settings, such as `lease`, need no new schema: older programs keep unknown fields.
 SCHEMA = 2
 
 _random = random.SystemRandom()

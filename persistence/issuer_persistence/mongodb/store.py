@@ -1,8 +1,8 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service with the protocol of MongoDB.
 
-There are three collections. `issuer_tags` has one document per tag: `_id` and `bizTag` are the tag's name, `max`,
-`step`, `limit`, `created`, `timestamp`, `ahead` and `lease` are Int64, `refill_at` is a double, `step_mode` is a text,
-and `scheme` is a document. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix of
+There are three collections. `issuer_tags` has one document per tag: `_id` and `bizTag` are the tag's name,
+`refill_at` is a double, `step_mode` is a text, `scheme` is a document, and numbers such as `step` and `lease` are
+Int64. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix of
 the names can be changed.
 
 Writes use majority and journal, and reads go to the primary, whatever the URL requests. Otherwise, after a rollback of

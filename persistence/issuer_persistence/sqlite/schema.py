@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TAG_COLUMNS = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
-    "lease", "ahead", "scheme", "step_mode", "refill_at",
+    "lease", "ahead", "scheme", "step_mode", "refill_at", "survive", "target", "min_step", "max_step",
 )  # fmt: skip
 ENTRY_COLUMNS = (
     "id", "tag", "low", "high", "reason", "time", "host", "pid", "application", "born",
@@ -85,10 +85,27 @@ _REFILLS = (
     ) BEGIN SELECT RAISE(ABORT, 'a program too old for the refill_at of this tag must not write it: upgrade'); END""",
 )
 
+_PACES = (
+    *(
+        f"""ALTER TABLE tags ADD COLUMN {name} INTEGER
+        CHECK ({name} IS NULL OR (typeof({name}) = 'integer' AND {name} >= {lowest}))"""
+        for name, lowest in (("survive", 0), ("target", 1), ("min_step", 1), ("max_step", 1))
+    ),
+    # A trigger as for `lease`, against older programs. NULL is read as 0, 600, 1000 and 1 000 000.
+    """CREATE TRIGGER pace_is_kept BEFORE INSERT ON tags
+    WHEN NEW.target IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND NOT deleted
+        AND (survive <> 0 OR target <> 600 OR min_step <> 1000 OR max_step <> 1000000)
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the target of this tag must not write it: upgrade'); END""",
+)
+
 # Upgrade statements. Entry n upgrades a file from schema n to n + 1. A new file has schema 0, and all entries are run.
-STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES, _REFILLS)
+STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES, _REFILLS, _PACES)
 #: Columns that were added later, each with its schema. Schema 5 added columns to `segments`, the others to `tags`.
-ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"), (7, "refill_at"))
+ADDED = (
+    (2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"), (7, "refill_at"),
+    (8, "survive"), (8, "target"), (8, "min_step"), (8, "max_step"),
+)  # fmt: skip
 
 #: Newest schema. A file stores its schema in `user_version`. If a file has a newer schema than the program, the program
 #: rejects the file. Otherwise the values of columns that it does not know would be lost.
