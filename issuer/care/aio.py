@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Container, Mapping
+from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from issuer.care import Outcome, inspection, recovery
 from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.examination import Examination, judge
+from issuer.care.doctor.examination import TOGETHER, Examination, judge
 from issuer.care.doctor.findings import Facts, Finding
 from issuer.care.inspection import Inspection, Readiness
 from issuer.care.keeper.aio import AsyncKeeper, AsyncRun
@@ -208,6 +208,17 @@ class AsyncCare:
         found = await self._run(steps, self._deadline(timeout), tag)
         combiner = self._registry.combiners.get(tag)
         return found if combiner is None else replace(found, waiting=combiner.waiting)
+
+    async def inspected(self, tags: Sequence[str], timeout: float | None) -> AsyncGenerator[Outcome[Inspection], None]:
+        """Inspect these tags. A tag that was deleted in the meantime is left out."""
+        for first in range(0, len(tags), TOGETHER):
+            page = tags[first : first + TOGETHER]
+            steps = {tag: inspection.inspect(tag, self._config.hash_key(tag)) for tag in page}
+            batch = await self._ended(steps, timeout)
+            for tag in page:
+                error = batch.errors.get(tag)
+                if not isinstance(error, UnknownTag):
+                    yield Outcome(tag, len(tags), batch.results.get(tag), error)
 
     async def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None) -> TagBatch[T]:
         """Run the steps of these tags to their end, as a batch. `timeout` applies to each request."""

@@ -54,7 +54,7 @@ def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str
     lines += _redis(seen, direct=direct)
     if not direct:
         lines.append(("remaining", "unknown" if seen.remaining is None else f"{seen.remaining:,}"))
-    lines.append(("rate", _rate(seen.rate)))
+    lines.append(("rate", "unknown" if seen.rate is None else f"{rounded(seen.rate)} per second"))
     if not direct:
         lines.append(("runway", "unknown" if seen.runway is None else lasting(seen.runway, 1)))
     if seen.waste is not None:
@@ -128,10 +128,9 @@ def _marked(seen: Inspection, state: RedisState) -> str:
     return f", extends at {_short(seen, state.mark)}"
 
 
-def _rate(per_second: float | None) -> str:
-    if per_second is None:
-        return "unknown"
-    return f"{per_second:.2g} per second" if per_second < 10 else f"{per_second:,.0f} per second"  # noqa: PLR2004 - one digit
+def rounded(per_second: float) -> str:
+    """Return a rate as text, without its unit."""
+    return f"{per_second:.2g}" if per_second < 10 else f"{per_second:,.0f}"  # noqa: PLR2004 - one digit
 
 
 def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:

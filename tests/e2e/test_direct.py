@@ -1,5 +1,6 @@
 """Every command without any server."""
 
+import json
 import re
 import shlex
 import sqlite3
@@ -133,6 +134,24 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
         *("halted", "deleted", "scheme"),
     ]
     assert [(tag["max"], tag["limit"], tag["lease"]) for tag in tags] == [(61, 500, 7), (0, HIGHEST, None)]
+
+
+def test_tags_with_usage_have_rate_runway_and_waste(cli: Cli) -> None:
+    cli("create", "a", "--step", "10")
+    cli("create", "b", "--step", "1000")
+    assert cli("next", "a", "-n", "28").code == 0
+    cli("configure", "a", "--above", "500")
+    assert cli("next", "a", "-n", "2").code == 0
+    rows = [line.split() for line in cli("tags", "--usage").out.splitlines()]
+    assert rows[0] == ["TAG", "MAX", "STEP", "PER", "SECOND", "WASTE", "ORDER", "CHANGED"]
+    assert (rows[1][2], rows[1][4][-1], rows[2]) == ("10", "%", ["b", "0", "1000", "trend", *rows[2][4:]]), rows
+    listed = cli("tags", "--usage", "--json").json()
+    assert [(each["tag"], each["store"]["step"], each["rate"] is None) for each in listed] == [
+        ("a", 10, False), ("b", 1000, True)
+    ]  # fmt: skip
+    assert listed[0]["waste"]["numbers"] > 400
+    lines = [json.loads(line) for line in cli("tags", "--usage", "--json-lines").out.splitlines()]
+    assert [each.keys() for each in lines] == [each.keys() for each in listed]
 
 
 def test_each_script_is_printed_with_its_contract_first(cli: Cli) -> None:

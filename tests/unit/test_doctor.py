@@ -102,9 +102,8 @@ def with_store(**facts: Any) -> Facts:
 
 
 def with_tag(hash: Hash | None = HASH, **facts: Any) -> Facts:
-    record = replace(
-        ORDERS, **{name: facts.pop(name) for name in ("limit", "halted", "step", "step_mode") if name in facts}
-    )
+    settings = ("limit", "halted", "step", "step_mode", "max_step", "ahead", "survive")
+    record = replace(ORDERS, **{name: facts.pop(name) for name in settings if name in facts})
     return healthy(records=[record], tags=[TagFacts(record=record, **{"hash": hash, "rate": 0.1, **facts})])
 
 
@@ -216,6 +215,13 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (tags.limit, "tag-limit", "unknown", [with_scheme({**DAILY, "timezone": "Mars/Olympus"}, TODAY)]),
     (tags.runway, "tag-runway", "advice", [with_tag(rate=1.0), with_tag(rate=5000.0, rated_for=2.0)]),
     (tags.runway, "tag-runway", "advice", [with_tag(rate=5000.0, step=10**6, step_mode="auto")]),
+    (tags.runway, "tag-runway", "advice", [with_tag(rate=1.0, step=1200, survive=601)]),
+    (
+        tags.runway,
+        "tag-runway",
+        "advice",
+        [with_tag(rate=1.0, step=1200, survive=601, step_mode="auto", max_step=1200)],
+    ),
     (tags.lease, "tag-lease", "advice", [leased("trend", lease=200), leased("trend", default=1000)]),
     (tags.two_stores, "tag-two-stores", "weak", [with_tag(replace(HASH, store=OTHER_STORE))]),
     (tags.behind, "tag-store-behind", "weak", [with_tag(store_max=1999)]),
@@ -289,6 +295,10 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
         ("tag-limit", [with_scheme({"strategy": "snowflake"}, 0)]),
         ("tag-runway", [with_tag(rate=1000 / 1200), with_tag(rate=None), with_tag(rate=50.0, rated_for=2.0)]),
         ("tag-runway", [with_tag(rate=1.0, step_mode="auto")]),
+        (
+            "tag-runway",
+            [with_tag(rate=1.0, step=1200, survive=600), with_tag(rate=1.0, step=600, ahead=2, survive=600)],
+        ),
         ("tag-lease", [leased("trend", lease=199), leased("trend", lease=0, default=1000)]),
         ("tag-lease", [leased("trend", lease=1000, ahead=6), leased("strict", default=1000)]),
         ("tag-lease", [replace(leased("trend", lease=1000), redis=None, servers=[], draw=None)]),
@@ -342,6 +352,8 @@ def test_the_limit_that_is_told_is_that_of_the_values() -> None:
         "ten times as long as it was seen, not a day's numbers"
     )
     assert "run doctor again later" in burst.why
+    grown = only(with_tag(rate=5000.0, step=10**6, step_mode="auto"), "tag-runway")
+    assert grown.remedy == "Run ids.configure('orders', max_step=6000000)."
     found = only(with_scheme(STRIDE, 33, limit=33), "tag-limit")
     assert found.what == "0 numbers are left to reserve up to the limit 100"
 
