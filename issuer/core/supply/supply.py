@@ -218,11 +218,8 @@ class Supply:
         """
         attempt, state = 0, self.state
         if not self._runtime.redis:
-            way_out = "configure Redis, or omit the key"
-            problem = (
-                f"tag {state.tag!r}: the number of a key is stored in Redis, but no Redis is configured: {way_out}"
-            )
-            raise ConfigurationError(problem, tag=state.tag)
+            problem = f"tag {state.tag!r}: the number of a key is stored in Redis, but no Redis is configured"
+            raise ConfigurationError(f"{problem}: configure Redis, or omit the key", tag=state.tag)
         self.used()
         self.shortage.waiting.add(deadline)
         try:
