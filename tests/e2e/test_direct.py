@@ -140,7 +140,7 @@ def test_tags_with_usage_have_rate_runway_and_waste(cli: Cli) -> None:
     cli("create", "a", "--step", "10")
     cli("create", "b", "--step", "1000")
     assert cli("next", "a", "-n", "28").code == 0
-    cli("configure", "a", "--above", "500")
+    cli("configure", "a", "--above", "500", "--yes")
     assert cli("next", "a", "-n", "2").code == 0
     rows = [line.split() for line in cli("tags", "--usage").out.splitlines()]
     assert rows[0] == ["TAG", "MAX", "STEP", "PER", "SECOND", "WASTE", "ORDER", "CHANGED"]
