@@ -12,8 +12,8 @@ LEFT, RIGHT, TOP, GAP, BOTTOM = 84, 28, 50, 44, 62
 #: Bars a decade.
 BARS = 12
 
-_INK, _FAINT, _GRID = "#212529", "#495057", "#dee2e6"
-_FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
+INK, FAINT, GRID = "#212529", "#495057", "#dee2e6"
+FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,50 +43,50 @@ def histogram(title: str, series: Sequence[Series], *, across: str, up: str) -> 
 
     def panel(each: Series, counts: Counter[int], top: int) -> Iterator[str]:
         base = top + PANEL
-        yield _box(LEFT, top - 24, 12, 12, each.color, rx=2)
-        yield _text(LEFT + 20, top - 13, each.name, size=13)
-        yield from (_line(x(decade * BARS), top, x(decade * BARS), base) for decade in times)
+        yield box(LEFT, top - 24, 12, 12, each.color, rx=2)
+        yield text(LEFT + 20, top - 13, each.name, size=13)
+        yield from (line(x(decade * BARS), top, x(decade * BARS), base) for decade in times)
         for decade in calls:
             y = base - tall(10**decade)
-            yield _line(LEFT, y, WIDTH - RIGHT, y)
+            yield line(LEFT, y, WIDTH - RIGHT, y)
             if decade % 2 == 0:
-                yield _text(LEFT - 8, y + 4, f"{10**decade:,}".replace(",", " "), anchor="end", faint=True)
+                yield text(LEFT - 8, y + 4, f"{10**decade:,}".replace(",", " "), anchor="end", faint=True)
         for bin, count in sorted(counts.items()):
-            yield _box(x(bin) + 0.5, base - tall(count), x(1) - x(0) - 1, tall(count), each.color)
-        yield _line(LEFT, base, WIDTH - RIGHT, base, _FAINT)
+            yield box(x(bin) + 0.5, base - tall(count), x(1) - x(0) - 1, tall(count), each.color)
+        yield line(LEFT, base, WIDTH - RIGHT, base, FAINT)
         middle = top + PANEL / 2
-        yield _text(20, middle, up, size=13, anchor="middle", more=f'transform="rotate(-90 20 {middle:g})"')
+        yield text(20, middle, up, size=13, anchor="middle", more=f'transform="rotate(-90 20 {middle:g})"')
 
     height = TOP + len(series) * (GAP + PANEL) + BOTTOM
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" font-family="{_FONT}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" font-family="{FONT}">',
         f"<title>{escape(title)}</title>",
-        _box(0, 0, WIDTH, height, "#ffffff", rx=6),
-        _text(LEFT, 34, title, size=17, weight=600),
+        box(0, 0, WIDTH, height, "#ffffff", rx=6),
+        text(LEFT, 34, title, size=17, weight=600),
     ]
     for place, (each, counts) in enumerate(zip(series, counted, strict=True)):
         parts += panel(each, counts, TOP + GAP + place * (GAP + PANEL))
     for decade in times:
-        parts.append(_text(x(decade * BARS), height - BOTTOM + 20, _time(decade), anchor="middle", faint=True))
-    parts += [_text((LEFT + WIDTH - RIGHT) / 2, height - 16, across, size=13, anchor="middle"), "</svg>"]
+        parts.append(text(x(decade * BARS), height - BOTTOM + 20, _time(decade), anchor="middle", faint=True))
+    parts += [text((LEFT + WIDTH - RIGHT) / 2, height - 16, across, size=13, anchor="middle"), "</svg>"]
     return "\n".join(parts) + "\n"
 
 
-def _box(x: float, y: float, width: float, height: float, fill: str, *, rx: int = 0) -> str:
+def box(x: float, y: float, width: float, height: float, fill: str, *, rx: int = 0) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}" rx="{rx}"/>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, stroke: str = _GRID) -> str:
+def line(x1: float, y1: float, x2: float, y2: float, stroke: str = GRID) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}"/>'
 
 
-def _text(
+def text(
     x: float, y: float, text: str, *, size: int = 12, weight: int = 400, anchor: str = "start", faint: bool = False,
     more: str = "",
 ) -> str:  # fmt: skip
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
-        f'fill="{_FAINT if faint else _INK}" {more}>{escape(text)}</text>'
+        f'fill="{FAINT if faint else INK}" {more}>{escape(text)}</text>'
     )
 
 
