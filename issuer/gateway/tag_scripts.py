@@ -310,10 +310,10 @@ _READ, _STANDS = (tuple(pack("HMGET", "", *fields).split(pack("")[4:])) for fiel
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The standing of a tag's hash. `due`: it is missing, or needs a segment. `store`: id of the store in it, or ""."""
+    """The standing of a tag's hash. `due`: it needs a segment. `store`: id of the store in it, or "". None: no hash."""
 
     due: bool
-    store: str = ""
+    store: str | None = ""
 
 
 def read_hash(key: str) -> RedisCall[Hash]:
@@ -328,6 +328,8 @@ def stands(key: str) -> RedisCall[Standing]:
 
 def _standing(reply: Any) -> Standing:
     cur, mark, next_max, store = reply
+    if cur is None and mark is None and store is None:
+        return Standing(due=False, store=None)
     if cur is None or mark is None or not (cur.isdigit() and mark.isdigit()):
         return Standing(due=True)
     return Standing(next_max is None and int(cur) >= int(mark), "" if store is None else store.decode(errors="replace"))

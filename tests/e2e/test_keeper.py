@@ -43,8 +43,10 @@ def test_a_client_that_only_draws_is_extended_until_a_signal_stops_the_keeper(
 
     with_redis("create", "orders", "--step", "100")
     keeper = start("keeper", env=servers)
-    until(lambda: state()["max"] == 100, message="a first segment, which nobody asked for")
+    until(lambda: "keeping all tags" in Path("talk").read_text())
     draw = redis_client.register_script(with_redis("lua", "next").out)
+    assert draw(keys=["issuer:{orders}"], args=[30, -1]) == [b"empty"]
+    until(lambda: (state() or {}).get("max") == 100, message="a first segment")
     assert draw(keys=["issuer:{orders}"], args=[30, -1]) == [b"ok", b"0", b"30"]
     until(lambda: state()["next_max"] == 200, message="the next one, past the mark")
     keeper.send_signal(signal.SIGINT)
@@ -70,6 +72,9 @@ def test_a_tag_whose_key_the_keeper_lacks_is_told_once_and_keeps_none_of_the_oth
     scrambled("before")
     with_redis("create", "orders", "--step", "50")
     start("keeper", env=servers)
+    told("keeping all tags")
+    drawn("before")
+    drawn("orders")
     told("'orders': segment 1..50 loaded")
     with_redis("create", "late", "--step", "70")
     drawn("late")
@@ -85,18 +90,26 @@ def test_servers_that_are_not_there_yet_or_go_away_are_waited_for(
 ) -> None:
     server = start_redis()
     at = ("--redis", server.url)
+
+    def draw() -> None:
+        with server.client() as client:
+            draw = client.register_script(direct("lua", "next").out)
+            assert draw(keys=["issuer:{orders}"], args=[1, -1]) == [b"empty"]
+
     direct(*at, "create", "orders", "--step", "100")
     server.kill()
     keeper = start(*at, "--store", store, "keeper")
     told("trying again")
     server.start()
-    told("1..100 loaded")
     before = told("all is well").count("trying again")
+    draw()
+    told("1..100 loaded")
     server.kill()
     told("trying again", before + 1)
     assert keeper.poll() is None
     server.start()
     told("all is well", 2)
+    draw()
     told("101..200 loaded")  # the empty Redis gets numbers above
     keeper.terminate()
     assert keeper.wait(60) == 0

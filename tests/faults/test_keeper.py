@@ -14,6 +14,7 @@ from issuer.care.keeper import blocking as keeper
 from issuer.gateway.commands import script
 from issuer.gateway.keys import redis_key
 from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Tag
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect
 from tests.deadlines import ENDLESS
@@ -58,16 +59,18 @@ def ids(connect: Connect, redis_url: str, store: MemoryStore) -> Any:
         yield made
 
 
-def kept(ids: Issuer) -> None:
-    """Keep the tags, until the first segment of each is there."""
+def kept(ids: Issuer, client: redis.Redis) -> None:
+    """Keep the tags, and report each, until its first segment is there."""
     ids.keep()
+    for each in ids.tags():
+        client.publish("issuer:due", redis_key("issuer", each.tag))
     until(lambda: all((found := ids.inspect(each.tag).redis) and found.max for each in ids.tags()), SOON)
 
 
 @pytest.mark.covers("N.9", "U.19")
 def test_a_client_that_only_draws_gets_each_segment(ids: Issuer, redis_client: redis.Redis) -> None:
     ids.create("a", step=50)
-    kept(ids)
+    kept(ids, redis_client)
     ids.create("late", step=50)
     for tag in ("a", "late"):
         drawer = Drawer(redis_client, tag)
@@ -81,8 +84,8 @@ def test_a_client_that_only_draws_goes_on_after_a_restart(
 ) -> None:
     with connect(redis=server.url, store=store, **ENDLESS) as ids:
         ids.create("a", step=50)
-        kept(ids)
         with server.client() as client:
+            kept(ids, client)
             drawer = Drawer(client, "a")
             drawer.draw(60)
             server.snapshot()
@@ -101,7 +104,7 @@ def test_reports_that_were_lost_with_the_connection_are_made_up_for(
 ) -> None:
     with connect(redis=proxy.url, store=store, **ENDLESS) as ids, server.client() as client:
         ids.create("a", step=50)
-        kept(ids)
+        kept(ids, client)
         drawer = Drawer(client, "a")
         proxy.refuse()
         assert drawer.once(20)  # the mark is at 10
@@ -114,27 +117,65 @@ def test_a_slow_walk_finds_what_nobody_reported(
 ) -> None:
     for each in (keeper, async_keeper):
         monkeypatch.setattr(each, "WALK_EVERY", 0.1)
+        monkeypatch.setattr(each, "PAGE_EVERY", 0.1)
         monkeypatch.setattr(each, "PAGE", 2)
     for tag in "abcde":
         ids.create(tag, step=50)
-    kept(ids)
+    kept(ids, redis_client)
     until(lambda: (found := ids.engine.care.keeper) and found.tags == 5, SOON)
     for tag in "ace":
         redis_client.hset(redis_key("issuer", tag), "cur", "20")
     until(lambda: all(redis_client.hget(redis_key("issuer", tag), "next_max") == b"100" for tag in "ace"), SOON)
 
 
+@pytest.mark.parametrize(("page_every", "taken"), [(30.0, 240.0), (400.0, 400.0)])
+def test_a_walk_after_the_first_one_takes_its_time(
+    connect: Connect,
+    redis_url: str,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    page_every: float,
+    taken: float,
+) -> None:
+    """Five tags are three pages of two. A walk takes ten minutes, or `page_every` seconds a page."""
+    now, pages, read = [1000.0], list[float](), store.tags
+    for each in (keeper, async_keeper):
+        monkeypatch.setattr(each, "monotonic", lambda: now[0])
+        monkeypatch.setattr(each, "PAGE", 2)
+        monkeypatch.setattr(each, "PAGE_EVERY", page_every)
+
+    def tags(**asked: Any) -> list[Tag]:
+        pages.append(now[0])
+        return read(**asked)
+
+    with connect(redis=redis_url, store=store, scheduler=None, **ENDLESS) as ids:
+        for tag in "abcde":
+            ids.create(tag, step=50)
+        monkeypatch.setattr(store, "tags", tags)
+        ids.keep()
+        for _ in range(1100):
+            ids.tick()
+            now[0] += 1.0
+        assert pages == [1000, 1001, 1002, 1600, 1600 + taken, *([1600 + 2 * taken] if taken < 250 else [])]
+
+
 @pytest.mark.covers("U.19")
-def test_tags_from_which_nobody_draws_cost_no_commands(
+def test_tags_from_which_nobody_draws_cost_no_commands_and_no_segment(
     connect: Connect, redis_url: str, redis_client: redis.Redis, store: MemoryStore
 ) -> None:
     with connect(redis=redis_url, store=store, scheduler=None, **ENDLESS) as ids:
         for number in range(50):
             ids.create(f"tag-{number}", step=50)
         ids.keep()
-        assert sum(ids.tick() for _ in range(3)) == 50
+        assert sum(ids.tick() for _ in range(3)) == 0
+        assert (found := ids.engine.care.keeper)
+        assert found.tags == 50
         drawer = Drawer(redis_client, "tag-7")
-        ids.tick()
+        assert not drawer.once()
+        until(ids.tick, SOON)
+        assert drawer.once()
+        until(lambda: not ids.engine.registry.moving(), SOON)
         redis_client.config_resetstat()
         for _ in range(20):
             ids.tick()
@@ -143,11 +184,12 @@ def test_tags_from_which_nobody_draws_cost_no_commands(
         assert drawer.once(20)
         until(ids.tick, SOON)
         assert redis_client.hget(drawer.key, "next_max") == b"100"
+        assert [each.tag for each in ids.tags() if each.max] == ["tag-7"]
 
 
 def test_a_report_that_is_no_tags_does_nothing(ids: Issuer, redis_client: redis.Redis) -> None:
     ids.create("a", step=50)
-    kept(ids)
+    kept(ids, redis_client)
     keys = ("", "garbage", "other:{a}", "issuer:{}", "issuer:{\x00}", "issuer:{%}", "issuer:{never made}")
     for key in keys:
         redis_client.publish("issuer:due", key)
@@ -177,7 +219,8 @@ def test_a_keeper_of_a_cluster_hears_of_each_tag(connect: Connect, cluster: Clus
     with connect(redis=cluster.url, store=store, **ENDLESS) as ids:
         for tag in (tags := spread(cluster)):
             ids.create(tag, step=50)
-        kept(ids)
+        with next(iter(tags.values())).client() as client:
+            kept(ids, client)
         for tag, node in tags.items():
             with node.client() as client:
                 Drawer(client, tag).draw(300)

@@ -449,8 +449,9 @@ class IssuerCalls:
         """Load segments in the background for every tag of the store from now on, also for tags that are created later.
 
         Without this call, an issuer loads segments only for tags from which it draws numbers. Redis reports at once if
-        a caller that cannot load needs a segment. All tags are checked every ten minutes as well, at most 1000 in a
-        second. If you call `keep` again, it only checks that Redis and the store answer.
+        a caller that cannot load needs a segment, also the first one of a tag. Tags with numbers in Redis are checked
+        every ten minutes as well, at most 1000 tags in 30 seconds. If you call `keep` again, it only checks that Redis
+        and the store answer.
 
         Args:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.

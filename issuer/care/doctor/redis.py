@@ -102,8 +102,9 @@ def reports(facts: Facts) -> Iterator[Finding]:
         return
     yield found.advice(
         f"PUBLISH is denied: {facts.report_error}",
-        "If clients of this user draw with EVALSHA and a negative window, a keeper finds their tags only during its "
-        "walk over all tags, every ten minutes. Other clients do not need this permission.",
+        "If clients of this user draw with EVALSHA and a negative window, a keeper finds tags that need their next "
+        "segment only during its slow walk over all tags, and never loads a first segment. Other clients do not need "
+        "this permission.",
         f"Allow the channel for the user: `ACL SETUSER <user> +publish &{channel}`.",
     )
 
