@@ -5,7 +5,7 @@
 # make soak    long and random tests, with a fresh seed, over two hours; or SEED=123, K='tests/x.py::test_y'
 # make mutate  remove each guard in turn, and check that a test finds the harm; or K="fence load-born"
 # make chaos   each fault twenty times, every number checked: over an hour; or CHAOS="--times 2 --faults F2,F9"
-# make bench   speed, beside other libraries: ten minutes; or ROWS="strict threads --quick"
+# make bench   speed, beside other libraries: a quarter of an hour; or ROWS="strict threads --quick"
 # make docs    build the site of docs/ in .site, with the API reference; a broken link fails
 #
 # Environments are made on first use, and again when pyproject.toml changes. PYTHON=python3.13, or a path, uses that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -77,6 +78,11 @@ class Seconds(click.FloatRange):
     """A number of seconds. Error messages contain `name`."""
 
     name = "number of seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. NaN is rejected: no comparison with a bound rejects it."""
+        found = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if math.isnan(found) else found
 
 
 class InSection(click.Option):

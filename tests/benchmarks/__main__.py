@@ -26,6 +26,7 @@ from tests.benchmarks.people import people
 from tests.benchmarks.persistence import persistence
 from tests.benchmarks.processes import processes
 from tests.benchmarks.rounds import FULL, QUICK, Effort
+from tests.benchmarks.sizing import sizing
 from tests.benchmarks.start import start
 from tests.benchmarks.strict import inside, many, one, take
 from tests.benchmarks.tags import tags
@@ -78,6 +79,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "failover": failover,
     "tags": tags,
     "persistence": persistence,
+    "sizing": sizing,
 }
 
 

@@ -90,7 +90,7 @@ def _shape(shape: Shape, effort: Effort) -> Iterator[Figure]:
         server = ends.enter_context(redis_server())
         ends.enter_context(drawing(server, store=store))
         wire = ends.enter_context(Wire(server))
-        crew = ends.enter_context(_crew(shape, server.url, store))
+        crew = ends.enter_context(crew_of(partial(serve, shape, server.url, store)))
         _order(crew, "draw", effort.seconds / 4)
         for _ in range(max(1, effort.rounds // LESS)):
             wire.command("CONFIG", "RESETSTAT")
@@ -118,13 +118,14 @@ def _shape(shape: Shape, effort: Effort) -> Iterator[Figure]:
 
 
 @contextmanager
-def _crew(shape: Shape, redis: str, store: str) -> Iterator[list[Connection]]:
+def crew_of(serve: Callable[[Connection], None]) -> Iterator[list[Connection]]:
+    """Start PROCESSES processes that run `serve`, and wait until each has sent that it is ready; None ends each."""
     spawn = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
     crew = []
     for _ in range(PROCESSES):
         ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=serve, args=(shape, redis, store, theirs), daemon=True)
+        process = spawn.Process(target=serve, args=(theirs,), daemon=True)
         process.start()
         theirs.close()
         pipes.append(ours)

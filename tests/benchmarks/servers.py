@@ -97,7 +97,13 @@ class Wire:
 
     def ask(self, packed: bytes) -> Any:
         """Send the packed command and return the reply, however many pieces it comes in. Raises what Redis says."""
+        self.send(packed)
+        return self.reply()
+
+    def send(self, packed: bytes) -> None:
         self._socket.sendall(packed)
+
+    def reply(self) -> Any:
         while (reply := self._reader.gets()) is False:
             self._reader.feed(self._socket.recv(65536))
         if isinstance(reply, hiredis.HiredisError):

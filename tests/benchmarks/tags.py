@@ -60,11 +60,11 @@ def _used(server: RedisServer, prefix: str, count: int, store: Store | None = No
     """Connect an issuer, and draw a number of each of so many tags."""
     with issuer.connect(redis=server.url, store=store or MemoryStore(), prefix=prefix) as ids:
         for number in range(count):
-            _draw_first(ids, f"customer-{number}")
+            draw_first(ids, f"customer-{number}")
         yield ids
 
 
-def _draw_first(ids: Issuer, tag: str) -> None:
+def draw_first(ids: Issuer, tag: str) -> None:
     ids.engine.config.store.create(tag, TagSettings(), timeout=10)
     ids.next(tag)
 
@@ -93,7 +93,7 @@ class _First:
         self._made += FIRSTS
         began = time.process_time()
         for name in names:
-            _draw_first(self._ids, name)
+            draw_first(self._ids, name)
         return (time.process_time() - began) / FIRSTS * 1e6
 
 
@@ -105,16 +105,16 @@ def _memory(server: RedisServer, count: int) -> Iterator[Figure]:
     ):
         held = client.info("memory")["used_memory"]
         tracemalloc.start()
-        before = _traced()
+        before = traced()
         names = [f"more-{number}" for number in range(count)]
         for name in names:
-            _draw_first(ids, name)
+            draw_first(ids, name)
         time.sleep(REST)
-        known = _traced()
+        known = traced()
         with patch("issuer.operations.registry.RESTING_MOST", -1):
             while ids.engine.registry.combiners:
                 time.sleep(0.1)
-        forgotten = _traced()
+        forgotten = traced()
         tracemalloc.stop()
         redis = client.info("memory")["used_memory"] - held
     yield Figure(f"memory of a tag, {count} used", ((known - before) / count / 1000,), "KB", Bound(3, 1))
@@ -181,6 +181,6 @@ def _spent(pid: int) -> float:
     return sum(int(file.read_text(encoding="ascii").split()[0]) for file in each) / 1e9
 
 
-def _traced() -> int:
+def traced() -> int:
     gc.collect()
     return tracemalloc.get_traced_memory()[0]

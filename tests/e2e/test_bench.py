@@ -47,6 +47,8 @@ def test_without_redis_it_shows_what_there_is_to_show_and_leaves_a_tombstone_alo
     away = direct("--redis", f"redis://127.0.0.1:{free_port()}", *QUICK)
     assert (away.code, away.out, away.err.count("error: ")) == (5, "", 1)
     assert len(tombstones(store)) == 2
+    ended = direct("bench", "--seconds", "nan")
+    assert (ended.code, ended.out, "'nan' is not a valid number of seconds" in ended.err) == (2, "", True)
 
 
 def test_with_redis_every_figure_is_there_for_programs(with_redis: Cli, redis_client: redis.Redis) -> None:

@@ -114,11 +114,14 @@ class Migration:
 class ClusterServers(Group):
     """`args` go to the command line of every node. `ordered`: no replica becomes a master unless it is told to."""
 
-    def __init__(self, binary: Path | str, *args: str, password: str = "", ordered: bool = False) -> None:
+    def __init__(
+        self, binary: Path | str, *args: str, password: str = "", ordered: bool = False, masters: int = _MASTERS
+    ) -> None:
         options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(_NODE_TIMEOUT), *args]
         # A replica stands for election however long it has not heard of its master.
         options += ["--cluster-replica-validity-factor", "0"]
-        self.nodes = [ClusterNode(binary, *options, password=password) for _ in range(2 * _MASTERS)]
+        self.nodes = [ClusterNode(binary, *options, password=password) for _ in range(2 * masters)]
+        self._masters = masters
         self._password = password
         self._ordered = ordered
         self._configurations: list[Configuration] = []
@@ -221,8 +224,8 @@ class ClusterServers(Group):
     def _start(self) -> None:
         for node in self.nodes:
             node.start()
-        masters, replicas = self.nodes[:_MASTERS], self.nodes[_MASTERS:]
-        share = -(-_SLOTS // _MASTERS)
+        masters, replicas = self.nodes[: self._masters], self.nodes[self._masters :]
+        share = -(-_SLOTS // self._masters)
         for number, master in enumerate(masters):
             # Before they meet: two masters of the same epoch would have to settle that first.
             master.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
@@ -274,7 +277,7 @@ class ClusterServers(Group):
             members = node.members()
             masters = {member.id for member in members if member.slots}
             replicas = [member.master for member in members if "slave" in member.flags]
-            if (len(masters), sorted(replicas)) != (_MASTERS, sorted(masters)):
+            if (len(masters), sorted(replicas)) != (self._masters, sorted(masters)):
                 return False
         # A replica that hasn't heard of the last epoch would take over in one that is no later than its master's.
         views = {(view["cluster_state"], view["cluster_current_epoch"]) for view in map(_info, self.nodes)}
