@@ -12,7 +12,7 @@ from tests.reference import COMMANDS
 #: What the shell alone has: how it asks, prints and repeats, and the widths of shards, which Python has in `shards`.
 SHELL = {
     "after", "as_json", "as_lines", "yes", "everything", "as_number", "as_text", "count", "spare_sound", "shard_bits",
-    "app_bits",
+    "app_bits", "usage",
 }  # fmt: skip
 #: And how `create` reads a file.
 FILES = {"from_file", "file_format", "dry_run"}
