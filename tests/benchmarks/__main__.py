@@ -16,6 +16,7 @@ import click
 
 from tests.benchmarks.awaited import awaited
 from tests.benchmarks.border import border
+from tests.benchmarks.delayed import delayed
 from tests.benchmarks.direct import direct
 from tests.benchmarks.doors import http_, resp
 from tests.benchmarks.failover import failover
@@ -78,6 +79,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "metrics": observed,
     "failover": failover,
     "tags": tags,
+    "delayed": delayed,
     "persistence": persistence,
     "sizing": sizing,
 }

@@ -16,8 +16,9 @@ class HangingStore(MemoryStore):
         super().__init__()
         self._answers = threading.Event()
         self._answers.set()
-        #: How long a reservation takes, in seconds.
+        #: How long a reservation takes, in seconds; and of which tag, None: of each.
         self.seconds = 0.0
+        self.slow: str | None = None
         #: By name, the calls that were begun.
         self.begun: list[str] = []
 
@@ -40,7 +41,8 @@ class HangingStore(MemoryStore):
 
         def call(*args: Any, timeout: float, **options: Any) -> Any:
             self.begun.append(name)
-            taken = min(self.seconds, timeout) if name == "reserve" else 0.0
+            slow = name == "reserve" and self.slow in (None, args[0])
+            taken = min(self.seconds, timeout) if slow else 0.0
             if taken:
                 threading.Event().wait(taken)
             if taken == timeout or not self._answers.wait(timeout - taken):

@@ -261,3 +261,23 @@ def test_a_caller_in_a_hurry_takes_nothing_from_under_one_who_waits(made: World)
         made.store.resume()
         numbers = [patient.number, *(ids.next("a") for _ in range(20))]
         assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.covers("0.22")
+@modes
+def test_no_other_tag_waits_for_the_one_whose_call_to_the_store_takes_five_seconds(made: World, mode: str) -> None:
+    with process(made, mode, store_timeout=8.0, timeout=20.0) as ids:
+        others = [f"b{number}" for number in range(20)]
+        for tag in others:
+            ids.create(tag, step=20, **MODES[mode][1])
+            ids.next(tag)
+        made.store.slow, made.store.seconds = "a", 5.0
+        waits = made.draws(ids, "a")
+        for _ in range(60):  # three segments of each other tag
+            made.turns.sleep(0.05)
+            for call in [made.draws(ids, tag) for tag in others]:
+                assert call.took <= 3 * ROUND_TRIP
+                assert isinstance(call.answer, int)
+        assert waits.ended is None
+        assert min(made.store.top(tag) for tag in others) >= 60
+        assert 5.0 <= waits.took <= 5.0 + GRACE
