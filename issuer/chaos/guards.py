@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer.core.steps import Steps
-from issuer.core.supply import extend, state, supply
+from issuer.core.supply import extend, rejoin, state
 from issuer.engine.blocking import Engine
 from issuer.errors import ConfigurationError
 from issuer.gateway import commands, tag_scripts
@@ -61,7 +61,7 @@ def _load_again() -> None:
 
 
 def _forget_rejoin() -> None:
-    vars(supply)["floor"] = lambda *_: iter(())  # imported there by name
+    vars(rejoin)["floor"] = lambda *_: iter(())  # imported there by name
 
 
 def _forget_fork() -> None:
