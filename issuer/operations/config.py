@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ CLOSING = 3.0
 #: How many numbers a stream of a trend tag draws in advance, if neither the tag nor `connect` sets this count.
 STREAM_LEASE = 1000
 
-#: Maximum number of cached schemes.
+#: Maximum number of cached schemes: one for each tag.
 SCHEMES_MOST = 10_000
 
 
@@ -55,17 +55,16 @@ class IssuerConfig:
     alarm: Callable[[IssuerError], None]
     events: Observers
     identity: Identity = field(default_factory=Identity)
-    _schemes: dict[tuple[str, str], Scheme] = field(default_factory=dict)
+    _schemes: dict[str, tuple[Mapping[str, Any], Scheme]] = field(default_factory=dict)
 
     def texts(self, tag: Tag) -> Scheme:
         """Return a scheme for any tag, also a tag without a scheme, to make texts. May raise ConfigurationError."""
-        known = tag.tag, tag.version
-        scheme = self._schemes.get(known)
-        if scheme is None:
+        known = self._schemes.get(tag.tag)
+        if known is None or known[0] != tag.scheme:
             if len(self._schemes) >= SCHEMES_MOST:
                 self._schemes.clear()
-            scheme = self._schemes[known] = Scheme(tag, self.settings.keys)
-        return scheme
+            known = self._schemes[tag.tag] = tag.scheme, Scheme(tag, self.settings.keys)
+        return known[1]
 
     def reader(self, tag: Tag) -> Scheme:
         """Return the scheme to decode values. Without a secret key, the scheme decodes only values of other keys."""

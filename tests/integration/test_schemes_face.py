@@ -9,13 +9,16 @@ import pytest
 
 import issuer
 from issuer.gateway.commands import script
+from issuer.numbers import codec
 from issuer.strategies import Instance
 from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Tag
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.drawers import Drawers
 from tests.schemes import Make, processes
 from tests.servers.proxy import FaultProxy
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
@@ -123,6 +126,24 @@ def test_the_same_key_has_the_same_number_from_any_process(make: Make) -> None:
         ids.next("orders", key="")
     with pytest.raises(issuer.InvalidArgument):
         ids.next("orders", key="x", ttl=0)
+
+
+def test_a_scheme_is_built_once_and_not_after_each_reservation(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that keeps one for each version of a record grows with each segment."""
+    built: list[str] = []
+
+    def scheme(tag: Tag, *arguments: Any, **options: Any) -> codec.Scheme:
+        built.append(tag.tag)
+        return codec.Scheme(tag, *arguments, **options)
+
+    monkeypatch.setattr("issuer.operations.config.Scheme", scheme)
+    ids = make()
+    ids.create("a", step=2, format="A{seq}")
+    assert [ids.issue("a", key=f"k{number}").text for number in range(20)] == [f"A{n}" for n in range(1, 21)]
+    assert built == ["a"]
+    ids.configure("a", format="B{seq}")
+    until(lambda: str(ids.issue("a")).startswith("B"), message="the next reservation shows the change")
+    assert built == ["a", "a"]
 
 
 def test_a_key_needs_redis(make: Make) -> None:
