@@ -14,7 +14,7 @@ from tests.simulation.traffic import DAY, HOUR, mixed
 #: have a longer target, or must survive an outage of the store.
 LEASED, DIRECT, LONGER, SURVIVING = 3, 2, 2, 2
 
-#: A tag is at rest in an hour if its traffic was calm in this hour and in so many hours before it.
+#: A tag is at rest in an hour if its traffic is calm, and its step stays the same, in this hour and so many before it.
 SETTLED = 2
 
 
@@ -113,4 +113,4 @@ def simulated(many: int, days: int, seed: int, *, loss: bool = False) -> Iterato
 
 def _rests(fleet: Fleet, each: Series, hour: int) -> bool:
     begin, end = (hour - SETTLED) * HOUR, (hour + 1) * HOUR
-    return each.traffic.calm(begin, end) and not any(begin <= at < end for at in fleet.disturbed[each.group])
+    return each.traffic.calm(begin, end) and not any(begin <= at < end for at in fleet.disturbances(each))

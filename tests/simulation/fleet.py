@@ -77,10 +77,10 @@ class Fleet:
         self.store = CountingStore(made.turns)
         made.store = self.store  # type: ignore[assignment] # it hangs in no test here
         self.events: Counter[type[events.Event]] = Counter()
-        #: The draws that waited because the next segment was not there: tag, and when.
+        #: The draws that waited because the next segment was not there: tag, and when. After a loss, all wait.
         self.late: list[tuple[str, float]] = []
         #: When all tags of a group needed new segments: Redis lost its data, or a program without Redis began.
-        self.disturbed: dict[str, list[float]] = {group: [] for group in GROUPS}
+        self._disturbed: dict[str, list[float]] = {group: [] for group in GROUPS}
         self._made = made
         self._began = made.now
         self._programs = {group: [self._program(group) for _ in range(many)] for group, (_, many) in GROUPS.items()}
@@ -94,6 +94,10 @@ class Fleet:
         """Return when the store wrote anything of this tag, in seconds since the beginning."""
         return [at - self._began for at in self.store.writes[each.tag]]
 
+    def disturbances(self, each: Series) -> list[float]:
+        """Return when a tag was given another step, or needed new segments for another reason than its use."""
+        return [*self._disturbed[each.group], *(at - self._began for at in self.store.steps[each.tag])]
+
     def _program(self, group: str) -> Issuer:
         ids = self._made.connect(**GROUPS[group][0])
         ids.observe(self._saw)
@@ -101,8 +105,6 @@ class Fleet:
 
     def _saw(self, event: events.Event) -> None:
         self.events[type(event)] += 1
-        if isinstance(event, events.ExtensionLate):
-            self.late.append((event.tag, self.now))
 
     def restart(self, group: str, *, crash: bool = False) -> None:
         """Let the oldest program of a group end, and another one begin. `crash`: it returns nothing."""
@@ -113,12 +115,12 @@ class Fleet:
             ids.close()
         self._programs[group].append(self._program(group))
         if group == "direct":
-            self.disturbed[group].append(self.now)
+            self._disturbed[group].append(self.now)
 
     def lose(self) -> None:
         """Let Redis lose all its data."""
         self._made.wire.server.wipe()
-        self.disturbed["redis"].append(self.now)
+        self._disturbed["redis"].append(self.now)
 
     def run(self, until: float, incidents: Iterable[Incident] = (), look: Callable[[Series], object] = id) -> None:
         """Draw what is wanted until this time. `look` is called after each draw."""
@@ -165,14 +167,20 @@ class Fleet:
         combiner, deadline = ids.engine.registry.combiner(each.tag), ids.engine.deadline(None)
         # The first segment of a program of its own, or of a new hash, is nobody's delay.
         first = not each.issued or (each.group == "direct" and not combiner.supply.state.issued)
-        losses, began = self.events[events.FenceTripped], self.now
+        losses, waits, began = self._losses, self.events[events.ExtensionLate], self.now
         each.draws += 1
         while n:
             numbers: range = combiner.draw(n, deadline)
             each.got(numbers)
             n -= len(numbers)
-        if self.now - began > QUICK and not first and losses == self.events[events.FenceTripped]:
+        waited = self.now - began > QUICK or self.events[events.ExtensionLate] > waits
+        if waited and not first and self._losses == losses:
             self.late.append((each.tag, began))
+
+    @property
+    def _losses(self) -> int:
+        """Return how many losses of Redis programs have found."""
+        return self.events[events.FenceTripped] + self.events[events.LeaseDropped]
 
     def in_hand(self, each: Series) -> int:
         """Return how many numbers are left in Redis and in programs, which can still be issued."""

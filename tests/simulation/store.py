@@ -25,6 +25,8 @@ class CountingStore(MemoryStore):
         self._of_tag: dict[str, list[str]] = defaultdict(list)
         #: When each write of a tag began, in virtual seconds.
         self.writes: dict[str, list[float]] = defaultdict(list)
+        #: When a tag's step was changed.
+        self.steps: dict[str, list[float]] = defaultdict(list)
 
     def record(self, tag: str) -> Tag:
         """Return the record at once. This is no call of the issuer."""
@@ -60,4 +62,5 @@ class CountingStore(MemoryStore):
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         self.writes[tag].append(self._turns.now)
+        self.steps[tag].append(self._turns.now)
         return super().configure(tag, changes, timeout=timeout)
