@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import closing
 
@@ -17,7 +18,7 @@ PATIENCE = 1.0
 
 
 def _completed(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the tags that begin with the text `incomplete`. After any error, return no tags."""
+    """Return the first tags that begin with the text `incomplete`. After any error, return no tags."""
     logging.getLogger("issuer").addHandler(logging.NullHandler())
     logging.getLogger("issuer").propagate = False
     try:
@@ -26,9 +27,15 @@ def _completed(context: click.Context, _param: click.Parameter, incomplete: str)
         if is_missing(store):
             return []
         with closing(connect(redis="none", store=store, config=session.config, scheduler=None)) as issuer:
-            return [record.tag for record in issuer.tags(timeout=PATIENCE) if record.tag.startswith(incomplete)]
+            page = next(issuer.engine.care.tag_pages(PATIENCE, after=_before(incomplete)))
+            return [record.tag for record in page if record.tag.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - an error must not be printed into the user's line
         return []
+
+
+def _before(incomplete: str) -> str | None:
+    """Return a text after which the tags that begin with `incomplete` come first. None: all tags begin with it."""
+    return f"{incomplete[:-1]}{chr(ord(incomplete[-1]) - 1)}{chr(sys.maxunicode)}" if incomplete else None
 
 
 def tag_argument(*, required: bool = True) -> Callable[[F], F]:

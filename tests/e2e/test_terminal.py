@@ -242,6 +242,7 @@ def test_tab_completes_commands_tags_options_and_what_they_take(cli: Cli, store:
     before = list(home.iterdir())
     assert completed(cli, "issuer re") == ["recover"]
     assert completed(cli, f"issuer --store {store} next or") == ["order-lines", "orders"]
+    assert completed(cli, f"issuer --store {store} next orders") == ["orders"]
     assert completed(cli, f"issuer --store {store} inspect ") == ["order-lines", "orders", "users"]
     assert completed(cli, f"issuer --store {store} create or") == []
     for words, offered in (

@@ -38,7 +38,8 @@ def halt(session: Session, *, tag: str | None, everything: bool, yes: bool) -> i
     if not yes:
         check_askable()
     issuer = session.connect()
-    names = [record.tag for record in issuer.tags()] if tag is None else [tag]
+    pages = issuer.engine.care.tag_pages(None)
+    names = [record.tag for page in pages for record in page] if tag is None else [tag]
     if not names:
         say("no tags in this store")
         return OK

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -177,7 +177,8 @@ class _Worker:
         If the store is down, the server starts anyway. Callers get 503 until the store answers.
         """
         try:
-            await ids.tags()
+            async with aclosing(ids.engine.care.tag_pages(None, count=1)) as pages:
+                await anext(pages)
         except ConfigurationError as error:
             self.report(error)
         except IssuerError as error:
