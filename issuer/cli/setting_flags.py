@@ -15,7 +15,7 @@ from issuer.numbers import limits
 from issuer.numbers.given import FIXED
 from issuer.operations.tag_options import TAG_OPTIONS, TagOption
 from issuer.strategies.registry import strategy_names
-from issuer_persistence.records import SETTINGS
+from issuer_persistence.records import HIGHEST, SETTINGS
 
 
 def _step(value: str) -> int | str:
@@ -115,7 +115,7 @@ def _added(name: str, option: TagOption, *, new: bool) -> Callable[[F], F]:
     how = {"type": click.Choice(option.words)} if option.words else _KINDS[option.kind]
     text = option.help if new else option.changed or option.help
     if option.lowest is not None and option.highest is not None:
-        text += f". Range: {option.lowest}..{option.highest}"
+        text += f". Range: {option.lowest}..{'2^63-1' if option.highest == HIGHEST else option.highest}"
     text += _FORMS.get(name, "")
     return click.option(
         "--option" if name == "options" else f"--{name.replace('_', '-')}",

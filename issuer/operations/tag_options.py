@@ -11,6 +11,7 @@ from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
 from issuer.numbers.given import Restart
 from issuer_persistence.records import (
+    DEFAULT_MAX_STEP,
     DEFAULT_STEP,
     HIGHEST,
     SETTINGS,
@@ -68,8 +69,9 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
         "use: a step lasts about `target`. Default: `auto`",
         "Numbers per step, 1..2^63-1, from the next segment on. With `auto` it begins with `min_step` and adapts to "
         "the rate of use"),
-    "target": _stored("duration", "target", "How long an adapted step lasts. Default: 10m",
-        "How long an adapted step lasts"),
+    "target": _stored("duration", "target",
+        "How long an adapted step lasts, in seconds or as a text such as `10m`. Default: 10m",
+        "How long an adapted step lasts, in seconds or as a text such as `10m`"),
     "min_step": _stored("whole", "min_step", "Lowest adapted step. Default: 1000", "Lowest adapted step"),
     "max_step": _stored("whole", "max_step", "Highest adapted step. Default: 1000000", "Highest adapted step"),
     "limit": TagOption("limit",
@@ -88,10 +90,10 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
         "Share of a segment or lease that is used when the next one is fetched. Default: 0.2",
         "Share of a segment or lease that is used when the next one is fetched. It applies from the next one on"),
     "survive": _stored("duration", "survive",
-        "Outage of the store that the numbers in Redis or in the process must outlast: if necessary, the next segment "
-        "is fetched earlier. Default: 0, none",
-        "Outage of the store that the numbers in Redis or in the process must outlast: if necessary, the next segment "
-        "is fetched earlier"),
+        "Outage of the store that the numbers in Redis or in the process must outlast, in seconds or as a text such as "
+        "`10m`: if necessary, the next segment is fetched earlier. Default: 0, none",
+        "Outage of the store that the numbers in Redis or in the process must outlast, in seconds or as a text such as "
+        "`10m`: if necessary, the next segment is fetched earlier"),
     "description": _stored("text", "description", "Text for operators, up to 1000 bytes"),
     "format": TagOption("text", "Format of the texts, such as `B{date:%y}-{seq:06d}{check}`", section=_TEXTS),
     "restart": TagOption("word",
@@ -169,10 +171,13 @@ class TagOptions:
             problem = f"tag {tag!r}: strict order needs Redis, but no Redis is configured"
             raise ConfigurationError(problem, tag=tag, advice="configuration.strict_without_redis")
         others = self.others(tag, order)
-        step, mode = self._step(others)
+        lowest, highest = others.get("min_step", DEFAULT_STEP), others.get("max_step", DEFAULT_MAX_STEP)
+        if lowest > highest:
+            raise InvalidArgument(f"min_step {lowest} is above max_step {highest}", tag=tag, value=lowest)
+        step, mode = self._step(lowest)
         return TagSettings(
             above=above,
-            step=others.get("min_step", DEFAULT_STEP) if step is None else step,
+            step=lowest if step is None else step,
             step_mode=mode or "auto",
             limit=last,
             order=order,
@@ -185,6 +190,7 @@ class TagOptions:
         tag: str,
         *,
         limit: int | None,
+        min_step: int = DEFAULT_STEP,
         raise_to: int | None = None,
         scheme: Mapping[str, object] | None = None,
         seen: str | None = None,
@@ -192,7 +198,7 @@ class TagOptions:
         """Return the changes for `Store.configure`. If a setting is invalid, or none is given, raise InvalidArgument.
 
         `limit` is the last counter value. The tag continues after the counter value `raise_to`. `scheme` is made from
-        `given` and from the record with the version `seen`.
+        `given` and from the record with the version `seen`. `min_step` is that of the record.
         """
         others = self.others(tag, None)
         if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):
@@ -201,7 +207,7 @@ class TagOptions:
                 "format, timezone, scramble with scramble_strict, stride with offset and stride_above",
                 tag=tag,
             )
-        step, mode = self._step(others)
+        step, mode = self._step(others.get("min_step", min_step))
         return TagChanges(
             step=step,
             step_mode=mode,
@@ -212,9 +218,9 @@ class TagOptions:
             **others,
         )
 
-    def _step(self, others: Mapping[str, Any]) -> tuple[int | None, StepMode | None]:
+    def _step(self, lowest: int) -> tuple[int | None, StepMode | None]:
         if self.step is None or self.step == "auto":
-            return (None, None) if self.step is None else (others.get("min_step", DEFAULT_STEP), "auto")
+            return (None, None) if self.step is None else (lowest, "auto")
         return whole(self.step, "step", 1, HIGHEST), "fixed"
 
     def others(self, tag: str, order: Order | None) -> dict[str, Any]:

@@ -330,6 +330,8 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     # Apply these settings to the shards or series of the tag, too.
     shared = TagOptions(**{name: getattr(asked, name) for name in ("step", "lease", *PACING)})
     if shared != TagOptions():
+        # Both bounds: a part that an older program has created has other ones.
+        shared = replace(shared, min_step=after.min_step, max_step=after.max_step)
         for part in (yield from parts.of(after)):
             with suppress(UnknownTag):  # deleted in the meantime
                 yield from _share(part, limit_of_parts(after), shared)
@@ -367,7 +369,9 @@ class _Change:
                 if above > scheme_record.last_value(ways, before.limit):
                     raise self._too_low(before, above)
                 raise_to = strides(ways).highest(above)
-            changes = asked.changes(self.tag, limit=limit, raise_to=raise_to, scheme=scheme, seen=seen)
+            changes = asked.changes(
+                self.tag, limit=limit, min_step=before.min_step, raise_to=raise_to, scheme=scheme, seen=seen
+            )
             try:
                 after = yield from floor.configure(self.tag, self.key, changes)
             except LimitTooLow as error:

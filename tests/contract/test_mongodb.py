@@ -21,6 +21,7 @@ from issuer_persistence.errors import (
     LimitHit,
     LimitTooLow,
     Misconfigured,
+    StepsCrossed,
     TagPresent,
     Unconfirmed,
     VersionMoved,
@@ -134,6 +135,19 @@ def test_a_lease_never_reaches_a_strict_tag_that_took_the_place(mongo_bench: Mon
     with pytest.raises(LeaseOnStrict):
         store.configure("orders", TagChanges(lease=5), timeout=TIMEOUT)
     assert "lease" not in mongo_bench.raw()
+
+
+def test_two_changes_at_once_never_set_a_lowest_step_above_the_highest_one(
+    mongo_bench: MongoBench, overtake: Overtake
+) -> None:
+    store, other = mongo_bench.store, mongo_bench.open()
+    create(store, min_step=40)
+    mongo_bench.database["issuer_tags"].update_one({}, {"$unset": {"max_step": ""}})  # as an older program writes it
+    overtake(lambda: other.configure("orders", TagChanges(max_step=50), timeout=TIMEOUT))
+    with pytest.raises(StepsCrossed):
+        store.configure("orders", TagChanges(min_step=60), timeout=TIMEOUT)
+    assert (get(other).min_step, get(other).max_step) == (40, 50)
+    assert store.configure("orders", TagChanges(min_step=50), timeout=TIMEOUT).min_step == 50
 
 
 def test_a_delete_that_comes_late_buries_no_tag_that_was_made_again(

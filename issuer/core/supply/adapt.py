@@ -16,7 +16,7 @@ from issuer.core.steps import Steps, ask
 from issuer.errors import Unavailable
 from issuer_persistence.errors import StoreError
 from issuer_persistence.ledger import LedgerEntry
-from issuer_persistence.records import Tag, TagChanges, now_ms
+from issuer_persistence.records import HIGHEST, Tag, TagChanges, now_ms
 
 #: The rate is computed from the newest SEGMENTS among the newest ENTRIES of the ledger. Other entries are those of
 #: callers of `reserve`.
@@ -39,7 +39,7 @@ def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[floa
             again, would look like much traffic. None: no segment was used.
     """
     auto = record.step_mode == "auto" and (used is not None or record.step != record.min_step)
-    if not auto and not record.survive:
+    if not (auto or record.survive) or record.max >= record.limit:  # callers of a tag at its limit come often
         return None
     rate = None
     with suppress(StoreError, Unavailable):
@@ -87,7 +87,7 @@ def first_size(record: Tag, wanted: int, *, used: bool) -> int | None:
     A step that was adapted can be large. The first segment of a process is not: a program that crashes again and again
     would lose all of its numbers each time.
     """
-    least = record.min_step * record.ahead
+    least = min(HIGHEST, record.min_step * record.ahead)
     if record.step_mode == "auto" and not used and record.segment > least:
         return max(wanted, least)
     return wanted if wanted > record.segment else None

@@ -249,6 +249,10 @@ class MongoStore(Store):
                 condition: Document = {"deleted": False, "order": found.order}
                 if changes.seen is not None:
                     condition["version"] = found.version
+                if changes.min_step is not None or changes.max_step is not None:
+                    # Otherwise two changes at the same time could set a `min_step` above `max_step`.
+                    bounds = {"min_step": found.min_step, "max_step": found.max_step}
+                    condition |= {name: {"$in": [None, Int64(bound)]} for name, bound in bounds.items()}
                 if changes.scheme:
                     call.announce()
                 if changes.limit is not None or changes.raise_to is not None:
