@@ -22,8 +22,11 @@ import click
 
 from issuer.api.blocking import Issuer
 from issuer.cli.exits import OK, PROBLEM, USAGE, code_of, complain
+from issuer.core.batch import TagBatch
+from issuer.core.steps import Steps
 from issuer.errors import InvalidArgument, IssuerError, brief
 from issuer.gateway.keys import PART
+from issuer.operations.config import IssuerConfig
 from issuer.operations.exporting import export_page
 from issuer.operations.tag_options import TAG_OPTIONS, TagOptions
 from issuer.operations.tags import compare
@@ -172,21 +175,44 @@ def _created(issuer: Issuer, lines: Iterator[Line], *, exist_ok: bool) -> int:
 def _compared(issuer: Issuer, lines: Iterator[Line]) -> int:
     """Show each line that is wrong, or differs from the tag that exists."""
     counts, code, progress, engine = {"new": 0, "same": 0, "differ": 0, "wrong": 0}, OK, _Progress(), issuer.engine
-    for line in lines:
-        try:
-            steps = compare(line.tag, TagOptions.of(line.said), engine.config)
-            differs = engine.run(steps, engine.deadline(None), line.tag)
-        except IssuerError as error:
-            complain(f"line {line.number}: {said(error)}")
-            counts["wrong"] += 1
-            code = code_of(error)
-        else:
+    for page in _pages(lines):
+        batch = TagBatch({tag: _compare(line, engine.config) for tag, line in page.items()}, engine.config.store)
+        while batch.pending:
+            engine.run(batch.go_on(), engine.deadline(None), None)
+        for tag, line in page.items():
+            if error := batch.errors.get(tag):
+                complain(f"line {line.number}: {said(error)}")
+                counts["wrong"] += 1
+                code = code_of(error)
+                continue
+            differs = batch.results[tag]
             counts["new" if differs is None else "differ" if differs else "same"] += 1
             for name, (want, has) in (differs or {}).items():
-                click.echo(f"line {line.number}: {plain(line.tag)}: {name} is {brief(has)}, not {brief(want)}")
+                click.echo(f"line {line.number}: {plain(tag)}: {name} is {brief(has)}, not {brief(want)}")
         progress.show(sum(counts.values()))
     say(f"{counts['new']:,} new, {counts['same']:,} the same, {counts['differ']:,} differ, {counts['wrong']:,} wrong")
     return code or (PROBLEM if counts["differ"] else OK)
+
+
+def _pages(lines: Iterator[Line]) -> Iterator[dict[str, Line]]:
+    """Yield the lines by pages. If a line is wrong, yield those before it first."""
+    wrong, page = None, dict[str, Line]()
+    while wrong is None:
+        page = {}
+        try:
+            for line in islice(lines, PAGE):
+                page[line.tag] = line
+        except LineError as error:
+            wrong = error
+        if not page:
+            break
+        yield page
+    if wrong is not None:
+        raise wrong
+
+
+def _compare(line: Line, config: IssuerConfig) -> Steps[Mapping[str, tuple[object, object]] | None]:
+    return (yield from compare(line.tag, TagOptions.of(line.said), config))
 
 
 def export(issuer: Issuer, form: str, write: Callable[[bytes], object]) -> int:

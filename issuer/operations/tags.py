@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer.core import floor, parts, requests, scheme_record
+from issuer.core.batch import TagBatch
 from issuer.core.record import check_owner, identity, read_record, select
 from issuer.core.steps import Steps, ask, pipeline, send
 from issuer.errors import (
@@ -74,11 +75,14 @@ def create_many(
     asked: dict[str, TagOptions] = {}
     there: dict[str, Tag] = {}
     strange: list[str] = []
-    for tag, options in wanted.items():
+    owned = {tag for tag, options in wanted.items() if _uncounted(options)}
+    for tag in wanted:
         with named(tag):
             check_tag(tag)
-            own = options.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
-            found = (yield from _record(tag)) if own or exist_ok else None
+    known = (yield from _records(wanted if exist_ok else owned)) if exist_ok or owned else {}
+    for tag, options in wanted.items():
+        with named(tag):
+            own, found = tag in owned, known.get(tag)
             if exist_ok and found is not None and not found.deleted:
                 there[tag] = found
             asked[tag] = _settled(tag, options, config, there.get(tag)) if own else options
@@ -104,7 +108,7 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
     """
     record = yield from _record(check_tag(tag))
     there = None if record is None or record.deleted else record
-    if asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT:
+    if _uncounted(asked):
         asked = _settled(tag, asked, config, there)
     if there is None:
         with named(tag):
@@ -121,6 +125,21 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
 
 def _record(tag: str) -> Steps[Tag | None]:
     return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
+
+
+def _uncounted(asked: TagOptions) -> bool:
+    """Whether a strategy without a counter was requested."""
+    return bool(asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT)
+
+
+def _records(tags: Iterable[str]) -> Steps[Mapping[str, Tag | None]]:
+    """Return the record of each of these tags. They are read together."""
+    batch = TagBatch({tag: _record(tag) for tag in tags})
+    while batch.pending:
+        yield from batch.go_on()
+    for error in batch.errors.values():
+        raise error
+    return batch.results
 
 
 def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
