@@ -13,6 +13,7 @@ import pytest
 from issuer import Issuer, events
 from issuer.core.supply.local_buffer import threshold
 from issuer.gateway.keys import redis_key
+from issuer_persistence.ledger import LedgerEntry
 from tests.simulation.store import CountingStore
 from tests.simulation.traffic import Traffic
 from tests.virtual.world import World, world
@@ -80,7 +81,7 @@ class Fleet:
         #: The draws that waited because the next segment was not there: tag, and when. After a loss, all wait.
         self.late: list[tuple[str, float]] = []
         #: When all tags of a group needed new segments: Redis lost its data, or a program without Redis began.
-        self._disturbed: dict[str, list[float]] = {group: [] for group in GROUPS}
+        self.disturbed: dict[str, list[float]] = {group: [] for group in GROUPS}
         self._made = made
         self._began = made.now
         self._programs = {group: [self._program(group) for _ in range(many)] for group, (_, many) in GROUPS.items()}
@@ -90,13 +91,17 @@ class Fleet:
         """Seconds since the beginning."""
         return self._made.now - self._began
 
+    def time_of(self, entry: LedgerEntry) -> float:
+        """Return when a segment was reserved, in seconds since the beginning."""
+        return entry.time / 1000 - self._made.turns.wall() + self.now
+
     def writes(self, each: Series) -> list[float]:
         """Return when the store wrote anything of this tag, in seconds since the beginning."""
         return [at - self._began for at in self.store.writes[each.tag]]
 
     def disturbances(self, each: Series) -> list[float]:
         """Return when a tag was given another step, or needed new segments for another reason than its use."""
-        return [*self._disturbed[each.group], *(at - self._began for at in self.store.steps[each.tag])]
+        return [*self.disturbed[each.group], *(at - self._began for at in self.store.steps[each.tag])]
 
     def _program(self, group: str) -> Issuer:
         ids = self._made.connect(**GROUPS[group][0])
@@ -115,12 +120,12 @@ class Fleet:
             ids.close()
         self._programs[group].append(self._program(group))
         if group == "direct":
-            self._disturbed[group].append(self.now)
+            self.disturbed[group].append(self.now)
 
     def lose(self) -> None:
         """Let Redis lose all its data."""
         self._made.wire.server.wipe()
-        self._disturbed["redis"].append(self.now)
+        self.disturbed["redis"].append(self.now)
 
     def run(self, until: float, incidents: Iterable[Incident] = (), look: Callable[[Series], object] = id) -> None:
         """Draw what is wanted until this time. `look` is called after each draw."""
@@ -156,14 +161,25 @@ class Fleet:
         newest, step = self.store.newest(each.tag), self.store.record(each.tag).step
         if newest is None:
             return 1
+        if each.group == "direct":
+            return min(step // MORE_PARTS, self._left(self._program_of(each), each) // 2)
         if not each.strict or "survive" in each.settings:
             return step // MORE_PARTS
         left = threshold(newest.low, newest.high) - each.ranges[-1].stop + 1
         return min(step // PARTS, left) if left > 0 else step // PARTS
 
-    def _draw(self, each: Series, n: int) -> None:
+    def _program_of(self, each: Series) -> Issuer:
+        """Return the program that makes the next draw."""
         programs = self._programs[each.group]
-        ids = programs[each.draws // (STAYS if each.strict else 1) % len(programs)]
+        return programs[each.draws // (STAYS if each.strict else 1) % len(programs)]
+
+    def _left(self, ids: Issuer, each: Series) -> int:
+        """Return how many numbers of a tag this program has."""
+        combiner = ids.engine.registry.combiners.get(each.tag)
+        return 0 if combiner is None or combiner.supply.state.buffer is None else combiner.supply.state.buffer.left
+
+    def _draw(self, each: Series, n: int) -> None:
+        ids = self._program_of(each)
         combiner, deadline = ids.engine.registry.combiner(each.tag), ids.engine.deadline(None)
         # The first segment of a program of its own, or of a new hash, is nobody's delay.
         first = not each.issued or (each.group == "direct" and not combiner.supply.state.issued)
@@ -184,11 +200,7 @@ class Fleet:
 
     def in_hand(self, each: Series) -> int:
         """Return how many numbers are left in Redis and in programs, which can still be issued."""
-        left = 0
-        for ids in self._programs[each.group]:
-            combiner = ids.engine.registry.combiners.get(each.tag)
-            if combiner is not None and combiner.supply.state.buffer is not None:
-                left += combiner.supply.state.buffer.left
+        left = sum(self._left(ids, each) for ids in self._programs[each.group])
         key = redis_key("issuer", each.tag)
         with self._made.wire.server.client() as client:
             found: list[Any] = client.hmget(key, "cur", "max", "next_cur", "next_max")
