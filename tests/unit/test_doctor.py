@@ -102,7 +102,7 @@ def with_store(**facts: Any) -> Facts:
 
 
 def with_tag(hash: Hash | None = HASH, **facts: Any) -> Facts:
-    settings = ("limit", "halted", "step", "step_mode", "max_step", "ahead", "survive")
+    settings = ("limit", "halted", "step", "step_mode", "max_step", "target", "ahead", "survive")
     record = replace(ORDERS, **{name: facts.pop(name) for name in settings if name in facts})
     return healthy(records=[record], tags=[TagFacts(record=record, **{"hash": hash, "rate": 0.1, **facts})])
 
@@ -295,6 +295,7 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
         ("tag-limit", [with_scheme({"strategy": "snowflake"}, 0)]),
         ("tag-runway", [with_tag(rate=1000 / 1200), with_tag(rate=None), with_tag(rate=50.0, rated_for=2.0)]),
         ("tag-runway", [with_tag(rate=1.0, step_mode="auto")]),
+        ("tag-runway", [with_tag(rate=1.0, step=60, step_mode="auto", max_step=60, target=60)]),
         (
             "tag-runway",
             [with_tag(rate=1.0, step=1200, survive=600), with_tag(rate=1.0, step=600, ahead=2, survive=600)],
@@ -353,7 +354,7 @@ def test_the_limit_that_is_told_is_that_of_the_values() -> None:
     )
     assert "run doctor again later" in burst.why
     grown = only(with_tag(rate=5000.0, step=10**6, step_mode="auto"), "tag-runway")
-    assert grown.remedy == "Run ids.configure('orders', max_step=6000000)."
+    assert grown.remedy == "Run ids.configure('orders', max_step=3000000)."
     found = only(with_scheme(STRIDE, 33, limit=33), "tag-limit")
     assert found.what == "0 numbers are left to reserve up to the limit 100"
 

@@ -139,11 +139,13 @@ def runway(facts: Facts) -> Iterator[Finding]:
     """Check whether a tag's segments last long enough at the current rate."""
     belongs = parts.parents(facts.records)
     for tag in facts.tags:
-        record, target = tag.record, arithmetic.target(tag.record, 0 if tag.record.survive else TARGET)
+        record, auto = tag.record, tag.record.step_mode == "auto"
+        usual = min(TARGET, record.target) if auto else TARGET
+        target = arithmetic.target(record, 0 if record.survive else usual)
         lasts = arithmetic.runway(record.step, tag.rate)
         if tag.rate is None or lasts is None or lasts >= target:
             continue
-        if record.step_mode == "auto" and record.step < record.max_step:
+        if auto and record.step < record.max_step:
             continue  # the step grows by itself
         in_hand = arithmetic.runway(_remaining(tag.hash), tag.rate)
         hand = "" if in_hand is None else f", and the numbers in Redis last {lasting(in_hand, 1)}"
@@ -157,7 +159,7 @@ def runway(facts: Facts) -> Iterator[Finding]:
             f"at {_rate(tag.rate)} numbers per second, a step of {record.step} lasts {lasting(lasts, 1)}{hand}",
             "An outage of the store that lasts longer makes callers wait. A step should last at least "
             f"{lasting(target)}.{more}",
-            f"Run {{whole:configure {'max_step' if record.step_mode == 'auto' else 'step'}={step}}}.",
+            f"Run {{whole:configure {'max_step' if auto else 'step'}={step}}}.",
             whole=belongs.get(name, name),
         )
 
