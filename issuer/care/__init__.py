@@ -12,7 +12,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """The result for one tag of an operation on several tags, or its error. `of`: number of tags in the operation."""
+    """The result of an operation for one tag, if the operation handles several tags.
+
+    Attributes:
+        tag: Name of the tag.
+        of: How many tags the operation handles.
+        result: Result for this tag. None if there is none.
+        error: Error for this tag, or None.
+    """
 
     tag: str
     of: int

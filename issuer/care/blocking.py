@@ -42,10 +42,10 @@ log = logging.getLogger("issuer")
 #: Result of `verified` for one tag: the discrepancies found, or an error.
 Verdict = Outcome[list[Discrepancy]]
 
-#: How many hashes a sweep reads at once.
+#: A sweep, the periodic background work, reads this many hashes at once.
 LOOKS = 1000
 
-#: If a refresh has not ended after this many seconds, it counts as lost, and another one may begin.
+#: If a run of `refresh` has not ended after this many seconds, it counts as lost, and another run may begin.
 REFRESH_LOST = 60.0
 
 
@@ -66,9 +66,16 @@ class Care:
         deadline: Callable[[float | None], Deadline],
         background: Callable[..., bool],
     ) -> None:
-        """Create the object for one issuer. `run` runs steps. `deadline` turns a `timeout` into a deadline.
+        """Create the object for one issuer.
 
-        `redis`: the connections to Redis, or None. `background`: runs a job, False if that is impossible.
+        Args:
+            registry: The tags in use, with a combiner for each. A combiner groups concurrent draws of a tag.
+            config: Configuration of the issuer.
+            runtime: Services that all tags of the issuer share.
+            redis: Connections to Redis. None if there is no Redis.
+            run: Function that runs steps: generators that yield the requests to Redis and to the store.
+            deadline: Function that converts a `timeout` to a deadline.
+            background: Function that runs a job in the background. It returns False if that is impossible.
         """
         #: Loads the segments of all tags. None until `keep` is called.
         self.keeper: Keeper | None = None
@@ -82,13 +89,13 @@ class Care:
         #: Time of the last deletion of old ledger entries, in ms since 1970.
         self.pruned = 0
         self._refresh_due = 0.0
-        #: The tags that the last sweep has checked.
+        #: The combiners of the tags that the last sweep has checked.
         self._moving: list[Combiner] = []
 
     def verified(self, tag: str | None, timeout: float | None) -> Generator[Verdict, None]:
         """Verify a tag with its shards or series, or all tags, sorted by name; see Issuer.verify.
 
-        If another tag than `tag` was deleted in the meantime, its outcome has no result and no error.
+        If a tag was deleted in the meantime, its outcome has no result. It also has no error, except for `tag` itself.
         """
         if tag is None:
             names = self._tags(timeout)
@@ -126,7 +133,7 @@ class Care:
     ) -> Generator[Outcome[Recovery], None]:
         """Recover a tag with its shards or series, or all tags, sorted by name; see Issuer.recover.
 
-        `spared`, `after`: leave out these tags, and all tags up to this name.
+        `spared`: names of tags to leave out. `after`: all tags up to this name are left out, too. "" leaves out none.
         """
         lowest = recovery.checked_at_least(tag, at_least)
         known: Mapping[str, Known] = {}
@@ -258,7 +265,9 @@ class Care:
                 combiner.run(combiner.supply.rejoin(), soon)
                 loaded += combiner.run(combiner.supply.fetch(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - after any error, the other tags must still be served
-                raise_interrupt(error)  # only needed here: `sweep` does not run in threads of the user
+                # The user's signal handler may have raised it, because `tick` runs in a thread of the user. `sweep`
+                # does not, so it needs no such check.
+                raise_interrupt(error)
                 self._registry.troubled(combiner, error)
         self._forget_idle()
         return loaded
@@ -266,8 +275,8 @@ class Care:
     def sweep(self) -> None:
         """Do the background work of each tag in use.
 
-        `refresh` runs as another job, because it waits for the store. If the store hangs, tags that need only Redis are
-        not delayed.
+        `refresh` runs as a separate job, because it waits for the store. So if the store hangs, it does not delay tags
+        that need only Redis.
         """
         self._config.events.call_periodic()
         if self.keeper is not None:

@@ -56,15 +56,16 @@ class Discrepancy:
         return f"tag {self.tag!r}: {self.problem}"
 
 
-#: If the ledger changes back to a hash this many times, two hashes are in use. Fewer changes prove nothing: when a hash
-#: is replaced, the last segment of the old hash may come late.
+#: A ledger entry contains the id of the Redis hash for which its segment was reserved. If the entries return to an
+#: earlier hash this many times, two hashes are in use. Fewer returns prove nothing: when a hash is replaced, the last
+#: segment of the old hash may come late.
 AGAIN = 3
 
 
 class Turns:
-    """Search for two hashes into which a tag's segments are loaded in turns.
+    """Detects from the ledger that the segments of a tag are loaded into two Redis hashes in turns.
 
-    The ledger entries must come in increasing or decreasing order.
+    `found` must receive the ledger entries of the tag in increasing or decreasing order of their numbers.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,10 @@ class Turns:
         self._again: dict[str, int] = {}
 
     def found(self, entry: LedgerEntry) -> tuple[LedgerEntry, LedgerEntry] | None:
-        """Add the next entry. If two hashes are proved to be in use, return an entry of each, the lower one first."""
+        """Add the next entry. If the entries prove that two hashes are in use, return an entry of each hash.
+
+        The entry with the lower numbers comes first.
+        """
         last = self._last
         if not entry.born or (last is not None and last.born == entry.born):
             return None

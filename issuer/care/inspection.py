@@ -19,11 +19,11 @@ from issuer_persistence.records import HIGHEST, Order, StepMode, Tag, now_ms
 #: Maximum number of ledger entries per page.
 PAGE_MOST = 1000
 
-#: The rate is computed from this many of the newest reservations.
+#: The rate (numbers per second) is computed from this many of the newest reservations.
 RATE_FROM = 5
 
-#: The waste is computed from this many of the newest reservations. A higher value would make inspections too slow: some
-#: processes inspect each tag every two seconds.
+#: The waste (see Waste) is computed from this many of the newest reservations. A higher value would make inspections
+#: too slow: some processes inspect each tag every two seconds.
 WASTE_FROM = 100
 
 
@@ -35,12 +35,13 @@ class StoreState:
         max: Highest number reserved.
         step: Numbers per step.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
-        target: How long an adapted step lasts, in seconds.
-        min_step: Lowest adapted step.
-        max_step: Highest adapted step.
+        target: How long a step should last if the issuer adapts it, in seconds.
+        min_step: Lowest step that the issuer chooses.
+        max_step: Highest step that the issuer chooses.
         ahead: Steps per segment.
         refill_at: Share of a segment that is used when the next one is fetched.
-        survive: Outage of the store that the numbers in hand outlast, in seconds. 0: none.
+        survive: Duration of an outage of the store, in seconds. The reserved numbers should last longer than such an
+            outage. 0 if there is no such requirement.
         timestamp: Time of the last change, in ms since 1970.
         created: Time of creation, in ms since 1970.
         halted: True if reservations are stopped until `recover`.
@@ -104,7 +105,7 @@ class Waste:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Result of `ready`. In a condition, it is true if the store and Redis answer and no tag is halted.
+    """Result of `ready`. In an `if`, it counts as true if the store and Redis answer and no tag is halted.
 
     Attributes:
         store: Error of the request to the store. None if the store answers.
@@ -122,7 +123,7 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """State of a tag. Numbers in `store` and `redis` are counter values; `limit` is a number that users see.
+    """State of a tag. Numbers in `store` and `redis` are values of the tag's counter. `limit` is a number for users.
 
     Attributes:
         tag: Name of the tag.
@@ -223,7 +224,7 @@ def segments(tag: str, count: int, beyond: Position | None, *, upward: bool) -> 
 
 
 def _position(tag: str, beyond: Position) -> Position:
-    """Check `beyond`, the end of the previous page. If it cannot be the end of a page, raise InvalidArgument."""
+    """Return `beyond`, the position at which the previous page ended. If it is not valid, raise InvalidArgument."""
     try:
         high, low, id = beyond
     except (TypeError, ValueError) as error:

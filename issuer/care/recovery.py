@@ -21,10 +21,11 @@ from issuer_persistence.errors import TagMissing
 from issuer_persistence.journal import Journals, Known
 from issuer_persistence.records import HIGHEST, Tag, TagChanges
 
-#: Journals as an argument: the paths of files, or the content that was read from them.
+#: The argument `from_journal`: the paths of journal files, or the content that was read from these files.
 Named = Sequence[str | os.PathLike[str]] | Journals
 
-#: Redis holds at most two segments of a tag. So a lost hash contained the numbers of the two newest ledger entries.
+#: Redis holds at most two segments of a tag. So if Redis has lost the tag's hash, the lost numbers are those of the two
+#: newest ledger entries.
 BUFFERS = 2
 
 
@@ -43,9 +44,9 @@ class Recovery:
         asked: Redis nodes other than the master that answered, as host:port. These are replicas and former masters.
         unasked: Redis nodes that did not answer, with the reason. `new` does not include numbers that only these nodes
             have recorded.
-        sound: True if no fault was found: the tag was not halted, its hash in Redis belongs to the current master's
-            term, the store's `max` was high enough, and every node answered. A restore within one term cannot be
-            detected.
+        sound: True if no fault was found: the tag was not halted, its hash in Redis was written in the current term,
+            the store's `max` was high enough, and every node answered. A term is the time since the master's last
+            restart or failover. If old data was restored into Redis within one term, this cannot be detected.
         unvouched: True if nothing confirms the store's `max`: Redis has no hash of the tag, and neither a journal nor
             `at_least` was given. If the store was restored from a backup, numbers issued after the backup can be issued
             again.
@@ -82,8 +83,9 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
         key: Key of the tag's hash in Redis. None if there is no Redis.
         at_least: Highest number that the operator knows to be issued, or 0.
         dry_run: If True, change nothing.
-        said: State of the tag in the journals, or None. If the store has lost the tag, or its later creation, the tag
-            is created again. If the journals list the tag as deleted, it is also deleted again.
+        said: State of the tag in the journals, or None. If the store has lost the tag, the tag is created again. The
+            same applies if the store shows the tag as deleted, but the journals show that it was created again later.
+            If the journals list the tag as deleted, it is also deleted again.
     """
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if said is None and (record is None or record.deleted):
@@ -109,7 +111,8 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
             # Check the owner of the hash before the store's `max` is raised: the numbers in this hash belong to another
             # store.
             raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
-        # `top` uses every readable field, even of a damaged hash, because any field may contain the highest number.
+        # `top` is the highest number in any readable field, even if the hash is damaged, because any field may contain
+        # the highest number.
         others = yield from _others(key, store_id)
         highest = max(highest, hash.top, others.top)
         if not (hash.top or others.top or at_least or said is not None):
@@ -148,7 +151,7 @@ def _of_this_term(key: str, hash: tag_scripts.Hash) -> Steps[bool]:
 
 
 def _check_counter(record: Tag | None, at_least: int) -> None:
-    """If the tag has periods, raise InvalidArgument for a number that is too low to be a counter value of the tag."""
+    """If the tag has periods, raise InvalidArgument for an `at_least` that is too low for a value of its counter."""
     if record is not None and 0 < at_least <= SEQ_MOST and "restart" in record.scheme:
         problem = (
             f"{at_least} is not a counter of tag {record.tag!r}, which has periods: `decode` shows the counter of a "
@@ -158,9 +161,10 @@ def _check_counter(record: Tag | None, at_least: int) -> None:
 
 
 def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
-    """Look up a tag in the store's journal. Return True if the tag is missing there, and its highest number there.
+    """Look up a tag in the store's journal. Return whether the tag is missing there, and its highest number there.
 
-    This is called if Redis has no numbers of the tag. For tags without a counter, this is normal: return (False, 0).
+    This is called if Redis has no numbers of the tag. If that is normal, the result is (False, 0): Redis has no numbers
+    of deleted tags, or of tags without a counter.
     """
     if record is None or record.deleted or not countable(record.scheme) or parts.is_machine(record):
         return False, 0
@@ -170,7 +174,10 @@ def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Highest number on other Redis nodes. `asked` and `unasked` are those of `Recovery`."""
+    """Result of reading a tag's hash on the Redis nodes other than the master.
+
+    `top`: highest number in these hashes. `asked`: nodes that answered. `unasked`: nodes that did not, with the reason.
+    """
 
     top: int = 0
     asked: tuple[str, ...] = ()
@@ -178,7 +185,7 @@ class Others:
 
 
 def _others(key: str, store_id: str) -> Steps[Others]:
-    """Read the hash on all other nodes. Former masters and isolated replicas may have higher numbers."""
+    """Read the tag's hash on all Redis nodes except the master. Former and isolated nodes may have higher numbers."""
     top, asked, unasked = 0, [], []
     (seen,) = yield from elsewhere([tag_scripts.read_hash(key)])
     for each in seen:
@@ -194,7 +201,7 @@ def _others(key: str, store_id: str) -> Steps[Others]:
 
 
 def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
-    """Return the error for a recovery while Redis is unavailable. Its advice mentions a recovery without Redis."""
+    """Return the error for a recovery while Redis is unavailable. Its advice explains how to recover without Redis."""
     return RedisUnavailable(
         f"{error}. Nothing was recovered, because only Redis may have recorded the highest number",
         tag=tag,
@@ -207,18 +214,19 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
     """Raise `max` in the store, and return the new `max`. If the store has lost the tag, create the tag again first."""
     deleted = False
     if said is not None and (record is None or record.deleted):
-        # If the store's deletion is newer than the journals, a process without a journal deleted the tag: it stays
-        # deleted.
+        # If the store's record of the deletion is newer than the journals, a process that writes no journal has deleted
+        # the tag. Then the tag stays deleted.
         deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
         if record is not None and deleted and record.max >= highest:
             return record.max
         again, above = said.record.settings, min(highest, HIGHEST - 1)
         full = highest >= again.limit
-        # A tag can only be created if a number is left up to its limit. The recovery below uses up this number.
+        # A tag can only be created if at least one number is left up to its limit. If no number is left, create the tag
+        # below the limit. `store.recover` below then uses up the number.
         limit = above + 1 if full else again.limit
         highest = limit if full else highest
-        # A deleted tag can only be created with its old scheme. If the journals contain a newer scheme, it is set
-        # below.
+        # A deleted tag can only be created again with the scheme that it had. If the journals contain a newer scheme,
+        # `store.configure` below sets it.
         settings = replace(again, above=above, limit=limit, scheme=again.scheme if record is None else record.scheme)
         yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout))
     if record is not None and said is not None and _has_lost_its_scheme(record, said):
@@ -236,8 +244,8 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
 def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
     """Return True if the journals have a newer scheme than the store. With the store's scheme, values could repeat.
 
-    For a tag that is not deleted, the journals must also contain higher numbers than the store. The time alone is not
-    enough: if a clock was ahead, the current scheme would be replaced by an older one.
+    For a tag that is not deleted, the journals must also contain higher numbers than the store. It is not enough to
+    compare the times of the two records: if a clock was ahead, an older scheme would replace the current one.
     """
     later = record.timestamp < said.record.timestamp and (record.deleted or record.max < said.top)
     return later and record.scheme != said.record.scheme
@@ -247,8 +255,8 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
     """Return the state of each tag according to the journals, by the tag's name. Nothing is changed.
 
     Journals of another store are used only if this store is empty, or was restored from these journals. Then `recover`
-    creates missing tags from the journals, but does not raise existing tags. In any other case ConfigurationError is
-    raised, because the journals may have been given by mistake.
+    creates missing tags from the journals, but does not raise the `max` of existing tags. In any other case, the
+    journals may be the wrong ones, so ConfigurationError is raised.
     """
     if not journals.stores:
         return {}
@@ -273,8 +281,10 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
 def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
     """Return why a store cannot have been restored from another store's journals, or "" if it may have been.
 
-    `live`: the `max` of each tag in the store. `foreign`: the other store's journals. `own`: the journals of this
-    store.
+    Args:
+        live: The `max` of each tag in this store, by name.
+        foreign: State of each tag in the other store's journals, by name.
+        own: State of each tag in this store's journals, by name.
     """
     for name, max in live.items():
         taken = foreign[name].top if name in foreign else 0
@@ -298,7 +308,8 @@ def halt(tag: str) -> Steps[None]:
 def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[str]]:
     """Return the names of the tag and of its parts (its shards or series) in the store and the journals.
 
-    If the tag itself is in none of them, return only its name.
+    If neither the store nor the journals contain the tag, return only its name. `said`: state of each tag in the
+    journals, by name.
     """
     witnesses = said or {}
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
@@ -316,7 +327,8 @@ def journals(named: Named) -> Steps[Journals]:
         return named
     if isinstance(named, (str, bytes, os.PathLike)):
         raise InvalidArgument(f"must be a list of paths, not {brief(named)}", value=named, argument="from_journal")
-    # To read a file blocks the thread. So the read is sent like a request to the store, which drivers run in a thread.
+    # Reading a file blocks the thread. So read it in the same way as the store is called: under asyncio, the driver
+    # makes this call in a worker thread.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
 
@@ -333,7 +345,10 @@ def checked_at_least(tag: str | None, at_least: int) -> int:
 
 
 def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
-    """Raise InvalidArgument if `names` contains shards or series of the tag: one `at_least` cannot be right for all."""
+    """Raise InvalidArgument if `names` contains shards or series of the tag, because each has its own numbers.
+
+    So one `at_least` cannot be right for all of them.
+    """
     if len(names) > 1:
         problem = f"requires a single part of tag {tag!r}, such as {names[1]!r}, because each part has its own numbers"
         raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

@@ -1,13 +1,16 @@
-"""`verify` compares the ledger, the store and Redis. `who` finds the ledger entry of a number. Nothing is changed.
+"""`verify` compares the ledger (the list of reservations), the store and Redis. `who` finds a number in the ledger.
+
+Both change nothing.
 
 In a healthy system under load, `verify` must report nothing. Data that is read at two moments can differ without a
 fault, so everything that looks wrong is read again. The order of the reads proves the fault:
 
-* Overlaps: if numbers are returned, their ledger entry is shortened first, and then `max` is lowered. Only then can
-  these numbers be reserved again. So if two entries still overlap when they are read again, this is a fault.
+* Overlaps: when a process returns numbers, their ledger entry is shortened first, and then `max` is lowered. Only then
+  can these numbers be reserved again. So if two entries still overlap when they are read again, this is a fault.
 * Entries above `max`: in a sound store no entry ends above `max`, and entries only get shorter. The entry is read, then
   `max`, then the entry again. If the entry still ends above this `max`, this is a fault.
-* Hashes: if `born` and `fence` are the same when the hash is read again, no process has reset it between the two reads.
+* Hashes: a tag's hash in Redis contains `born`, a random id of the hash, and `fence`, the master's replication id. If
+  both are the same when the hash is read again, no process has reset the hash between the two reads.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
 from issuer_persistence.records import HIGHEST, now_ms
 
-#: If the store's `max` is lower than the journal's number, `max` is read again after this many seconds.
+#: If the store's `max` is lower than the highest number in the journal, `max` is read again after this many seconds.
 SECOND_LOOK = 0.2
 
 #: Ledger entries per request. 2000 entries take about 10 ms in SQLite, and 20 ms in Python.
@@ -35,27 +38,31 @@ PAGE = 2000
 #: The check of a tag ends after this many findings, because an operator must act anyway.
 MOST = 100
 
-#: A ledger entry that is younger than this, in ms, was not deleted for its age. The limit is one day less than the time
-#: for which entries are kept, because clocks can differ.
+#: Ledger entries are deleted when they are 90 days old. An entry younger than this, in ms, was not deleted for its age.
+#: The limit is one day less than 90 days, because clocks can differ.
 CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
 
-#: In a sound hash, the first field of each pair is not higher than the second.
+#: Pairs of fields of a hash. In a sound hash, the first field of a pair is never higher than the second field.
 ORDERED = (("cur", "max"), ("mark", "max"), ("max", "next_cur"), ("next_cur", "next_max"), ("next_mark", "next_max"))
 
-#: How many entries that end at a number or above are searched for the number. In a sound ledger, the number is in the
-#: first such entry that is not empty, or in none.
+#: `who` searches this many ledger entries for a number: those that end at the number or above it, the lowest first. In
+#: a sound ledger, the first of them that is not empty contains the number, or no entry contains it.
 NEAR = 100
 
 
 @dataclass(slots=True)
 class _Buffer:
-    """Numbers low + 1 .. high in Redis, which must be in the ledger. The numbers up to `open` were not found yet."""
+    """A buffer of a tag's hash: the numbers low + 1 .. high. The ledger must contain the reservation of each number.
+
+    `number`: 1 or 2, as a hash has two buffers. `open`: the numbers up to `open` were not found in the ledger yet.
+    """
 
     number: int
     low: int
     high: int
     open: int
-    #: True if the numbers are missing in the ledger, and were not deleted for their age. None: not known yet.
+    #: Whether the reservation of these numbers is missing although it is too young to be deleted for its age. None if
+    #: this is not known yet.
     missing: bool | None = None
 
 
@@ -63,7 +70,7 @@ class Audit:
     """Verification of one tag, piece by piece. Each piece takes limited time and memory, even if the ledger is long."""
 
     def __init__(self, tag: str, key: str | None) -> None:
-        """Prepare the verification of a tag. `key`: key of the tag's hash in Redis, or None without Redis."""
+        """Prepare the verification of a tag. `key`: key of the tag's hash in Redis. None if there is no Redis."""
         self.findings: list[Discrepancy] = []
         self._tag = tag
         self._key = key
@@ -71,12 +78,13 @@ class Audit:
         self._max = 0
         self._created = 0
         self._beyond: Position | None = None
-        #: The entry with the lowest `low` so far. Entries are read in falling order of `high`. So if the next entry
-        #: overlaps with any earlier entry, it also overlaps with this one.
+        #: The ledger entry with the lowest `low` so far. Entries are read in falling order of `high`. So if the next
+        #: entry overlaps with any earlier entry, it also overlaps with this one.
         self._lowest: LedgerEntry | None = None
         self._hash: tag_scripts.Hash | None = None
         self._buffers: list[_Buffer] = []
-        #: Search for two hashes. None if the tag is not strict, or after the search has succeeded.
+        #: Detects that segments of a strict tag are loaded into two Redis hashes in turns. None if the tag is not
+        #: strict. Also None after two hashes were reported, so that they are reported once.
         self._turns: Turns | None = None
 
     def whole(self) -> Steps[list[Discrepancy]]:
@@ -86,7 +94,10 @@ class Audit:
         return self.findings
 
     def go_on(self) -> Steps[bool]:
-        """Verify the next piece: first Redis, then one page of the ledger per call. False after the last piece."""
+        """Verify the next piece of the tag. Return False after the last piece.
+
+        The first call checks the journal and Redis. Each later call checks one page of the ledger.
+        """
         if not self._begun:
             self._begun = True
             strict = yield from self._read_max()
@@ -144,7 +155,9 @@ class Audit:
 
     def _check_journal(self) -> Steps[None]:
         taken = 0
-        for _ in range(2):  # returned numbers lower `max` in the store first, and a moment later in the journal
+        # When numbers are returned, the highest number falls in the store first, and a moment later in the journal. So
+        # compare twice.
+        for _ in range(2):
             tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
             taken = tops.get(self._tag, 0)
             if taken <= self._max:
@@ -187,7 +200,8 @@ class Audit:
             return
         self._hash = hash
         info = yield from send(server_commands.replication_info(key))
-        # If the replication id has changed, the hash may come from an old snapshot. Then nobody can draw from it.
+        # If the master's replication id has changed, the hash may come from an old snapshot. Then every draw from the
+        # hash is rejected, so its numbers need no check.
         if hash.fence == info.get("master_replid"):
             both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
             for number, low, high in both:
@@ -213,14 +227,15 @@ class Audit:
         return self._hash is not None and (again.fence, again.born) == (self._hash.fence, self._hash.born)
 
     def _look_for(self, buffer: _Buffer, segments: Iterable[LedgerEntry]) -> None:
-        """Mark the numbers of the buffer that are in these ledger entries as found. Higher entries come first."""
+        """Mark the buffer's numbers that are in these ledger entries as found. `segments`: the highest entry first."""
         for entry in segments:
             if buffer.open <= buffer.low or buffer.missing is not None:
                 return
             if entry.high >= buffer.open:
                 buffer.open = min(buffer.open, max(entry.low, buffer.low))
             else:
-                # The buffer's open numbers are higher than this entry, so they were reserved after it.
+                # The open numbers of the buffer are higher than this entry. So they were reserved after it, and no
+                # later entry can contain them.
                 buffer.missing = self._certain(entry.time)
 
     def _check_buffers(self, key: str) -> Steps[None]:
@@ -240,7 +255,7 @@ class Audit:
                 self._report("not in the ledger", problem, numbers=numbers, key=key, buffer=each.number)
 
     def _certain(self, time: int) -> bool:
-        """Return True if a reservation of this tag, made after the given time, must still be in the ledger."""
+        """Return True if the ledger must still contain a reservation made after `time` (ms since 1970) for this tag."""
         return now_ms() - max(time, self._created) < CERTAIN
 
     def _note(self, damaged: Iterable[Corrupt]) -> None:
@@ -318,7 +333,7 @@ class Provenance:
 
     Attributes:
         tag: Name of the tag.
-        number: Value of the tag's counter for which `who` was called.
+        number: The number for which `who` was called, as a value of the tag's counter.
         entries: Ledger entries that contain the number, the oldest first. More than one entry contains the number only
             if segments overlap.
         below: The highest ledger entry that ends below the number, or None. This entry may have contained the number
@@ -362,7 +377,9 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
         others += sum(entry.low < entry.high and not entry.holds(number) for entry in page.entries)
         at = page.last
     taken = record.max
-    for _ in range(2):  # returned numbers lower `max` in the store first, and a moment later in the journal
+    # When numbers are returned, the highest number falls in the store first, and a moment later in the journal. So
+    # compare twice.
+    for _ in range(2):
         if number <= record.max:
             break
         tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
@@ -385,7 +402,7 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
 
 
 def _below(tag: str, at: Position | None) -> Steps[LedgerEntry | None]:
-    """Return the highest ledger entry below the position that is not empty."""
+    """Return the highest ledger entry below the position `at` that still contains numbers. None if there is none."""
     while at is not None:
         beyond = at
         page = yield from ask(

@@ -11,14 +11,17 @@
 
 Rules:
 
-- A strategy object serves one tag of one issuer. The factory is called with a Context and must not wait for anything.
-- You must make sure that processes never produce the same number. `prepare` runs once per process, again if it failed,
-  and again in each forked child on a new object. Use it, and not `__init__`, to obtain what is unique to the process.
+- A strategy object serves one tag of one issuer. The factory, here the class Odd, creates the object. It is called with
+  a Context, and must not wait for anything.
+- You must make sure that processes never produce the same number. `prepare` runs once per process. It runs again if it
+  failed, and in each forked child on a new object. So use `prepare`, not `__init__`, to obtain what is unique to the
+  process.
 - `generate(n)` returns exactly n whole numbers, 1..2^63-1. Each is higher than all numbers that earlier calls returned.
 - `prepare`, `generate` and `close` may block. Only one thread at a time calls them. Under asyncio this thread is a
   worker thread.
-- A strategy that does not block can override `preparing`, `generating`, `closing` and `sweep` instead. These are
-  generators of steps (see core/steps.py). Steps run in threads and in tasks, and several can run at once.
+- A strategy that does not block can override `preparing`, `generating`, `closing` and `sweep` instead. These methods
+  are generators. They yield steps: requests to Redis and the store (see core/steps.py). They run in threads and in
+  tasks, and several can run at once.
 - If a class of issuer.errors fits, raise it. If a strategy raises any other error, the caller receives StrategyFailed,
   with this error as its cause.
 """
@@ -47,9 +50,9 @@ class Instance:
 
     Attributes:
         application: Label of the service: letters a-z, digits, "-" and "_".
-        port: Port by which the process is known, 0 (none)..65535.
+        port: Port that distinguishes this process from others of the host, 0..65535. 0 means no port.
         ip: IP address. "" means the address of this host.
-        machine: Fixed machine number. If the layout has racks, the fixed worker number. None if it is not fixed.
+        machine: Fixed machine number. If the layout has racks, this is the worker number. None if it is not fixed.
         rack: Fixed rack number. None if it is not fixed.
         directory: Directory for small files. "" means the directory for temporary files.
 
@@ -131,10 +134,11 @@ class Context:
     Attributes:
         tag: Name of the tag.
         options: Options from the tag's scheme.
-        run: Function that runs steps (see core/steps.py) to their end, in a thread. Inside steps, use `yield from`.
+        run: Function that runs steps (see core/steps.py) to their end, in a thread. A method that returns steps must
+            not call it: use `yield from` there.
         flight: Function that returns a new Flight. If several callers need the same work, one does the work, and the
             others wait on the Flight for the result.
-        prefix: Start of Redis keys.
+        prefix: Text with which the issuer's Redis keys begin.
         redis: True if the issuer has Redis.
         timeout: Default timeout of a call, in seconds.
         window: Longest duration of a background job, in seconds.
@@ -174,7 +178,7 @@ class Strategy:
         """
 
     @classmethod
-    def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:  # noqa: ARG003 - the same
+    def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:  # noqa: ARG003 - for overriding methods
         """Return the options to store with a new tag.
 
         A strategy can add options that must be the same in all processes, such as the source of machine numbers.
@@ -182,7 +186,7 @@ class Strategy:
         return options
 
     @classmethod
-    def decode(cls, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:  # noqa: ARG003 - the same
+    def decode(cls, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:  # noqa: ARG003 - for overriding methods
         """Return the parts that are packed into a number, by name.
 
         Raises:
@@ -191,7 +195,7 @@ class Strategy:
         return {}
 
     @classmethod
-    def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:  # noqa: ARG003 - the same
+    def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:  # noqa: ARG003 - for overriding methods
         """Return a description of the process that made a number. None if the process is unknown."""
         return None
         yield
@@ -220,21 +224,21 @@ class Strategy:
         """Do the work of `prepare`, as a generator of steps."""
         yield from ask(lambda _store, _seconds: self.prepare())
 
-    def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:  # noqa: ARG002 - the same
+    def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:  # noqa: ARG002 - for overriding methods
         """Return n numbers, as a generator of steps."""
         return (yield from ask(lambda _store, _seconds: self.generate(n)))
 
-    def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
+    def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
         """Do the work of `close`, as a generator of steps."""
         yield from ask(lambda _store, _seconds: self.close())
 
-    def sweep(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
+    def sweep(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
         """Do periodic work, such as renewing a lease. The issuer calls this about once a second after `preparing`."""
         return
         yield
 
-    def found(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Do the work for a new tag. This is called if this process created the tag, and its name was never used."""
+    def found(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
+        """Do the work for a new tag. This is called if this process created the tag, and no tag had its name before."""
         return
         yield
 

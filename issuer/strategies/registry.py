@@ -22,13 +22,13 @@ from issuer.strategies.options import Scalar
 from issuer.strategies.snowflake.strategy import Snowflake
 from issuer_persistence.errors import StoreError
 
-#: The group of entry points. An entry point has the form name = "package.module:factory".
+#: The group of entry points in which packages offer strategies. An entry has the form name = "package.module:factory".
 GROUP = "issuer.strategies"
 
-#: Returns a strategy for one tag of one issuer. A subclass of Strategy is also a factory.
+#: Function that returns a strategy for one tag of one issuer. A subclass of Strategy is also a factory.
 Factory = Callable[[Context], Strategy]
 
-#: The strategy of a tag that uses its counter. The issuer serves such tags without a Strategy object.
+#: Name of the strategy of a tag that uses its counter. The issuer serves such tags without a Strategy object.
 SEGMENT = "segment"
 SNOWFLAKE = "snowflake"
 
@@ -38,7 +38,10 @@ _registered: dict[str, Factory] = {}
 
 @contextmanager
 def wrapped(name: str, tag: str | None = None) -> Iterator[None]:
-    """Raise StrategyFailed if the strategy's own code raises an error of another library. Add the tag to errors."""
+    """Run a strategy's code. If the code raises an error that is not the issuer's, raise StrategyFailed instead.
+
+    `tag`: name of the tag for the errors. None if there is no tag.
+    """
     try:
         yield
     except StoreError:

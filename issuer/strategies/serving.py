@@ -30,7 +30,7 @@ class StrategyRunner:
     """
 
     def __init__(self, name: str, context: Context) -> None:
-        """`name`: name of the strategy. Raises ConfigurationError, StrategyFailed."""
+        """Create the strategy. `name`: its name in the registry. Raises ConfigurationError, StrategyFailed."""
         self._name = name
         self._context = context
         self._closed = False
@@ -91,7 +91,7 @@ class StrategyRunner:
         return IssuerError(f"tag {self._context.tag!r}: this issuer is closed", tag=self._context.tag)
 
     def _ready(self, deadline: Deadline) -> Steps[None]:
-        """Prepare the strategy, once for all callers."""
+        """Prepare the strategy if this was not done yet. If several callers need it, one does the work for all."""
         if not self._prepared and not self._closed:
             strategy, preparing = self.strategy, self._preparing
 
@@ -106,12 +106,12 @@ class StrategyRunner:
             raise self._closed_error()
 
     def _guarded(self, steps: Steps[T], deadline: Deadline) -> Steps[T]:
-        """Run the strategy's steps, its blocking methods one at a time, and convert its errors to public ones."""
+        """Run the strategy's steps. Blocking methods run one at a time. The strategy's errors become public ones."""
         with wrapped(self._name, self._context.tag):
             return (yield from asking(steps, partial(self._in_turn, deadline)))
 
     def _in_turn(self, deadline: Deadline, step: Ask) -> Ask:
-        """Return a request that does the work of `step`, but in one thread at a time."""
+        """Return a request that does the work of `step`, but waits while another thread is in a blocking method."""
         turn = self._turn
 
         def asked(store: Store, seconds: float) -> object:
@@ -160,7 +160,7 @@ class StrategyRunner:
         try:
             self._begin()
         except BaseException:
-            self._closed = True  # better no numbers than the parent's
+            self._closed = True  # issue no numbers: the old strategy could repeat those of the parent
             raise
 
 

@@ -33,14 +33,14 @@ from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 T = TypeVar("T")
 
-#: All checks. Each check takes the facts and yields findings. If there is no Redis, for example, some checks yield
-#: none.
+#: All checks. Each check takes the facts and yields findings. A check that does not apply yields none, for example a
+#: check of Redis if there is no Redis.
 CHECKS = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)
 
 #: Levels of findings, the worst first.
 LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
 
-#: How many tags are examined closely at once. Up to 100 ledger entries of each are in memory.
+#: How many tags are examined closely at once. Up to 100 ledger entries of each tag are then in memory.
 TOGETHER = 100
 
 #: How many tags are examined closely by default. 1000 tags take a second or two.
@@ -51,7 +51,10 @@ SETTINGS = ("save", "min-replicas-to-write", "active-replica")
 
 
 class Examination:
-    """Gathers `facts` in rounds. The caller's timeout applies to each round. An error in a round becomes a fact."""
+    """Gathers `facts` in rounds. A round is a group of requests. The caller's timeout applies to each round.
+
+    If a request fails, the error is recorded as a fact.
+    """
 
     def __init__(
         self,
@@ -170,7 +173,7 @@ class Examination:
         return sorted(self.facts.records, key=lambda record: record.timestamp, reverse=True)[: self._most]
 
     def _look_at_tag(self, record: Tag) -> Steps[TagFacts | None]:
-        """Return the facts about a tag. None if the store is unavailable, and another tag has reported this."""
+        """Return the facts about a tag. None if the store is unavailable, and the facts about another tag show this."""
         tag, facts = record.tag, self.facts
         if isinstance(facts.store_error, StoreUnavailable):
             return None
@@ -197,14 +200,14 @@ class Examination:
         tag = seen.record.tag
         hash = yield from _tried(send(tag_scripts.read_hash(self._key(tag))), tag)
         if isinstance(hash, RedisUnavailable):
-            if not self._reached():  # another tag has reported this
+            if not self._reached():  # the facts show the error already
                 return seen
             self.facts.redis_error = hash
         if isinstance(hash, IssuerError):
             return replace(seen, error=hash)
         if hash.cur is None or any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger):
-            # No number was drawn from the current segment. Earlier segments may have been lost, for example by a
-            # FLUSHALL. Then the rate is wrong, because these segments were not used up.
+            # No number was drawn from the current segment yet. So earlier segments may have been lost, for example by a
+            # FLUSHALL. The rate would be wrong, because lost segments were not used up.
             seen = replace(seen, rate=None)
         store_max = None
         if max(hash.max or 0, hash.next_max or 0) > seen.record.max:
@@ -212,12 +215,15 @@ class Examination:
         return replace(seen, hash=hash, store_max=store_max)
 
     def _max_now(self, tag: str) -> Steps[int | None]:
-        """Return the store's `max`. Read it after Redis, so that it includes all segments that were in Redis."""
+        """Return the store's `max`, read after the hash, so that it includes all segments that were in the hash.
+
+        None if it cannot be read.
+        """
         now = yield from _tried(ask(lambda store, left: store.get(tag, timeout=left)), tag)
         return None if now is None or isinstance(now, IssuerError) else now.max
 
     def _reached(self) -> bool:
-        """Return True if Redis has answered so far. Otherwise each tag would wait for the timeout."""
+        """Return True if Redis has answered so far. If not, each read of a hash would wait for the timeout."""
         reached = any(server.info is not None for server in self.facts.servers)
         return reached and self.facts.redis_error is None
 

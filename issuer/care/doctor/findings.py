@@ -18,7 +18,11 @@ from issuer_persistence.records import Tag
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
-    """Lead of a server's clock over this machine's, in ms. `doubt` is the uncertainty: half of the round trip."""
+    """Difference between a server's clock and this machine's clock, in ms.
+
+    `ahead`: how far the server's clock is ahead, negative if it is behind. `doubt`: uncertainty of `ahead`, half of the
+    time that the request took.
+    """
 
     ahead: int
     doubt: int = 0
@@ -103,8 +107,8 @@ class Facts:
 
     Attributes:
         redis: Name of Redis in messages. None if there is no Redis.
-        redis_error: Error of the search for Redis masters.
-        report_error: Error of a test message on the channel on which Redis reports tags to a keeper.
+        redis_error: Error of the search for Redis masters, or of the first tag's hash that could not be read.
+        report_error: Error of a test message on the channel to keepers. On it, draws report tags that need a segment.
         store_error: Error of a request to the store.
         records: Records of all tags.
         witnessed: Highest number of each tag in the store's journal.
@@ -133,7 +137,7 @@ Level = Literal["weak", "advice", "unknown", "ok"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding of `doctor`.
+    """A finding: the result that `doctor` reports for one check of one subject.
 
     Attributes:
         check: Name of the check, for programs.
@@ -171,7 +175,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of one subject. The methods create its findings, one method per level. See `Finding` for arguments."""
+    """One check of one subject. It has a method for each level, which creates a finding.
+
+    `do` is the `advice` of the finding. All other arguments have the names of the attributes of `Finding`.
+    """
 
     name: str
     subject: str
@@ -208,7 +215,7 @@ _WHY = (
 
 
 def compared(check: str, subject: str, clock: ClockDifference | None) -> Finding:
-    """Return the finding about a clock difference. The uncertainty is subtracted from the difference first."""
+    """Return the finding about a clock difference. Its uncertainty, `doubt`, is subtracted first."""
     if clock is None:
         return Check(check, subject).unknown(
             "its clock could not be read",

@@ -16,7 +16,8 @@ from issuer.times import lasting
 #: If a replica's last report is this many seconds old, the replica is behind. Replicas report once a second.
 LAG = 3
 
-#: If a replica has not received this many bytes, it is behind. A draw takes about 200 bytes, so these are 5000 draws.
+#: If a replica has not received this many bytes yet, it is behind. A draw takes about 200 bytes, so this is the data of
+#: 5000 draws.
 BEHIND = 1_000_000
 
 #: If this share of maxmemory is used, in percent, Redis is nearly full.
@@ -76,7 +77,7 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
 
 
 def draws(facts: Facts) -> Iterator[Finding]:
-    """Check whether the scripts and their commands are allowed. Both were tried on a hash that does not exist."""
+    """Check by a test draw, from a hash that does not exist, whether the scripts and their commands are allowed."""
     if facts.draw is None:
         return
     subject = facts.redis or ""
@@ -92,7 +93,7 @@ def draws(facts: Facts) -> Iterator[Finding]:
 
 
 def reports(facts: Facts) -> Iterator[Finding]:
-    """Check whether a draw may report to a keeper that its tag needs a segment. A test message was sent."""
+    """Check by a test message whether PUBLISH is allowed. With PUBLISH, draws report tags that need a segment."""
     if facts.draw is None or facts.draw.status != "empty":
         return
     channel = due_channel(facts.settings.prefix)
@@ -310,7 +311,7 @@ def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]
 
 
 @_each
-def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - a check's shape
+def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - every check has it
     """Check whether the replicas of the server are in sync."""
     for replica in server.replicas:
         if replica.state == "online" and replica.lag < LAG and replica.behind < BEHIND:
@@ -327,7 +328,7 @@ def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # n
 
 
 @_each
-def clock(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - the same
+def clock(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - every check has it
     """Check whether the server's clock can be read, and agrees with this machine's clock."""
     if isinstance(server.clock_error, FenceError):
         yield Check("redis-clock", server.name).weak(

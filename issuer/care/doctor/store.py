@@ -8,7 +8,7 @@ from issuer.care.doctor.findings import Check, Facts, Finding, compared
 from issuer.errors import CorruptState, StoreFull
 from issuer.times import lasting as lasting_
 
-#: Value of SQLite's `synchronous` for FULL. With 1 (NORMAL), a power cut loses commits.
+#: The value FULL of SQLite's setting `synchronous`. With the value 1 (NORMAL), a power cut loses commits.
 FULL = 2
 
 #: If the store is behind its journal, at most this many tags are reported.
@@ -61,7 +61,7 @@ def lasting(facts: Facts) -> Iterator[Finding]:
 
 
 def write_concern(facts: Facts) -> Iterator[Finding]:
-    """Check by the write concern whether MongoDB can roll back a confirmed reservation."""
+    """Check the write concern: whether MongoDB can roll back a reservation that it has confirmed."""
     seen = facts.store_facts
     if seen is None or seen.write_concern is None:
         return
@@ -217,7 +217,10 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 
 def timeouts(facts: Facts) -> Iterator[Finding]:
-    """Check `timeout`: if the process that loads a segment hangs, it must be replaced while callers still wait."""
+    """Check that `timeout` is longer than `window`.
+
+    If a loader, the process that loads a segment, hangs, it is replaced after `window`. Callers should still wait then.
+    """
     window = lasting_(facts.settings.window)
     what = f"timeout is {lasting_(facts.settings.timeout)}; a loader that hangs is replaced after {window}"
     if facts.settings.timeout > facts.settings.window:

@@ -1,4 +1,7 @@
-"""Checks of the tags. Some use only the store's records, and check all tags. The others check tags examined closely."""
+"""Checks of the tags. Some need only the store's records, so they check all tags.
+
+The others need a tag's ledger or hash. They check only the tags that were examined closely.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ from issuer.gateway.tag_scripts import Hash
 from issuer.times import lasting
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
-#: How long a segment should last, in seconds. If the store is down for this time, no caller waits.
+#: How long a step, which is a part of a segment, should last, in seconds. If the store is down for this time, no caller
+#: waits.
 TARGET = 20 * 60
 
-#: A rate is used to predict at most this many times the time over which it was measured. Otherwise, after a burst of
-#: two seconds, a huge step would be recommended, and each fault would cost two segments of this size.
+#: A recommended step lasts at most this many times as long as the rate was measured. Otherwise, after a burst of two
+#: seconds, a huge step would be recommended, and each fault would cost two segments of this size.
 TRUSTED = 10
 
-#: A segment should have more numbers than this many leases.
+#: A segment should have more numbers than this many leases. A lease is the numbers that a process draws in advance.
 LEASES = 5
 
 #: If this share of the numbers up to the limit is left, in percent, the tag is near its limit.
@@ -116,11 +120,18 @@ def limit(facts: Facts) -> Iterator[Finding]:
 
 
 def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]:
-    """Return the numbers left to reserve, the numbers not yet used, the limit, and the name of the period ("" if none).
+    """Return four values: how many numbers are left to reserve, how many are not used yet, the limit, and the period.
 
-    If the tag has periods, or the limit is lower than two segments, `drawn`, if known, counts instead of `max`.
-    In these cases the first segment may reserve all numbers up to the limit, long before they are used.
-    `drawn` is the last counter value drawn, or None. `now` is in ms since 1970.
+    The period is a text such as " in 2026-11-21". It is "" if the tag has no periods.
+
+    If the tag has periods, or its limit is lower than two segments, its first segment may contain all numbers up to the
+    limit. Then the store's `max` reaches the limit long before the numbers are used. So the used numbers of such a tag
+    are those up to `drawn`. If `drawn` is None, they are those up to `max`.
+
+    Args:
+        record: Record of the tag.
+        drawn: The last counter value that was drawn. None if unknown.
+        now: Time in ms since 1970.
     """
     periods = scheme_record.periods(record)
     if periods is None:
@@ -129,7 +140,7 @@ def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]
         return max(0, record.limit - record.max), max(0, record.limit - used), record.limit, ""
     of, present = min(record.scheme.get("limit", SEQ_MOST), SEQ_MOST), periods.index(now)
     last = record.max if drawn is None else drawn
-    # If no number was drawn in the current period yet, all numbers of the period are left.
+    # If the last number was drawn in an earlier period, all numbers of the current period are left.
     used = last & SEQ_MOST if last >> PERIOD_BITS >= present else 0
     left = max(0, of - used)
     return left, left, of, f" in {periods.name(present)}"
@@ -165,7 +176,7 @@ def runway(facts: Facts) -> Iterator[Finding]:
 
 
 def lease(facts: Facts) -> Iterator[Finding]:
-    """Check whether leases are so large that they use up a segment before the next one is loaded."""
+    """Check whether a lease, the numbers that a process draws in advance, is too large a part of a segment."""
     belongs = parts.parents(facts.records)
     for record in facts.records if facts.redis is not None else ():
         size = facts.settings.lease if record.lease is None else record.lease

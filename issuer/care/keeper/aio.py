@@ -1,4 +1,4 @@
-"""Finds the tags that need a segment: Redis reports them, and a slow walk over all tags finds what was not reported.
+"""Finds the tags that need a segment. Redis reports such tags. A slow walk over all tags finds those not reported.
 
 The blocking twin of this module is generated.
 """
@@ -29,15 +29,16 @@ T = TypeVar("T")
 
 log = logging.getLogger("issuer")
 
-#: A walk over all tags begins this many seconds after the last one began. The first walk, and one after a lost
-#: connection, look at a page of tags a second. Later ones look at a page in PAGE_EVERY seconds at most: a page of 1000
-#: tags takes 20 ms of processor time. So the cost does not grow with the number of tags.
+#: A walk reads all tags, page by page. It begins this many seconds after the last walk began.
 WALK_EVERY = 600.0
+#: The first walk, and a walk after a lost connection, read a page per second. All other walks wait at least this many
+#: seconds between two pages: a page of 1000 tags takes 20 ms of processor time. So the cost does not grow with the
+#: number of tags.
 PAGE_EVERY = 30.0
 
-#: Longest wait for a report in seconds. Then the job checks whether it must end: without a sweep for SWEPT seconds, the
-#: scheduler was stopped.
+#: Longest wait for a report in seconds. After it, the job that waits for reports checks whether it must end.
 LISTEN = 1.0
+#: If there was no sweep for this many seconds, the scheduler was stopped, and the job ends.
 SWEPT = 5.0
 
 
@@ -49,7 +50,7 @@ class AsyncRun(Protocol):
 
 
 class AsyncKeeper:
-    """Loads the segments of all tags of the store, whoever draws from the tags."""
+    """Loads the segments of all tags of the store, also of tags from which only other processes draw."""
 
     def __init__(
         self,
@@ -61,32 +62,42 @@ class AsyncKeeper:
         run: AsyncRun,
         background: Callable[..., bool],
     ) -> None:
-        """`run` runs steps. `background` runs a job, and returns False if that is impossible."""
+        """`run` runs steps. `background` runs a job in the background. It returns False if that is impossible."""
         self._registry = registry
         self._config = config
         self._runtime = runtime
         self._channel = AsyncChannel(redis, due_channel(config.settings.prefix))
         self._run = run
         self._background = background
-        #: Whether `start` was called, whether a job waits for reports, and when the last sweep began.
+        #: Whether `start` was called.
         self._on = False
+        #: Whether a job waits for reports.
         self._listening = False
+        #: When the last sweep began, on the monotonic clock.
         self._swept_at = 0.0
-        #: The error with which the last job ended, until Redis can be subscribed to again.
+        #: The error with which the last job that waited for reports ended. None when reports can be received again.
         self._trouble: IssuerError | None = None
-        #: How many tags the last walk has found; how many the present one has found, and its last tag.
+        #: How many tags the last complete walk has found.
         self._all = 0
+        #: How many tags the current walk has found so far.
         self._found = 0
+        #: Name of the last tag that the current walk has read. None if no walk is in progress.
         self._after: str | None = None
-        #: Whether a new walk must begin; whether the present one is urgent; when it began, and when its next page is
-        #: due, on the monotonic clock.
+        #: Whether a new walk must begin at once.
         self._anew = False
+        #: Whether the current walk reads a page per second.
         self._urgent = False
+        #: When the current walk began, on the monotonic clock.
         self._began = 0.0
+        #: When the next page must be read, on the monotonic clock.
         self._due = 0.0
 
     async def start(self, deadline: Deadline) -> None:
-        """Load segments from now on. Raises an error if Redis or the store does not answer, also if it was started."""
+        """Load segments from now on. Raises an error if Redis or the store does not answer.
+
+        A second call checks again whether both answer. It also raises the error with which the last job that waited for
+        reports ended.
+        """
         found = await self._run(inspection.look_at_redis(inspection.Readiness()), deadline, None)
         if found.redis is not None:
             raise found.redis
@@ -100,7 +111,7 @@ class AsyncKeeper:
             raise self._trouble
 
     def swept(self) -> None:
-        """Wait for reports in the background. Each sweep calls this: without sweeps, the waiting ends."""
+        """Wait for reports in the background. Each sweep calls this method. Without sweeps, the job that waits ends."""
         if self._on:
             self._swept_at = monotonic()
             if not self._listening:
@@ -109,7 +120,7 @@ class AsyncKeeper:
                     self._listening = False
 
     async def _listen(self) -> None:
-        """Wait for reports. After an error, the next sweep begins again."""
+        """Wait for reports, as a job. After an error, the job ends, and the next sweep starts a new job."""
         try:
             while not self._registry.closed and monotonic() - self._swept_at < SWEPT:
                 await self.hear(LISTEN)
@@ -133,12 +144,12 @@ class AsyncKeeper:
         for key in set(keys or ()):
             tag = tag_of(self._config.settings.prefix, key)
             if tag is not None:
-                with suppress(InvalidArgument):  # another program has published it
+                with suppress(InvalidArgument):  # another program has published this invalid name
                     self._registry.combiner(tag).supply.reported()
 
     @property
     def tags(self) -> int:
-        """How many tags there are, as far as it is known."""
+        """Number of tags of the store, as counted by the last complete walk or the current one."""
         return max(self._all, self._found)
 
     @property
@@ -147,7 +158,7 @@ class AsyncKeeper:
         return self._on and (self._anew or monotonic() >= self._due)
 
     async def look(self) -> None:
-        """Do the work once: process what Redis has reported so far, then look at a page of tags, if one is due."""
+        """Do the work once: process the reports of Redis so far. Then read a page of tags if one is due."""
         if self._on and not self._listening:
             try:
                 await self.hear(0)
@@ -156,7 +167,7 @@ class AsyncKeeper:
         await self.walk()
 
     async def walk(self) -> None:
-        """Look at the next page of all tags, if it is due. The next sweep looks after those that need a segment."""
+        """If the next page of the walk is due, read it. The next sweep loads segments for its tags that need one."""
         if self.walks:
             try:
                 await self._walk()
@@ -180,7 +191,7 @@ class AsyncKeeper:
         calls = [stands(redis_key(settings.prefix, tag)) for tag in names]
         found = await self._run(pipeline(calls), Deadline(settings.store_timeout), None) if calls else []
         for tag, standing in zip(names, found, strict=True):
-            # A tag without a hash needs no segment yet. Its first draw reports it.
+            # A tag without a hash needs no segment yet. When the first number is drawn, Redis reports the tag.
             if not isinstance(standing, Standing) or standing.due or self._foreign(standing):
                 self._registry.combiner(tag).supply.used()
         self._found += len(page)

@@ -25,7 +25,7 @@ from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock
 from issuer.strategies.snowflake.strategy import Snowflake, shared_namespace
 from issuer_persistence.records import Tag
 
-#: The name in the registry.
+#: Name of the strategy in the registry.
 SNOWFLAKE = "snowflake"
 
 #: Sources that assign machine numbers. With the other sources the operator sets the number of each process.
@@ -39,11 +39,12 @@ class MachineNumber:
     Attributes:
         machine: The machine number.
         holder: Process that holds the machine number now, or held it last, as application.port.ip. "" if unknown.
-        held: True if a process holds the machine number now. None if unknown, because the store keeps the machine
-            numbers and does not record their holders.
+        held: True if a process holds the machine number now. None if the machine numbers are in the store, which does
+            not record whether a process holds a number.
         last: Highest timestamp that numbers with this machine number may contain, in ms since 1970.
-        ahead: How far `last` is in the future, in ms. 0 if `last` is in the past, or only as far in the future as a
-            normal lease and normal clock differences explain.
+        ahead: How far `last` is in the future, in ms. 0 if `last` is in the past. `last` can be in the future although
+            all clocks are right, because a lease includes time in the future. So `ahead` is also 0 if `last` is in the
+            future by at most the duration of a lease plus 10 s, by which clocks may differ.
     """
 
     machine: int
@@ -92,7 +93,7 @@ def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
 
 
 def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
-    """Set aside all machine numbers that were used with future timestamps, and return them. A second call is safe."""
+    """Set aside all machine numbers that were used with future timestamps, and return them. This can be repeated."""
     options = _options(record)
     found = yield from look(record, prefix)
     shared = shared_namespace(options)
@@ -145,7 +146,10 @@ def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[Machi
 
 
 def _machine(record: Tag) -> int:
-    """Return the machine number of a tag that stores its timestamps. In old records only the name contains it."""
+    """Return the machine number of a tag in the store. The tag records the timestamps of this one machine number.
+
+    In records of older versions, only the name of the tag contains the machine number.
+    """
     return int(record.scheme.get(MACHINE, record.tag.rpartition("-")[2]))
 
 

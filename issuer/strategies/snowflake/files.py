@@ -24,7 +24,7 @@ class Properties:
     """
 
     def __init__(self, path: Path) -> None:
-        """Do not open anything yet."""
+        """`path`: path of the properties file. Nothing is opened yet."""
         self.path = path
         self._lock: int | None = None
 
@@ -70,8 +70,8 @@ class Properties:
     def write(self, properties: Mapping[str, object]) -> None:
         """Replace the file atomically and durably. Raises Unavailable; then the file is unchanged.
 
-        Raises LockLost if the lock is missing before or after the write. Then do not use the written values: another
-        process may have read the old ones.
+        Raises LockLost if the lock is missing before or after the write. Then the caller must not use the written
+        values, because another process may have read the old ones.
         """
         self._check_lock()
         fresh = self.path.with_name(self.path.name + ".new")
@@ -131,7 +131,7 @@ class Properties:
 
 
 def whole(properties: Mapping[str, str], name: str, path: Path) -> int | None:
-    """Return a number of 0 or more, None if the property is missing. Raises CorruptState."""
+    """Return the property `name` as a whole number, 0 or more. None if it is missing. Raises CorruptState."""
     word = properties.get(name)
     if word is None:
         return None

@@ -236,7 +236,7 @@ def _shown(date: datetime | None) -> str:
 
 
 def _epoch(value: Scalar) -> int:
-    """Return ms since 1970."""
+    """Return the value of the option `epoch`, a time in ms or an ISO date, in ms since 1970."""
     if isinstance(value, str):
         try:
             date = datetime.fromisoformat(value)

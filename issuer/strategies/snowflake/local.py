@@ -1,4 +1,4 @@
-"""Files on a host for machine numbers: for numbers that an operator sets, and for copies of leases in Redis."""
+"""Machine numbers with a file on the host: numbers that an operator has set, and copies of leases in Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("issuer.strategies")
 #: future. If the process is killed, the next process waits for at most this time.
 AHEAD = 3000
 
-#: A higher ceiling (last usable timestamp) is written to the file after this many seconds.
+#: This many seconds after a ceiling was written to the file, a higher ceiling is written.
 WRITE_AFTER = 1.0
 
 
@@ -29,7 +29,7 @@ class FixedMachine(Machines):
     """
 
     def __init__(self, machine: int, path: Path, *, clock: Clock) -> None:
-        """`path`: file for this machine number."""
+        """`machine`: the machine number. `path`: file that stores its last usable timestamp. It is not opened yet."""
         self._machine = machine
         self._file = Properties(path)
         self._clock = clock
@@ -51,7 +51,7 @@ class FixedMachine(Machines):
             raise
 
     def _written(self, floor: int, before: int) -> Tenure:
-        # `before` is the old ceiling: numbers can have this timestamp. So the ceiling is never lowered.
+        # `before` is the previous ceiling. Numbers with timestamps up to it may exist, so never write a lower ceiling.
         ceiling = max(before, self._clock.ms() + AHEAD)
         self._file.write({"machineId": self._machine, "last": ceiling})
         return Tenure(self._machine, floor, ceiling, due=self._clock.elapsed() + WRITE_AFTER)
@@ -80,10 +80,11 @@ class FixedMachine(Machines):
 class Copied(LeasedMachines):
     """A machine number leased in Redis, with a copy in a file, so that a restarted process can keep it.
 
-    If Redis is down, the copy is valid only while no other process can have the lease: until the duration of a lease
-    has passed since the last renewal was sent. The clock for this cannot be set, and begins again at each boot, so the
-    copy is valid for one boot only. An orderly stop does not return the lease: the next process of this name takes the
-    lease over, or the lease expires.
+    While Redis is down, a restarted process uses the copy only if no other process can have the lease: until the
+    duration of a lease has passed since the last renewal was sent. This is measured with a clock that nobody can set.
+    The clock starts again at each boot, so the copy is valid only until the next boot.
+
+    An orderly stop does not return the lease. The next process of this name takes the lease over, or the lease expires.
     """
 
     def __init__(
@@ -99,7 +100,11 @@ class Copied(LeasedMachines):
         margin: float = MARGIN,
         own: bool = False,
     ) -> None:
-        """`path`: the file. `layout`: converts the number to worker and rack. Others: see LeasedMachines."""
+        """Prepare the leasing of a machine number. No request is sent, and no file is opened.
+
+        `path`: file for the copy of the lease. `layout`: layout of the tag's numbers, from which the worker and rack
+        numbers in the file are computed. For all other parameters, see LeasedMachines.
+        """
         super().__init__(key, holder, numbers, clock=clock, lease=lease, margin=margin, own=own)
         self._file = Properties(path)
         self._layout = layout
@@ -194,7 +199,8 @@ class Copied(LeasedMachines):
 
     def _written(self, floor: int, before: int) -> Tenure:
         leased = self._leased
-        # If the clock is far behind, `before` may be above the last timestamp of the lease. Then no number is issued.
+        # `before` is the previous ceiling, or the floor of a new tenure. If the clock is far behind, `before` may be
+        # above the last timestamp of the lease. Then no number is issued.
         ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
         self._file.write(self._properties(ceiling))
         return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)
@@ -205,7 +211,8 @@ class Copied(LeasedMachines):
         if self._layout.rack_bits:
             properties["workerId"] = leased.machine >> self._layout.rack_bits
             properties["rackId"] = leased.machine & ((1 << self._layout.rack_bits) - 1)
-        # The time at which the renewal was sent, rounded down, so that the lease does not seem longer than it is.
+        # The time at which the last renewal was sent, in ms. It is rounded down, so that the lease does not seem longer
+        # than it is.
         sent = int((leased.until - self._lease) * 1000)
         properties |= {"last": last, "token": self._token, "boot": self._boot, "store": self._store}
         properties["lock"] = self._file.identity
@@ -214,8 +221,8 @@ class Copied(LeasedMachines):
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
         """Record the last timestamp used. Leave the lease to the next process of this name, or until it expires.
 
-        If the lease were returned, another process could get the number at once. While Redis is down, the next process
-        of this name would not notice that.
+        If this process returned the lease, another process could get the machine number at once. If Redis is down when
+        the next process of this name starts, this process would not notice that.
         """
         if self._copies:
             yield from blocking(lambda: self._file.close(self._properties(used)))

@@ -5,8 +5,9 @@ timestamps above the floor and up to the ceiling. The ceiling is stored in Redis
 becomes the floor of the next holder. So two tenures of one number never share a timestamp, even if clocks are wrong or
 processes are paused.
 
-In a failover to a replica that lags, Redis can lose the ceiling. So after a failover, machine numbers are leased again
-only when all old leases are over. A holder stops when its lease is over by its own clock. Renewals continue meanwhile.
+In a failover to a replica that lags, Redis can lose the ceiling. So after a failover, no machine number is leased until
+all old leases are over. During this time, holders can still renew their leases. A holder stops when its lease is over
+by its own clock.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ log = logging.getLogger("issuer.strategies")
 #: Duration of a lease in seconds.
 LEASE = 30.0
 
-#: How much clocks may differ, in seconds. An expired machine number is not leased again for the same time, because an
-#: isolated Redis master accepts writes for up to 10 s (its setting `min-replicas-max-lag`).
+#: How much clocks may differ, in seconds. After a lease has expired, its machine number is not leased again for the
+#: same time, because an isolated Redis master accepts writes for up to 10 s (its setting `min-replicas-max-lag`).
 MARGIN = 10.0
 
 #: A lease is renewed when a third of it has passed, so two renewals may fail.
 RENEW_AFTER = 1 / 3
 
-#: How many free machine numbers are tried before their list is read again. A try fails if another process is faster.
+#: How many free machine numbers are tried before the list of free numbers is read again. A try fails if another
+#: process has leased the number in the meantime.
 TRIES = 16
 #: How many times the list of free machine numbers is read before the claim fails.
 ROUNDS = 32
@@ -72,7 +74,7 @@ class Clock:
 class Tenure:
     """A machine number of this process. Use timestamps above `floor` and up to `ceiling`, in ms since 1970.
 
-    `until`: end of the use. `due`: time of the next renewal. Both are times of `Clock.elapsed`.
+    `until`: time at which the use ends. `due`: time of the next renewal. Both are seconds of `Clock.elapsed`.
     """
 
     machine: int
@@ -91,7 +93,7 @@ class Machines(ABC):
 
     @abstractmethod
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Extend the use of a machine number. Return None if it was lost. Raises an error if the answer is unknown."""
+        """Extend the use of a machine number. Return None if the number was lost. Raise an error if this is unknown."""
 
     @abstractmethod
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
@@ -121,7 +123,17 @@ class LeasedMachines(Machines):
         margin: float = MARGIN,
         own: bool = False,
     ) -> None:
-        """`key`: Redis key of the hash. `numbers`: numbers to choose from. `own`: whether only this tag uses it."""
+        """Prepare the leasing of a machine number. No request is sent.
+
+        Args:
+            key: Key of the Redis hash that contains the machine numbers.
+            holder: Name of this process, as application.port.ip.
+            numbers: Machine numbers to choose from.
+            clock: Clocks of this process.
+            lease: Duration of a lease in seconds.
+            margin: How much clocks may differ, in seconds.
+            own: True if only one tag uses the hash. False if several tags share it.
+        """
         self._key = key
         self._holder = holder
         self._numbers = numbers
@@ -130,13 +142,13 @@ class LeasedMachines(Machines):
         self._margin = margin
         self._own = own
         self._token = ""
-        #: Machine number of the previous process, if a file contains it (see Copied).
+        #: Machine number of the previous process with this name, if a file contains it (see Copied).
         self._former: int | None = None
-        #: Id of the store, once known. It never changes.
+        #: Id of the store. It never changes. "" until it is read.
         self._store = ""
 
     def claim(self) -> Steps[Tenure]:
-        """Lease a machine number: if it is free, the number that this holder had last, otherwise any other."""
+        """Lease a machine number. If a number that this holder had earlier is free, lease this one."""
         return (yield from self._claim(0))
 
     def found(self) -> Steps[Tenure | None]:
@@ -163,10 +175,13 @@ class LeasedMachines(Machines):
         )
 
     def _tried(self, numbers: Sequence[int], first: int) -> Steps[tuple[Tenure | None, float]]:
-        """Lease one of these machine numbers. If all are in use, return None, and how many seconds to wait."""
+        """Lease one of these machine numbers. If all are in use, return None, and how many seconds to wait.
+
+        `first`: 1 for the first machine number of a new tag, otherwise 0.
+        """
         soonest = self._lease + self._margin
         for number in numbers:
-            # A new token for each try: if a reply is lost, the number stays unused until the lease expires.
+            # Use a new token for each try. If a reply is lost, nobody uses this machine number until the lease expires.
             token = secrets.token_hex(8)
             sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
             claimed = yield from send(
@@ -191,7 +206,7 @@ class LeasedMachines(Machines):
         return None, soonest
 
     def _left(self, shown: Mapping[int, Machine]) -> list[int]:
-        """Return [number] of the previous process with this name, if Redis still shows this holder. Otherwise []."""
+        """Return the number of the previous process with this name, as a list. [] if Redis shows another holder."""
         known = None if self._former is None else shown.get(self._former)
         return [self._former] if self._former is not None and known and known.holder == self._holder else []
 
@@ -199,7 +214,7 @@ class LeasedMachines(Machines):
         self._store = self._store or (yield from ask(lambda store, timeout: store.made_id(timeout=timeout)))
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease. Its time counts from before the request, so the lease ends here earlier than in Redis."""
+        """Renew the lease. Here its time counts from before the request, so it ends here earlier than in Redis."""
         return (yield from self._renew(tenure, self._token))
 
     def _renew(self, tenure: Tenure, token: str) -> Steps[Tenure | None]:
@@ -270,10 +285,10 @@ def mixed(numbers: Sequence[int]) -> Iterator[int]:
 
 
 def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soon: int) -> list[int]:
-    """Return at most TRIES numbers that no process holds: first numbers that this holder had earlier.
+    """Return at most TRIES numbers that no process holds. Numbers that this holder had earlier come first.
 
-    Numbers that were used with timestamps above `soon` come last, because a process that leases such a number must
-    wait.
+    Numbers that were used with timestamps above `soon` (ms since 1970) come last, because a process that leases such a
+    number must wait.
     """
     ours = [number for number, known in shown.items() if known.holder == holder and not known.held]
     ours = [number for number in mixed(ours) if number in numbers] if ours else []
@@ -291,7 +306,7 @@ def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soo
 
 
 def _silent(numbers: Sequence[int], shown: Mapping[int, Machine]) -> list[int]:
-    """Return at most TRIES numbers, sorted by the end of their leases, the earliest first."""
+    """Return at most TRIES leased numbers: those with the earliest ends of their leases, sorted by these ends."""
     held = [number for number in shown if number in numbers]
     return heapq.nsmallest(TRIES, held, key=lambda number: shown[number].lapses)
 

@@ -1,4 +1,4 @@
-"""Machine numbers from the store. Each has a tag with timestamps as numbers, which processes reserve."""
+"""Machine numbers from the store. Each machine number has its own tag, and processes reserve timestamps from it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,16 @@ class Stored(Machines):
         lease: float = LEASE,
         application: str = "",
     ) -> None:
-        """`namespace`: the tags are named `namespace#machine-7`. `numbers`: numbers to choose from."""
+        """Prepare the claim of a machine number. No request is sent.
+
+        Args:
+            namespace: First part of the names of the tags for machine numbers, such as `namespace#machine-7`.
+            holder: Name of this process, as application.port.ip.
+            numbers: Machine numbers to choose from.
+            clock: Clocks of this process.
+            lease: How much time is reserved at once, in seconds.
+            application: Label of the service, for the ledger.
+        """
         self._namespace = namespace
         self._holder = holder
         self._application = application
@@ -63,7 +72,7 @@ class Stored(Machines):
         self._held: list[Reservation] = []
 
     def claim(self) -> Steps[Tenure]:
-        """Claim a machine number without reserved time in the future: this holder's usual number, otherwise any."""
+        """Claim a machine number that has no reserved time in the future. This holder's usual number is tried first."""
         yield from self._check_clock()
         soonest = self._lease
         for number in _candidates(self._numbers, self._holder):
@@ -154,7 +163,11 @@ class Stored(Machines):
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
-        """Reserve n ms above all reservations. `above`: last ms seen used. Raises StoreBehind if the store is below."""
+        """Reserve the n ms that follow the time already reserved for a machine number.
+
+        `above`: lowest value that the store's `max` can have, in ms since 1970. If `max` is lower, the store has lost
+        changes, and StoreBehind is raised.
+        """
         return (
             yield from direct.reserve(
                 _tag(self._namespace, number), seen=above, n=n, reason="machine", application=self._application
@@ -162,7 +175,10 @@ class Stored(Machines):
         )
 
     def _check_clock(self) -> Steps[None]:
-        """Raise NoMachineNumber if the clock is far ahead of the store's: the time between the two would be lost."""
+        """Raise NoMachineNumber if this clock is more than 10 s ahead of the store's clock.
+
+        If time were reserved by such a clock, nobody could use the machine number until this time has passed.
+        """
         theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
         ahead = 0.0 if theirs is None else (self._clock.ms() - theirs) / 1000
         if ahead > MARGIN:
@@ -188,7 +204,7 @@ def forget_holder(namespace: str, number: int) -> Steps[None]:
 
 
 def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
-    """Return the holder of the machine number at a time (ms since 1970). None if no ledger entry contains the time."""
+    """Return the holder of the machine number at a time (ms since 1970). None if the ledger has no such entry."""
     page = yield from ask(
         lambda store, timeout: store.segments(
             _tag(namespace, number), beyond=(timestamp, -1, ""), upward=True, count=LOOKED_AT, timeout=timeout

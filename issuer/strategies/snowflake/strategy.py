@@ -64,7 +64,16 @@ class Snowflake(Strategy):
     """
 
     def __init__(self, context: Context, *, clock: Clock | None = None, machines: Machines | None = None) -> None:
-        """`clock`, `machines`: replacements for what the options select. Raises ConfigurationError."""
+        """Read the options of the tag.
+
+        Args:
+            context: Context of the strategy.
+            clock: Clocks to use. None means those of the system.
+            machines: Source of machine numbers to use. None means the one that the options select.
+
+        Raises:
+            ConfigurationError: An option is invalid.
+        """
         super().__init__(context)
         self._clock = clock or Clock()
         self.layout = _checked(context.options, self._clock)
@@ -81,7 +90,10 @@ class Snowflake(Strategy):
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
-        """Add the option `machine`. With two sources of machine numbers, two processes could get the same number."""
+        """Add the option `machine`, so that all processes take machine numbers from the same source.
+
+        With two sources, two processes could get the same machine number.
+        """
         shared = "redis" if redis else "store"
         return {"machine": shared if instance.machine is None else "fixed", **options}
 
@@ -92,7 +104,10 @@ class Snowflake(Strategy):
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-        """Return the last known holder of the machine number. With machine=store: the holder at the number's time."""
+        """Return the last known holder of the number's machine number.
+
+        With the option machine=store, return the holder at the time in the number.
+        """
         parts = Layout.of(options).decompose(value)
         kind, shared = text(options, "machine", "redis"), shared_namespace(options)
         if kind == "store":
@@ -200,7 +215,8 @@ class Snowflake(Strategy):
         """Wait for the next millisecond, or for a clock that is slightly behind."""
         late = ns / 1e9 > deadline.left()
         if ns > _MS:
-            # A killed process leaves a last timestamp up to AHEAD ms in the future. Then the clock is right.
+            # If a process was killed, the last timestamp in its file is up to AHEAD ms in the future. So if this is the
+            # first number of this process, the clock may be right.
             starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(
@@ -238,7 +254,7 @@ class Snowflake(Strategy):
         yield from self._hold(deadline)
 
     def found(self, deadline: Deadline) -> Steps[None]:
-        """Take the first machine number of a new tag at once, because no other process can hold a machine number.
+        """Take the first machine number of a new tag at once: no other process can hold a machine number of this tag.
 
         If the tag shares a namespace, nothing is done.
         """
@@ -330,8 +346,8 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
     except InvalidArgument as error:
         raise ConfigurationError(f"option namespace must be a valid tag name: {error}") from error
     if "lease" in options and options.get("machine") != "store":
-        # If Redis was emptied, the first claim of any tag sets how long old leases can last. So the option must be the
-        # same for all tags.
+        # If Redis was emptied, the `lease` in the first claim decides how long new leases wait for old ones to expire.
+        # The first claim can come from any of these tags. So the option must be the same for all of them.
         raise ConfigurationError(
             f"option lease cannot be set for tags that share a namespace: it is {LEASE:g} s for all of them"
         )
@@ -339,7 +355,7 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
 
 
 def _file_name(name: str) -> str:
-    """Return the namespace as a part of a file name of at most 255 bytes. A long name is cut, and gets a digest."""
+    """Return the namespace as a part of a file name, which has at most 255 bytes. A long name is cut, plus a digest."""
     quoted = quote(name, safe="")
     if len(quoted) <= LONGEST_NAME:
         return quoted

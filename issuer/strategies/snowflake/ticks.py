@@ -16,7 +16,7 @@ OVER = -1
 
 _NS = 1_000_000
 
-#: A millisecond: its first ns, the first ns after it, and an iterator over its remaining numbers.
+#: A millisecond: its first nanosecond, the first nanosecond after it, and an iterator over its remaining numbers.
 _Moment = tuple[int, int, Iterator[int]]
 
 
@@ -44,14 +44,14 @@ class Ticks:
         self._used = 0
         self._closed = False
         self.tenure: Tenure | None = None
-        #: Whether the alarm for a clock that is behind was raised, and the clock is still behind.
+        #: True after an alarm was raised because the clock is behind, until the clock has caught up.
         self.alarmed = False
 
     def __iter__(self) -> Iterator[int]:
         return self
 
     def __next__(self) -> int:
-        """Return a number of the current millisecond. StopIteration: wait first, or claim a machine number."""
+        """Return a number of the current millisecond. If there is none, or no machine number, raise StopIteration."""
         begin, end, left = self._moment
         if begin <= self._now() < end:
             return next(left)
@@ -69,10 +69,11 @@ class Ticks:
         return list(islice(left, n))
 
     def turn(self) -> int:
-        """Advance to the current millisecond. Return 0 if it has numbers, the ns until the next millisecond, or OVER.
+        """Advance to the current millisecond. Return 0 if numbers of this millisecond are left.
 
-        If the wait is longer than a millisecond, the clock is behind. Raises ConfigurationError if the layout cannot
-        represent the time.
+        If none is left, return how many nanoseconds the caller must wait. A wait longer than a millisecond means that
+        the clock is behind. If there is no valid machine number, return OVER. Raises ConfigurationError if the layout
+        cannot represent the time.
         """
         with self._lock.thread, self._lock.call():
             tenure = self.tenure
@@ -84,7 +85,7 @@ class Ticks:
             if timestamp <= used:
                 begin, _, left = self._moment
                 if begin == timestamp * _NS == used * _NS and left.__length_hint__():  # type: ignore[attr-defined]  # a range's
-                    return 0  # another thread did it
+                    return 0  # another thread has advanced to this millisecond
                 return (used + 1) * _NS - now
             if timestamp > tenure.ceiling:
                 return OVER
