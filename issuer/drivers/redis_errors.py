@@ -11,33 +11,35 @@ from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerEr
 from issuer.gateway.commands import RedisCall, rights
 from issuer.interrupts import raise_interrupt
 
-#: Errors that redis-py's handshake and our decoders raise for invalid replies, or a host name (UnicodeError).
+#: redis-py's handshake and our decoders raise these errors for an invalid reply. A UnicodeError, which is a ValueError,
+#: means an invalid host name.
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
 
-#: Permissions that all tags with a counter need.
+#: Commands that the user of Redis must be allowed to run, for every tag with a counter.
 _RIGHTS = ("info", "evalsha", "script|load", "time", "hmget", "hget", "hset", "hdel", "hincrby")
 
-#: Texts of servers that deny a command.
+#: Parts of the error text of a server that denies a command.
 _DENIED = ("NOPERM", "has no permissions", "No permissions", "can't run this command")
 
-#: The denied command, if the server names it.
+#: Finds the denied command in the error text, if the text names the command.
 _NAMED = re.compile(r"to run the '(\S+)' command")
 
-#: Part of the error TRYAGAIN: a Cluster moves a slot, and the keys of a call may be on two nodes.
+#: Part of the error TRYAGAIN. A Cluster returns it while it moves a slot: the keys of a call may then be on two nodes.
 _MOVING = "during rehashing of slot"
 
-#: Texts of servers that do not have the requested database.
+#: Parts of the error text of a server that does not have the requested database.
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed")
 
-#: Texts of permanent TLS errors: a certificate is rejected, or the server has no TLS.
+#: Parts of the texts of permanent TLS errors: a certificate is rejected, or the server has no TLS.
 _TLS = re.compile(
     "certificate_verify_failed|certificate required|unknown ca|bad certificate|wrong_version_number", re.IGNORECASE
 )
 
-#: The cause of an error reply may be gone after this many seconds: a server checks replicas and disk once a second.
+#: After an error reply, the next retry makes sense after this many seconds. The cause of the error may be gone then: a
+#: server checks its replicas and its disk once a second.
 SETTLING = 1.0
 
-#: Error texts of servers on which the fence does not work, and the reason.
+#: Each pair has a part of an error text, and what is wrong with the server. The fence does not work on such a server.
 _REFUSALS = (
     ("can't write against a read only", "is a read-only replica: configure the address of the master"),
     ("BADARG", "does not run the script correctly"),
@@ -48,13 +50,13 @@ _REFUSALS = (
 
 
 class Crowded(Exception):
-    """The deadline has passed while all connections were in use. Not a RedisError, as the server may be fine."""
+    """All connections were in use until the deadline. This is not a RedisError, because the server may work."""
 
 
 def connection_error(error: Exception) -> redis.RedisError:
     """Convert an error on a connection to an error of redis-py, which all callers handle.
 
-    Errors that come from elsewhere, such as a signal handler, are raised.
+    An error that does not come from the connection, but for example from a signal handler, is raised.
     """
     raise_interrupt(error)
     if isinstance(error, redis.RedisError):
@@ -75,15 +77,20 @@ def tls_fails(text: str) -> bool:
 
 
 def settling(error: Exception) -> float:
-    """Return how many seconds to wait before a retry after an error reply. 0 if the error is not a reply."""
+    """Return how many seconds to wait before a retry: SETTLING if the server replied with an error, otherwise 0."""
     answered = isinstance(error, (redis.ResponseError, redis.exceptions.BusyLoadingError))
     return SETTLING if answered else 0.0
 
 
 def meaning(error: Exception, name: str, key: str, tag: str | None, call: RedisCall[Any] | None = None) -> IssuerError:
-    """Return the public error for an error of redis-py in a call about `key`. `name`: name of the server.
+    """Return the public error for an error of redis-py.
 
-    `call`: the call that was sent last.
+    Args:
+        error: The error of redis-py, or Crowded. An IssuerError is returned unchanged.
+        name: Name of the server in messages.
+        key: Key that the failed call was for.
+        tag: Tag that the failed call was for, or None.
+        call: The call that was sent last, or None.
     """
     text = str(error).removesuffix(".")  # more text follows
     if isinstance(error, IssuerError):
@@ -95,13 +102,13 @@ def meaning(error: Exception, name: str, key: str, tag: str | None, call: RedisC
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         return RedisUnavailable(f"redis {name}: {text or 'no answer in time'}", tag=tag)
     if isinstance(error, redis.exceptions.InvalidResponse):
-        # The server is no Redis, or a broken one: the parser or decoder fails on its replies.
+        # The server is no Redis, or a broken one: redis-py or our decoder cannot read its replies.
         return RedisUnavailable(f"redis {name} sent an unreadable reply: {text}", tag=tag)
     return _answered(text, name, key, tag, call)
 
 
 def _misconfigured(error: Exception, text: str) -> str:
-    """Return a description of the wrong setting that makes each connection fail, or ""."""
+    """If a wrong setting makes each connection fail, return a description of the setting. Otherwise return ""."""
     if isinstance(error, redis.exceptions.AuthenticationError):
         return f" refuses the login: {text}"
     if isinstance(error.__cause__, UnicodeError):
@@ -120,7 +127,8 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: RedisCall[A
         problem = f"is not a hash: move it away with `redis-cli RENAME '{key}' '{key}.old'`"
         return CorruptState(f"Redis key {key} {problem}", tag=tag, advice="corrupt_state.recover")
     if any(word in text for word in _DENIED):
-        # If the server denies a command of the connection, such as SELECT, only the error text names the command.
+        # redis-py sends commands such as SELECT when it connects. If the server denies one of them, only the error text
+        # names the command.
         own = {*_NAMED.findall(text), *(rights(call) if call is not None else ())}.difference(_RIGHTS)
         needed = " ".join(f"+{each}" for each in (*_RIGHTS, *sorted(own)))
         problem = f"denies a command that this call needs; give this user {needed} on the keys of the prefix"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Without this import, the first connection imports the module. If another thread forks at that moment, the child waits
-# for the import's lock for ever (seen).
+# Without this line, the first connection would import this module. If another thread forked at that moment, the child
+# would wait for the import's lock for ever (seen).
 import encodings.idna  # noqa: F401
 import re
 import weakref
@@ -26,7 +26,7 @@ from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.settings import REDIS_CONNECTIONS
 from issuer_persistence.urls import ENCODE, flaw
 
-#: Settings with which redis-py does not repeat calls by itself.
+#: Settings of a connection with which redis-py does not repeat calls by itself.
 _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
 
 _FOR_SENTINELS = "sentinel_"
@@ -45,13 +45,20 @@ class Recipe:
 
     @classmethod
     def of(cls, pool: Any) -> Recipe:
-        """Return the recipe of a connection pool. The pool's own method would make at most 100 connections."""
+        """Return the recipe of the connections of a pool. The pool itself would make at most 100 connections."""
         return cls(pool.connection_class, pool.connection_kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The servers of a URL. `route` makes a new topology. `data`, `sentinel`: how to connect to Redis, to Sentinels."""
+    """The servers of a URL or a client, and how to connect to them.
+
+    Attributes:
+        name: Name of the servers in messages.
+        route: Makes a new topology.
+        data: Class and settings of a connection to Redis.
+        sentinel: Class and settings of a connection to a Sentinel. None if there are no Sentinels.
+    """
 
     name: str
     route: Callable[[], Topology]
@@ -155,7 +162,10 @@ def _address(node: str, kind: str, name: str) -> Address:
 
 
 def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:
-    """Connect like this client, but with new connections: the client's own could retry, and send a `load` twice."""
+    """Return a target with the settings of this client.
+
+    The client's own connections are not used: they could retry, and so run the script `load` twice.
+    """
     pool: Any = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     if manager is None:
@@ -224,9 +234,10 @@ class Turn(Generic[W]):
 
 
 class Pool(Generic[W]):
-    """Permits for a number of connections to any servers, and the queue of waiting calls, first come first served.
+    """Permits for at most `most` connections to any servers, and the queue of calls that wait for a connection.
 
-    There is no lock: each step is one atomic operation of a deque, and a queued call checks for a permit again.
+    The call that came first is served first. There is no lock: each step is one atomic operation of a deque, and a
+    queued call checks for a permit again.
     """
 
     def __init__(self, most: int, waker: Callable[[], W]) -> None:
@@ -234,11 +245,11 @@ class Pool(Generic[W]):
         self._waker = waker
         itself = weakref.ref(self)
         self.free = deque(Permit(itself) for _ in range(most))
-        #: The queue of waiting calls. The fast path of a draw reads it too.
+        #: The queue of waiting calls. The fast path of a draw also reads this queue.
         self.waiting: deque[Turn[W]] = deque()
 
     def is_next(self, turn: Turn[W] | None) -> bool:
-        """Whether the turn is the first in the queue. None: whether the queue is empty."""
+        """Return whether `turn` is the first place in the queue. If `turn` is None: whether the queue is empty."""
         waiting = self.waiting
         while True:
             try:
@@ -260,7 +271,7 @@ class Pool(Generic[W]):
             return None
 
     def queue(self, end: Deadline) -> Turn[W]:
-        """Take a place in the queue."""
+        """Take a place in the queue, and return the place. `end`: deadline of the call."""
         turn = Turn(self._waker(), end.at)
         self.waiting.append(turn)
         return turn
@@ -279,14 +290,15 @@ class Pool(Generic[W]):
             return
 
 
-#: Shortest timeout of a round trip, so that a call without time left can still get buffered numbers.
+#: Shortest timeout of a round trip, in seconds. So a call that has no time left can still get buffered numbers.
 SHORTEST = 0.05
 
-#: How long to poll for a reply before sleeping, in seconds. Waking takes longer than the reply of a nearby Redis: 20 us
-#: from this machine, 60 us from a neighbouring machine.
+#: How long to poll for a reply before sleeping, in seconds. Waking up takes longer than the reply of a nearby Redis,
+#: which takes 20 us from this machine, and 60 us from a neighbouring machine.
 LOOK_OUT = 0.0001
 
-#: After a poll without success, this many calls do not poll: with a distant server, each poll would waste 2 us.
+#: If a call polled and no reply came, this many of the next calls do not poll: with a distant server, each poll would
+#: waste 2 us.
 FAR = 50
 
 #: A step that Redis executes.
@@ -304,7 +316,7 @@ L = TypeVar("L", bound=AnyLink)
 
 
 class AnyNode(Generic[L]):
-    """The idle connections to one server. `waiting`: the queue of the pool, so that draws can read it quickly."""
+    """The idle connections to one server. `waiting`: the pool's queue, stored here so that draws read it quickly."""
 
     __slots__ = ("address", "closed", "idle", "pool", "waiting")
 
@@ -316,7 +328,7 @@ class AnyNode(Generic[L]):
         self.closed = False
 
     def settle(self) -> None:
-        """Close a returned connection if this node is closed. Otherwise wake the first waiting call."""
+        """After a connection was returned: if this node is closed, close it. Otherwise wake the first waiting call."""
         if self.closed:
             self.drop_idle()
         elif self.waiting:
@@ -341,7 +353,7 @@ class Servers(Generic[N_co]):
     After an error or an interrupt the connection is dropped, so that no late reply is taken for another call's reply.
     """
 
-    #: The classes of a driver. The pool class is redis-py's, and only parses URLs.
+    #: The classes of a driver. The pool class is redis-py's: it parses URLs and holds connections of subscriptions.
     node_class: type[N_co]
     waker_class: type[AnyWaker]
     pool_class: type[redis.ConnectionPool | redis.asyncio.ConnectionPool]
@@ -357,7 +369,7 @@ class Servers(Generic[N_co]):
         self.begin()
 
     def begin(self) -> object:
-        """Drop all connections and return them: they belong to another loop, or to the parent of a fork."""
+        """Forget all connections and return them. They belong to another event loop, or to the parent of a fork."""
         forgotten = getattr(self, "nodes", None)
         self.route = self.target.route()
         self.nodes: dict[Address, N_co] = {}
@@ -365,7 +377,7 @@ class Servers(Generic[N_co]):
         return forgotten
 
     def connection_pool(self, address: Address, retry: Any) -> Any:
-        """Return a connection pool of redis-py for one server, whose connections are not ours."""
+        """Return a connection pool of redis-py for one server. Its connections do not count against our maximum."""
         recipe = self.target.recipe(address, retry)
         limits = {"socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
         return self.pool_class(connection_class=recipe.kind, **{**recipe.settings, **limits})
@@ -377,7 +389,7 @@ class Servers(Generic[N_co]):
         return node
 
     def idle_elsewhere(self) -> Any:
-        """Take an idle connection from any server, None if no connection is idle."""
+        """Return an idle connection of any server, and remove it from its node. None if no connection is idle."""
         for node in list(self.nodes.values()):
             try:
                 return node.idle.pop()

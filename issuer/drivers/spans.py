@@ -24,20 +24,20 @@ from issuer_persistence.errors import StoreError
 _API = "opentelemetry.trace"
 _NAME = "issuer"
 _NOTHING: AbstractContextManager[None] = nullcontext()
-#: The last tracer provider and its tracer, as creating a tracer takes longer than a span.
+#: The last tracer provider and its tracer. They are kept because creating a tracer takes longer than a span.
 _last: tuple[Any, Any] = (None, None)
 
-#: The name of a script, at the start of its header.
+#: Finds the name of a Lua script at the start of its header.
 _SCRIPT = re.compile(r"--\[\[\s*(\w+):")
 
 
 def around(
     step: Ask | Send | Pipeline | Masters | Visit | Elsewhere, tag: str | None, store: Store | None = None
 ) -> AbstractContextManager[None]:
-    """Return the span of a step as a context manager, which does nothing without tracing.
+    """Return a context manager that makes the span of a step. Without tracing it does nothing.
 
-    `store`: the store that is called, None for a call to Redis. If the tag is a part, the span has the name of the
-    parent tag, because the name of a part may be personal.
+    `store`: the store that is called, None for a call to Redis. `tag`: the tag of the call, or None. If the tag is a
+    part, the span has the name of the parent tag, because the name of a part may be personal.
     """
     global _last  # noqa: PLW0603 - a cache, one per process
     api = sys.modules.get(_API)
@@ -76,7 +76,7 @@ def _span(tracer: Any, name: str, attributes: dict[str, str]) -> Iterator[None]:
 
 
 def _operation(step: Ask | Send | Pipeline | Masters | Visit | Elsewhere) -> tuple[str, str]:
-    """Return the names of the operation and of its script. The second name is "" if there is no script."""
+    """Return the name of the operation and the name of its script. The script's name is "" if there is no script."""
     if isinstance(step, Ask):
         return _question(step.question), ""
     match step:
@@ -101,6 +101,6 @@ def _script(text: str) -> str:
 
 
 def _question(question: Callable[..., Any]) -> str:
-    """Return the name of the store's method that the function calls, from its code. "ask" if no method is found."""
+    """Return the name of the store's method that `question` calls, as its code shows. "ask" if no method is found."""
     names = getattr(getattr(question, "__code__", None), "co_names", ())
     return next((name for name in names if callable(getattr(Store, name, None))), "ask")

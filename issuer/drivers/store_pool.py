@@ -20,10 +20,10 @@ Question = Callable[[Store, float], object]
 Answer = tuple[object, BaseException | None]
 Tell = Callable[[Answer], None]
 
-#: Maximum number of threads, and so of concurrent calls to a store that hangs.
+#: Maximum number of threads. So at most this many calls to the store run at the same time, even if the store hangs.
 MOST = 16
 
-#: How long a call to the store may exceed its timeout before its caller stops waiting, in seconds.
+#: A caller stops waiting for the store this many seconds after the timeout of its call.
 GRACE = 0.25
 
 
@@ -34,7 +34,8 @@ class StorePool:
     between any two bytecodes, even between a lock's acquire and its `try`. Such an exception left SQLite's connection
     or the journal's flock locked for ever (seen after 5 to 277 interrupts). A disk that hangs would also block a caller
     far beyond its deadline. The threads of the event loop are not used: 30 tags on a MongoDB that hung occupied all of
-    them for 34 s. Caller and thread communicate through objects written in C, which cannot be interrupted inside.
+    them for 34 s. The caller and the thread communicate through objects written in C: an exception cannot occur inside
+    them.
     """
 
     def __init__(self, store: Store, longest: float) -> None:
@@ -45,11 +46,11 @@ class StorePool:
         self._crews: dict[int, Crew] = {}
 
     def late(self, timeout: float, tag: str | None) -> StoreUnavailable:
-        """Return the error for a call without an answer. The call continues, and numbers that it reserves are a gap."""
+        """Return the error for a call that got no answer. The call continues, and the numbers it reserves are a gap."""
         return StoreUnavailable(f"the store {self.store.url} gave no answer within {timeout:.3g} s", tag=tag)
 
     def ask(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
-        """Call the store. Returns its result or raises its error. Raises StoreUnavailable after the deadline."""
+        """Call the store. Return its result, or raise its error. Raises StoreUnavailable after the deadline."""
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         timeout = self.submit(step, deadline, tag, answers.put)
         try:
@@ -61,8 +62,9 @@ class StorePool:
         return answer
 
     def submit(self, step: Ask, deadline: Deadline, tag: str | None, tell: Tell) -> float:
-        """Call the store in a thread, unless the deadline passes first. The thread calls `tell` with the outcome.
+        """Call the store in a thread. The thread calls `tell` with the result or the error.
 
+        If the deadline passes before a thread is free, neither the store nor `tell` is called.
         Returns the timeout of the call in seconds. Raises StoreUnavailable if no time is left.
         """
         timeout = min(self._longest, step.within, deadline.left())
@@ -81,7 +83,10 @@ class StorePool:
     def answer(
         self, question: Question, deadline: Deadline, tell: Tell, context: contextvars.Context
     ) -> Callable[[], object] | None:
-        """Call the store. Returns a function that delivers the result, or None if no caller waits any more."""
+        """Call `question` with the store. Return a function that calls `tell` with the result or the error.
+
+        After the deadline no caller waits: then the store is not called, and the result is None.
+        """
         left = deadline.left()
         if left <= 0:
             return None
@@ -92,5 +97,5 @@ class StorePool:
         return partial(tell, found)
 
     def close(self) -> None:
-        """End the threads after their current calls. Later calls, which return numbers, are still executed."""
+        """End the threads after their current calls. Later calls, which return unused numbers, are still executed."""
         self._crews.setdefault(os.getpid(), Crew("issuer-store", MOST)).close()

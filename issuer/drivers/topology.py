@@ -21,15 +21,16 @@ from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.gateway import server_commands
 from issuer.gateway.commands import RedisCall
 
-#: If a call times out after less than this many seconds, the server may only be slow, and its breaker is not opened.
+#: If a call times out after less than this many seconds, the server may only be slow. So the call does not open the
+#: server's circuit breaker.
 EVIDENCE = 0.25
 
-#: A trial is a call that tests a server. After this many seconds another trial may start, even if the last has not
-#: ended. Callers of strict tags wait for the first trial that succeeds.
+#: A trial is a call that tests whether a server answers again. If a trial has not ended after this many seconds,
+#: another trial may start. Callers of strict tags wait for the first trial that succeeds.
 TRIAL = 0.5
 
-#: After this many seconds without a trial, any call may test the server, because the process may have no scheduler for
-#: trials.
+#: Normally only calls with `probe`, such as the scheduler's, are trials. If no trial has failed for this many seconds,
+#: any other call may be a trial, because the process may have no scheduler.
 FORGOTTEN = 5.0
 
 
@@ -58,9 +59,9 @@ class Breaker:
         self._why = ""
 
     def admit(self, *, probe: bool) -> bool:
-        """Allow a call, or raise LeftAlone. Returns whether the call is a trial: it shows if the server answers again.
+        """Allow a call, or raise LeftAlone. Returns True if the call is a trial: it tests if the server answers again.
 
-        `probe`: whether the caller may wait for the timeout of a trial. False if the caller can do without this server.
+        `probe`: True if the caller may wait for the timeout of a trial, False if it can do without this server.
         """
         if not self.failures:
             return False
@@ -72,13 +73,13 @@ class Breaker:
         return True
 
     def answered(self) -> None:
-        """Record a reply, which may be an error."""
+        """Record that the server has replied, even if the reply is an error. This closes the breaker."""
         self.failures = 0
 
     def silent(self, why: object, began: float) -> None:
         """Record that a call got no reply. `began`: start of the call on the monotonic clock.
 
-        If several calls run at the same time, only the first failure counts.
+        If several calls ran at the same time and failed, only the first failure counts.
         """
         if began >= self._failed_at:
             self.failures += 1
@@ -87,13 +88,16 @@ class Breaker:
         self._why = str(why)
 
     def retry_after(self) -> float:
-        """Seconds until the next trial, 0.0 if the server may be called now."""
+        """Return the seconds until the next trial may start. 0.0 if the server may be called now."""
         return max(0.0, self._next - monotonic()) if self.failures else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server. `host` None: the server of the URL or client, maybe a unix socket. `sentinel`: a Sentinel."""
+    """The address of a server.
+
+    `host`: None for the server of the URL or client, which may be a unix socket. `sentinel`: whether it is a Sentinel.
+    """
 
     host: str | None = None
     port: int = 0
@@ -101,12 +105,12 @@ class Address:
 
     @property
     def server(self) -> Server:
-        """Host and port for the core."""
+        """The host and port, as `core` uses them. The host is "" if `host` is None."""
         return self.host or "", self.port
 
     @property
     def name(self) -> str:
-        """The name in messages."""
+        """The name of the server in messages."""
         return "this Redis" if self.host is None else f"{self.host}:{self.port}"
 
 
@@ -114,10 +118,15 @@ class Address:
 class Exchange:
     """One call to one server, or several calls at once.
 
-    `asking`: send ASKING first, because the Cluster is moving a slot to this server. `readonly`: let a replica of a
-    Cluster answer. `share`: the remaining time is divided among this many calls. `connects`: allow a new connection. If
-    False, and a new connection is needed, raise Outdated. `replies`: how many calls are packed in `call`, 0 for one.
-    Otherwise the reply is a list, in which a rejected call has its error.
+    Attributes:
+        address: The server.
+        call: The call, or several calls packed into one.
+        asking: Send ASKING first, because the Cluster is moving a slot to this server.
+        readonly: Let a replica of a Cluster answer.
+        share: The remaining time is divided among this many exchanges.
+        connects: Allow a new connection. If this is False and a new connection is needed, Outdated is raised.
+        replies: 0 if `call` is a single call. Otherwise the number of calls in `call`: the reply is a list, which
+            contains an error for each call that the server rejected.
     """
 
     address: Address
@@ -130,7 +139,7 @@ class Exchange:
 
 
 class Outdated(redis.RedisError):
-    """A new connection is needed. Before connecting, search again for the server that has the key."""
+    """The call needs a new connection. Before connecting, the caller must search again for the server with the key."""
 
 
 class Unreached(redis.ConnectionError):
@@ -138,36 +147,36 @@ class Unreached(redis.ConnectionError):
 
 
 class Topology(ABC):
-    """The known servers, and which of them has a key.
+    """Stores which servers are known, and which server has a key.
 
     `guides`: servers that can report which server has a key. The guide that answered last comes first.
     """
 
     #: Whether the key may move to another server.
     moves = True
-    #: Whether to search again before each new connection. After a pause of this process, a restarted server may still
-    #: claim that it has the key.
+    #: Whether to search again before each new connection. While this process was paused, the known server may have been
+    #: replaced. If it was also restarted, it may still claim that it has the key.
     asks_before_connecting = False
-    #: Whether each server has only some of the keys. Then replicas answer only calls with `Exchange.readonly`.
+    #: Whether each server has only some of the keys, as in a Cluster. Such replicas answer only if `Exchange.readonly`.
     sharded = False
-    #: A search divides its time into equal shares: one for each guide, and this many for the call that follows.
+    #: A search divides its time into equal shares: one for each guide, and this many for the call after the search.
     spared = 0
 
     def __init__(self, guides: Sequence[Address] = ()) -> None:
         self.guides = deque(guides)
         self.checked: set[Address] = set()
-        #: The servers that have run a script, and so were masters.
+        #: The servers that have run a script of ours. They were masters then, because only a master runs these scripts.
         self.ruled: set[Address] = set()
-        #: The circuit breaker of each server. Under None: the breaker of the search for a key's server.
+        #: The circuit breaker of each server. The key None holds the breaker of searches for the server that has a key.
         self.breakers: defaultdict[Address | None, Breaker] = defaultdict(Breaker)
 
     def retry_after(self, key: str) -> float:
-        """Seconds until a retry makes sense for the server of the key. Always above 0."""
+        """Return the seconds until it makes sense to call the server of the key again. Always above 0."""
         waits = [self.breakers[address].retry_after() for address in (self.last_owner(key), None)]
         return max(0.005, *waits)
 
     def silent(self, address: Address, why: object, seconds: float) -> bool:
-        """Record that a draw got no reply for `seconds` seconds. Returns whether this was long enough to count."""
+        """Record that a draw got no reply for `seconds` seconds. Returns whether that counts as a failed call."""
         self.lost(address)
         if seconds < EVIDENCE:
             return False
@@ -187,7 +196,10 @@ class Topology(ABC):
         raise NotImplementedError
 
     def unfound(self, key: str, trouble: Exception | None, *, unknown: bool) -> Exception:
-        """Return the error for a failed search. `trouble`: last error. `unknown`: a guide knows no server for it."""
+        """Return the error for a failed search.
+
+        `trouble`: last error of a guide, or None. `unknown`: whether a guide answered that no server has the key.
+        """
         raise NotImplementedError
 
     def masters(self, found: Address) -> list[Address]:
@@ -196,10 +208,10 @@ class Topology(ABC):
 
     @abstractmethod
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:
-        """Return the calls that list other nodes with the key: replicas and former masters of its owner."""
+        """Return the calls that list the other nodes that may have the key: replicas and former masters of `owner`."""
 
     def kin(self, answer: Any) -> list[tuple[str, int]]:
-        """Return the nodes in the answer to one of `kin_questions`."""
+        """Return the host and port of each node in `answer`, the answer to one of `kin_questions`."""
         nodes: list[tuple[str, int]] = answer
         return nodes
 
@@ -221,11 +233,11 @@ class OneServer(Topology):
         return self.HERE
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:
-        """Ask it for its replicas."""
+        """Return the call that asks the server for its replicas."""
         return [Exchange(owner, server_commands.replication_info(key))]
 
     def kin(self, answer: Any) -> list[tuple[str, int]]:
-        """Return its replicas."""
+        """Return the replicas of the server."""
         return [(each["ip"], int(each["port"])) for each in server_commands.replicas(answer)]
 
 
@@ -233,7 +245,7 @@ class Sentinels(Topology):
     """The named master, as the Sentinels report it."""
 
     asks_before_connecting = True
-    #: If all Sentinels hang, the known master may still work: leave time for a call to it.
+    #: If all Sentinels hang, the known master may still work. One share of the time is left for a call to this master.
     spared = 1
 
     def __init__(self, sentinels: Sequence[Address], master: str) -> None:
@@ -257,13 +269,16 @@ class Sentinels(Topology):
         return found
 
     def unfound(self, key: str, trouble: Exception | None, *, unknown: bool) -> Exception:  # noqa: ARG002 - as above
-        """Return ConfigurationError if the Sentinels have no such master."""
+        """Return the error. It is a ConfigurationError if the Sentinels have no master with this name."""
         if unknown:
             return ConfigurationError(f"the Sentinels have no master {self._name!r}: correct its name in the URL")
         return _unfound(trouble, "no Sentinel answers")
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:  # noqa: ARG002 - the Sentinels know its kin
-        """Ask every Sentinel for the master and the replicas. An isolated Sentinel may report another master."""
+        """Return the calls that ask each Sentinel for the master and the replicas.
+
+        All are asked, because an isolated Sentinel may report another master.
+        """
         return [
             Exchange(sentinel, call, share=left + self.spared)
             for left, sentinel in zip(range(len(self.guides), 0, -1), tuple(self.guides), strict=True)
@@ -271,7 +286,7 @@ class Sentinels(Topology):
         ]
 
     def kin(self, answer: Any) -> list[tuple[str, int]]:
-        """Return the replicas, or the master."""
+        """Return the nodes in the answer: the replicas, or only the master."""
         return [answer] if isinstance(answer, tuple) else answer or []
 
     def lost(self, address: Address) -> None:
@@ -311,15 +326,15 @@ class Cluster(Topology):
         return slots.get(key_slot(key.encode()))
 
     def unfound(self, key: str, trouble: Exception | None, *, unknown: bool) -> Exception:  # noqa: ARG002 - it may move
-        """Return RedisUnavailable, except for a permanent error."""
+        """Return RedisUnavailable, or ConfigurationError if the failure is permanent."""
         return _unfound(trouble, f"no node of the Cluster reports which node holds {key or 'which slot'}")
 
     def masters(self, found: Address) -> list[Address]:  # noqa: ARG002 - with it the others were found
-        """Return the owners of slots."""
+        """Return the nodes that own slots."""
         return sorted(set(self._slots.values()), key=lambda node: node.server)
 
     def kin_questions(self, owner: Address, key: str) -> list[Exchange]:
-        """Ask the owner for its replicas, and for masters that have lost their slots."""
+        """Return the call that asks the owner for its replicas, and for masters that have lost their slots."""
         return [Exchange(owner, server_commands.kin(owner.host or "", key))]
 
     def lost(self, address: Address) -> None:
@@ -329,7 +344,7 @@ class Cluster(Topology):
             self.guides.rotate(-1)
 
     def moved(self, key: str, address: Address) -> None:
-        """Follow a MOVED."""
+        """Record the server that a MOVED reply names as the owner of the key's slot."""
         self._slots[key_slot(key.encode())] = address
         if address not in self.guides:
             self.guides.append(address)
@@ -337,12 +352,12 @@ class Cluster(Topology):
 
 def _unfound(trouble: Exception | None, what: str) -> Exception:
     """Return the error for a failed search: ConfigurationError if the failure is permanent."""
+    # The text "unknown command" means that SENTINEL was sent to a server that is no Sentinel.
     if (
         isinstance(trouble, redis.exceptions.AuthenticationError)
         or tls_fails(str(trouble))
         or any(sign in str(trouble).lower() for sign in ("cluster support disabled", "unknown command"))
     ):
-        # "unknown command": SENTINEL was sent to a server that is no Sentinel.
         return ConfigurationError(f"{what}: {trouble}")
     return RedisUnavailable(f"{what}: {trouble}")
 

@@ -1,1 +1,1 @@
-"""The inside of an issuer, which its public classes, `issuer serve` and metrics use. It may change in any version."""
+"""The engine of an issuer: its public classes, `issuer serve` and metrics use it. It may change in any version."""

@@ -32,12 +32,12 @@ from issuer.threads import in_thread
 
 T = TypeVar("T")
 
-#: How many numbers of a draw are converted at once. This takes 0.1 ms, during which no other task runs.
+#: How many counters of a draw are converted to numbers at once. During this time, 0.1 ms, no other task runs.
 PIECE = 1000
 
 
 class AsyncEngine(AsyncEngineCalls):
-    """An AsyncIssuer without its public methods; see BaseEngine. It also has methods for the HTTP and Redis servers."""
+    """An AsyncIssuer without its public methods; see BaseEngine. Some methods are for the HTTP and Redis servers."""
 
     face = "AsyncIssuer"
     _executor = Tasks
@@ -56,13 +56,13 @@ class AsyncEngine(AsyncEngineCalls):
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
         super().start()
-        #: The combiner of each tag in use, for `next`. Before uWSGI forks, `unpublish` empties the dict.
+        #: The combiner of each tag in use. `next` reads it here. Before uWSGI forks, `unpublish` sets an empty dict.
         self.combiners = self.registry.combiners
 
     def enter(self) -> None:
-        """Detect a new event loop, and a fork in C, for which Python calls no hook. Every call begins with this.
+        """Detect a new event loop, and a fork in C, for which Python calls no hook. Each call must begin with `enter`.
 
-        Objects of a closed loop are dropped. Raises IssuerError if another loop uses this issuer and is still open.
+        The objects of a closed loop are replaced. Raises IssuerError if another open loop uses this issuer.
         """
         notice()
         loop = get_running_loop()
@@ -74,11 +74,11 @@ class AsyncEngine(AsyncEngineCalls):
             self._begin_anew()
         self._loop = loop
         self._stay = self._staying()
-        with suppress(StopIteration):  # start the generator, so that the loop closes it
+        with suppress(StopIteration):  # start the generator, so that the loop closes it at its end
             self._stay.asend(None).send(None)
 
     def combiner(self, tag: str) -> AsyncCombiner:
-        """Call `enter`, and return the tag's combiner. Raises InvalidArgument, and IssuerError after `close`."""
+        """Call `enter`, and return the tag's combiner. Raises InvalidArgument. Raises IssuerError after `close`."""
         notice()
         if self._loop is not get_running_loop():
             self.enter()
@@ -104,7 +104,7 @@ class AsyncEngine(AsyncEngineCalls):
         return await self.runner.run(steps, deadline, tag)
 
     async def run_draw(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run steps that draw numbers. If the caller is cancelled, a pending reply of Redis is still processed."""
+        """Run steps that draw numbers. If the caller is cancelled, the steps still process a pending reply of Redis."""
         return await self.runner.see_through(self.run(steps, deadline, tag))
 
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
@@ -120,8 +120,8 @@ class AsyncEngine(AsyncEngineCalls):
 
         return await self.around(tag, n, PLAIN, deadline, draw)
 
-    # This method is written by hand for asyncio and for threads. Shared code would need a generator: 2 to 6 us more for
-    # each draw.
+    # There is a second method `_taken` for threads, in blocking.py. Code for both would need a generator, which takes 2
+    # to 6 us more for each draw.
     async def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
         try:
@@ -160,27 +160,30 @@ class AsyncEngine(AsyncEngineCalls):
     # ------------------------------------------------------------------ for servers
 
     async def _others(self, combiner: AsyncCombiner, n: int, deadline: Deadline) -> Sequence[int]:
-        """Draw up to n numbers for clients of the server: with plugins, or from a strategy that has no counter."""
+        """Draw up to n numbers for clients of the server, if there are plugins or the strategy has no counter."""
         if self.chain is None:
             return await self.generated(combiner, n, deadline)
         try:
             return await self._around(combiner.tag, n, deadline)
         except IssuerError as error:
             if error.drawn:
-                return error.drawn  # return these numbers; the next draw raises the error
+                return error.drawn  # these numbers were drawn before the error; the next draw raises it
             raise
 
     async def last(self, tag: str) -> int | None:
-        """Return the highest number that was issued, according to Redis, or None; see Issuing.last."""
+        """Return the highest number that was issued, as Redis reports it, or None; see Issuing.last."""
         deadline = self.deadline(None)
         return await self.run(self.issuing.last(tag), deadline, tag)
 
     def knows(self, tag: str) -> bool:
-        """Whether this process draws from the tag, or has begun to. False for names that clients invent."""
+        """Whether this process has drawn from the tag, or begun to. False for names that clients invent."""
         return tag in self.registry.combiners
 
     async def find(self, tag: str, seconds: float) -> bool:
-        """Return whether the tag exists. False: its first draw will create it. Raises UnknownTag, Unavailable."""
+        """Return whether the tag exists. If it does not, its first draw will create it, or UnknownTag is raised.
+
+        `seconds`: longest wait. Raises UnknownTag if draws do not create tags, and Unavailable.
+        """
         try:
             await self.run(read_record(check_tag(tag)), Deadline(seconds), tag)
         except UnknownTag:
@@ -190,7 +193,7 @@ class AsyncEngine(AsyncEngineCalls):
         return True
 
     async def exists(self, tag: str) -> bool:
-        """Return whether the tag exists. If another process deletes it, this can return True for a minute more."""
+        """Return whether the tag exists. After another process has deleted it, the result can be True for a minute."""
         deadline = self.deadline(None)
         return await self.run(self.issuing.exists(tag), deadline, tag)
 
@@ -198,7 +201,8 @@ class AsyncEngine(AsyncEngineCalls):
 
     async def sweep(self) -> None:
         """Do the background work of all tags in use. The scheduler calls this every second."""
-        # If the issuer is closed or the loop ends, this task is cancelled. APScheduler would report a failed job.
+        # If the issuer is closed or the loop ends, this task is cancelled. Without `suppress`, APScheduler would
+        # report a failed job.
         with suppress(asyncio.CancelledError):
             await self.care.sweep()
 
@@ -212,7 +216,7 @@ class AsyncEngine(AsyncEngineCalls):
         if combiners is None:
             return
         async with AsyncExitStack() as ends:
-            # These calls run in reverse order. Each runs even if others fail.
+            # At the end of this block, these calls run in reverse order. Each call runs even if others fail.
             ends.callback(self.config.events.call_periodic, at_once=True)
             ends.callback(OPEN_ENGINES.discard, self)
             ends.callback(self.runner.pool.close)
@@ -225,7 +229,7 @@ class AsyncEngine(AsyncEngineCalls):
             ends.push_async_callback(self._leave, combiners)
 
     async def _leave(self, combiners: Iterable[AsyncCombiner]) -> None:
-        """End the combiners of this loop, and return their unused numbers."""
+        """End the combiners of this loop, which return their unused numbers."""
         deadline = Deadline(CLOSING)
         async with AsyncExitStack() as ends:
             if self.runner.redis is not None:
@@ -241,7 +245,7 @@ class AsyncEngine(AsyncEngineCalls):
             ends.callback(self.scheduler.stop)
 
     async def _staying(self) -> AsyncGenerator[None, None]:
-        """Clean up when the loop ends: a loop that is shut down closes its async generators."""
+        """Clean up when the loop ends: at its end, asyncio closes this async generator, and `finally` runs."""
         try:
             yield
         finally:
@@ -250,7 +254,7 @@ class AsyncEngine(AsyncEngineCalls):
                 await self._leave(self.registry.combiners.values())
 
     def _begin_anew(self) -> object:
-        """Replace all objects of another loop or process. Returns the old objects."""
+        """Replace all objects that belong to another loop or process. Returns the old objects."""
         self.registry.discard()
         forgotten = self.registry, self.scheduler, self._stay
         self._stay, pruned = None, self.care.pruned
@@ -261,20 +265,20 @@ class AsyncEngine(AsyncEngineCalls):
     def after_fork(self) -> None:
         """Start again in a forked child."""
         if isinstance(self._chosen, AsyncIOScheduler):
-            # The scheduler's state is "running", but its loop is the parent's. In the child, callers load segments.
+            # The scheduler's state is "running", but its loop runs in the parent. In the child, callers load segments.
             self._chosen = None
-        # First drop objects that could repeat numbers: Python ignores an error here, and would skip the later steps.
+        # First drop the objects that could repeat numbers. After an error Python skips the later steps, and goes on.
         PARENTS.append(self._begin_anew())
         self.runner.after_fork()
         self._loop = None
         self.config.store.after_fork()
 
     def unpublish(self) -> None:
-        """Before a fork in C, as by uWSGI: unpublish all numbers that the child could take without a check."""
+        """Before a fork in C, as by uWSGI: hide the numbers that `next` could take in the child without a check."""
         self.combiners = {}
         super().unpublish()
 
     def settle(self) -> None:
-        """In the parent, after a fork in C: publish the numbers again."""
+        """In the parent, after a fork in C: let `next` take the numbers again that `unpublish` has hidden."""
         self.combiners = self.registry.combiners
         super().settle()

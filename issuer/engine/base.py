@@ -28,13 +28,13 @@ L = TypeVar("L", bound=AnyCombiner)
 class BaseEngine(ABC, Generic[L]):
     """An issuer without its public methods. Other modules may use all names here that do not begin with an underscore.
 
-    After a fork, and in a new event loop, the engine replaces its scheduler, runtime, registry, issuing and care. So in
-    each call, first call `enter` or `deadline`, then read these attributes. Do not keep their values.
+    After a fork, and in a new event loop, the engine replaces its scheduler, runtime, registry, issuing and care. So
+    each call must first call `enter` or `deadline`, and then read these attributes. It must not keep their values.
     """
 
     #: Name of the public class, for messages.
     face: ClassVar[str]
-    #: The classes and functions for threads or for asyncio tasks, set by each subclass.
+    #: Classes and functions for threads or for asyncio tasks. Each subclass sets them.
     _executor: ClassVar[Any]
     _flight: ClassVar[Any]
     _care: ClassVar[Any]
@@ -51,7 +51,7 @@ class BaseEngine(ABC, Generic[L]):
     care: Any
 
     def __init__(self, config: IssuerConfig, redis: object, chosen: Chosen) -> None:
-        """`redis`: the connections to Redis, or None. `chosen`: the scheduler that was passed to `connect`."""
+        """`redis`: the connections to Redis, or None. `chosen`: the argument `scheduler` of `connect`, see Chosen."""
         self.config = config
         self.chain = self._chain(config.plugins) if config.plugins else None
         self._chosen = chosen
@@ -105,7 +105,7 @@ class BaseEngine(ABC, Generic[L]):
 
     @abstractmethod
     def enter(self) -> None:
-        """Detect a new event loop, and a fork in C, for which Python calls no hook. Every call begins with this."""
+        """Detect a new event loop, and a fork in C, for which Python calls no hook. Every call begins with `enter`."""
 
     def deadline(self, timeout: float | None) -> Deadline:
         """Call `enter`, and return the deadline of a call with this `timeout`. Raises InvalidArgument."""
@@ -114,7 +114,7 @@ class BaseEngine(ABC, Generic[L]):
 
     @contextmanager
     def attempt(self, tag: str) -> Iterator[None]:
-        """Run a call for numbers. If it raises an IssuerError, report the error."""
+        """Context manager around a call for numbers. If the call raises an IssuerError, the error is reported."""
         try:
             yield
         except IssuerError as error:
@@ -122,7 +122,7 @@ class BaseEngine(ABC, Generic[L]):
             raise
 
     def refused(self, tag: str, error: IssuerError) -> None:
-        """Report that a caller received no number, because of this error."""
+        """Report that a caller got no number because of `error`."""
         self.issuing.failed(tag, error)
 
     @abstractmethod
@@ -135,21 +135,21 @@ class BaseEngine(ABC, Generic[L]):
 
     @abstractmethod
     def after_fork(self) -> None:
-        """Begin anew in a forked child."""
+        """In a forked child: replace everything that belongs to the parent."""
 
     def unpublish(self) -> None:
-        """Before a fork in C, as by uWSGI: unpublish all numbers that the child could take without a check."""
+        """Before a fork in C, as by uWSGI: hide the numbers that `next` could take in the child without a check."""
         self.registry.unpublish()
 
     def settle(self) -> None:
-        """In the parent, after a fork in C: publish the numbers again."""
+        """In the parent, after a fork in C: let `next` take the numbers again that `unpublish` has hidden."""
         self.registry.settle()
 
     def __repr__(self) -> str:
         return self.config.described(self.face)
 
 
-#: The open engines of this process. They start again in a forked child, and are closed at exit.
+#: The open engines of this process. In a forked child they start again. At exit they are closed.
 OPEN_ENGINES: weakref.WeakSet[BaseEngine[Any]] = living(
     lambda each: each.after_fork(),
     unseen=lambda each: each.unpublish(),

@@ -1,7 +1,7 @@
 """The scheduler: an APScheduler that checks the tags in use every second, and workers that load segments at once.
 
-The check is called a sweep. It does the work of `Issuer.tick()`, which needs no scheduler: this module only repeats
-this work.
+The check is called a sweep. A sweep does the same work as `Issuer.tick()`, which works without a scheduler. This module
+only repeats that work.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from issuer.threads import Crew
 
 log = logging.getLogger("issuer.engine.scheduler")
 
-#: Seconds between two sweeps. A draw that reaches the threshold does not wait for a sweep.
+#: Seconds between two sweeps. If a draw reaches the threshold, the next segment is loaded at once, before a sweep.
 SWEEP_EVERY = 1.0
 
-#: Maximum number of concurrent loads. Each tag has at most one load.
+#: Maximum number of loads that run at the same time. Each tag has at most one load.
 WORKERS = 16
 
-#: Names of a logger and an executor of our own. APScheduler logs each sweep at level INFO and a late one at WARNING.
-#: Users do not need these lines: a late sweep does all work that is due.
+#: Names of our own logger and our own executor. APScheduler logs each sweep at level INFO, and a late sweep at WARNING.
+#: Users do not need these lines, because a late sweep does all work that is due.
 JOBS = "issuer.engine.scheduler.jobs"
 EXECUTOR = "issuer"
 
@@ -55,17 +55,17 @@ class Executor(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether the timer runs. After a fork, or if its thread has died, APScheduler's `state` is wrong."""
+        """Whether the timer runs. APScheduler's `state` is wrong after a fork, or if the timer's thread has died."""
 
     @abstractmethod
     def begin(self, sweep: Job) -> None:
-        """Start a timer, or replace it."""
+        """Start a timer that runs `sweep` every second. It replaces an earlier timer."""
 
     @abstractmethod
     def run(self, job: Job, ended: Callable[[], object] = bool) -> bool:
-        """Run the job at once. False if that is impossible. APScheduler would take 0.3 ms longer.
+        """Run the job at once, without APScheduler, which would take 0.3 ms longer. False if the job cannot run.
 
-        `ended`: called after the job, also if the job failed or was cancelled before it began.
+        `ended`: function that is called after the job, even if the job failed or was cancelled before it began.
         """
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Executor(ABC):
         """Stop the timer, and accept no more jobs. Running jobs continue."""
 
     def start(self, timer: BaseScheduler, sweep: Job) -> None:
-        """Start the timer. The next sweep does not start before the last one has ended."""
+        """Start the timer. If a sweep takes longer than a second, the next one starts after the end of this sweep."""
 
         def sweep_aside() -> None:
             if not self._sweeping:
@@ -89,22 +89,22 @@ class Executor(ABC):
 
 
 def every(scheduler: BaseScheduler, sweep: Job, executor: str) -> Any:
-    """Add a job that runs every second. Return it."""
-    # The trigger is created here. If it were given by name, APScheduler would import it now. If another thread forked
-    # at that moment, the child would wait for the import's lock for ever (seen).
+    """Add a job that runs `sweep` every second, and return the job. `executor`: name of the executor."""
+    # The trigger is an object. If it were given by its name, APScheduler would import its class during this call. If
+    # another thread forked at that moment, the child would wait for the import's lock for ever (seen).
     trigger = IntervalTrigger(seconds=SWEEP_EVERY, timezone=UTC)
     return scheduler.add_job(sweep, trigger, misfire_grace_time=None, coalesce=True, executor=executor)
 
 
 def _options() -> dict[str, Any]:
-    # The executor runs in the timer's thread or loop, and only starts the sweep. The name "default" is set too:
-    # otherwise APScheduler would import another executor for it during the first call.
+    # The executor runs in the timer's thread or loop, and only starts the sweep. The executor "default" is also set:
+    # otherwise APScheduler would import a class for it during the first call.
     executors = {EXECUTOR: DebugExecutor(), "default": DebugExecutor()}
     return {"timezone": UTC, "logger": logging.getLogger(JOBS), "executors": executors}
 
 
 class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
-    """An APScheduler with our own thread. It overrides what APScheduler's guide allows for subclasses.
+    """An APScheduler with our own thread. It overrides only methods that APScheduler's guide lets subclasses override.
 
     gevent may replace the classes of `threading` after APScheduler was imported. A thread of the replaced class cannot
     be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or never. So the timer reads the
@@ -125,7 +125,7 @@ class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
         self.thread.join()
 
     def wakeup(self) -> None:
-        """Let the thread look for the next job."""
+        """Wake the thread, so that it checks which job is next."""
         self.woken.set()
 
     def _loop(self) -> None:
@@ -134,7 +134,7 @@ class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
         while self.running:
             self.woken.wait(seconds)
             self.woken.clear()
-            # `shutdown` may empty the job store during this call.
+            # `shutdown` in another thread may empty the job store during `_process_jobs`.
             with suppress(JobLookupError):
                 seconds = self._process_jobs()
 
@@ -164,7 +164,7 @@ class Threads(Executor):
         return self._crew.put(partial(_done, job, ended))
 
     def close(self) -> None:
-        """Stop the timer. Threads end after their jobs."""
+        """Stop the timer. Each thread ends after its current job."""
         if self._timer is not None and self.alive:
             self._timer.shutdown(wait=False)
         self._crew.close()
@@ -196,8 +196,8 @@ class Tasks(Executor):
         self._tasks.add(task)  # a loop holds its tasks by weak references only
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_tell)
-        # The coroutine itself does not call `ended`: if a task is cancelled before its first step, its coroutine never
-        # runs.
+        # `ended` is called by the task and not in its coroutine: if a task is cancelled before its first step, the
+        # coroutine never runs.
         task.add_done_callback(lambda _: ended())
         return True
 
@@ -207,7 +207,7 @@ class Tasks(Executor):
             self._timer.shutdown(wait=False)
 
     async def cancel(self) -> None:
-        """Cancel the running tasks: a loop that is closed with pending tasks logs errors."""
+        """Cancel the running tasks, because a loop that is closed with pending tasks logs errors."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -218,7 +218,7 @@ class Tasks(Executor):
 def _done(job: Job, ended: Callable[[], object]) -> None:
     try:
         job()
-    except BaseException:  # this is our own thread, so nobody else would log it
+    except BaseException:  # log the error here: this is our own thread, so nobody else would
         log.exception("a job failed")
     finally:
         ended()
@@ -230,10 +230,10 @@ def _tell(job: asyncio.Task[Any]) -> None:
 
 
 class Scheduler:
-    """Runs `sweep` every second, and jobs at once. Its thread starts with the first job, and again if it has died."""
+    """Runs `sweep` every second, and jobs at once. Its timer starts with the first job, and again if it has died."""
 
     def __init__(self, sweep: Job, crew: Callable[[], Executor], chosen: Chosen) -> None:
-        """`crew`: creates the executor. `chosen`: see Chosen. A scheduler in `chosen` is not started or stopped."""
+        """`crew`: creates the executor. `chosen`: see Chosen. Only the caller starts and stops its own scheduler."""
         self._sweep = sweep
         self._make_crew = crew
         self._theirs = chosen if isinstance(chosen, BaseScheduler) else None
@@ -243,10 +243,10 @@ class Scheduler:
         self._stopped = chosen is None
 
     def background(self, work: Callable[..., object], *args: object) -> bool:
-        """Run `work` with its arguments at once in the background. False if that is impossible.
+        """Run `work` with its arguments at once in the background. False if the scheduler does not accept the job.
 
         True does not mean that the job will run: all threads may be busy, or the process may be exiting. If the job
-        does not start, a caller that waits for it does the work.
+        does not start, a caller that waits for the job does the work itself.
         """
         if self._stopped:
             return False
@@ -255,12 +255,12 @@ class Scheduler:
             if not self._running():
                 return False
             if self._theirs is not None:
-                # Add a new job for one run. A change of the sweeps' job would have no effect during a sweep.
+                # Add a job for one run. To move the next sweep to now would have no effect during a sweep.
                 self._theirs.add_job(job, misfire_grace_time=None, coalesce=True)
             elif self._crew is not None:
                 return self._crew.run(job)
         except Exception:
-            # No thread can start, the scheduler was just stopped, or the caller's scheduler stores jobs in a database.
+            # Either no thread can start, or the scheduler was just stopped, or it stores its jobs in a database.
             log.debug("the scheduler did not accept the job", exc_info=True)
             return False
         return True
@@ -275,9 +275,9 @@ class Scheduler:
 
     @property
     def _lock(self) -> CallLock:
-        """The lock. It is created at its first use, not at the fork: between the two, gevent may patch the child.
+        """The lock that is held while threads start. Here Python's own lock blocked all greenlets for ever.
 
-        The lock is held while threads start. Python's own lock blocked all greenlets for ever.
+        It is created at its first use and not at a fork, because gevent may patch the child after the fork.
         """
         return self._locks.setdefault("", CallLock())
 
@@ -293,7 +293,7 @@ class Scheduler:
         if self._crew is not None and self._crew.alive:
             return True
         if in_uwsgi_master():
-            return False  # here callers load segments; each worker will start a scheduler
+            return False  # in the master, callers load segments; each worker will start a scheduler
         with self._lock.thread, self._lock.call():
             if self._stopped:
                 return False

@@ -1,4 +1,5 @@
 """The asyncio driver: tasks wait with a deadline, and never block the loop.
 
-It has the same modules as the blocking driver. Stores would block the loop, so they are called in threads.
+The asyncio driver has the same modules as the blocking driver. A call to a store would block the loop, so stores are
+called in threads.
 """

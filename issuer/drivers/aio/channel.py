@@ -18,14 +18,14 @@ from issuer.gateway.commands import RedisCall, pack
 #: After this many seconds without a message, the subscription is repeated: the reply shows that the connection works.
 SILENCE = 10.0
 
-#: Most messages that are returned at once.
+#: Maximum number of messages that `receive` returns at once.
 MOST = 10_000
 
 
 class AsyncChannel:
     """Receives the messages of a channel, over one connection of its own.
 
-    One connection is enough, also for a Cluster: each node passes a message on to all other nodes.
+    One connection is enough even for a Cluster, because each node passes a message on to all other nodes.
     """
 
     def __init__(self, servers: AsyncWire[Any], name: str) -> None:
@@ -41,7 +41,8 @@ class AsyncChannel:
     async def receive(self, seconds: float) -> list[str] | None:
         """Wait at most `seconds` seconds for a message, and return all that have arrived.
 
-        None: the connection is new, so earlier messages may be lost. After an error, the next call connects again.
+        Returns None if the connection is new: then earlier messages may be lost. After an error, the next call connects
+        again.
 
         Raises:
             RedisUnavailable: The server does not answer, or has ended the connection.
@@ -86,7 +87,7 @@ class AsyncChannel:
         return found
 
     async def _check(self, now: float) -> None:
-        """After a long silence: check that the server is still in use, and that the connection works."""
+        """After a long time without a message: check that the server is still a master and the connection works."""
         if self._asked_at > self._heard_at:
             if now - self._asked_at > self._servers.timeout:
                 raise redis.TimeoutError("no answer in time")

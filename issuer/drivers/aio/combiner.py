@@ -1,4 +1,4 @@
-"""A tag's callers in this event loop share draws: tasks, and the clients of a server."""
+"""Lets the callers of a tag in one event loop share draws. The callers are tasks, and clients of a server."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: Seconds between two checks of the callers' deadlines. The error for a deadline comes at most this much too late.
+#: Seconds between two checks of the callers' deadlines. A caller gets the error for its deadline at most so much late.
 LOOK_EVERY = 0.025
 
-#: Maximum count of numbers of one draw. The server packs all replies of a draw without a pause, in 0.1 us each.
+#: Maximum count of numbers of one draw. `issuer serve` packs all replies of a draw without a pause, in 0.1 us each.
 DRAW_MOST = 50_000
 
-#: A number from memory does not suspend its task. After this many numbers, other tasks may run: every 0.3 ms.
+#: A task that takes a number from memory is not suspended. After this many numbers (0.3 ms) it lets other tasks run.
 TURN_EVERY = 100
 
 
 def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> None:
-    """Give each future its number, and continue the task that awaits it at once. Only the loop itself may call this.
+    """Give each future its number, and at once continue the task that awaits the future.
 
-    Normally the loop calls the callbacks of each future separately, which takes 1.1 of a number's 2.3 us. This function
-    is called once for a whole batch. It reads the callback from the attribute that asyncio's own `repr` of a future
-    reads. If a future has other callbacks than that of one task, it is completed in the normal way.
+    Only the loop itself may call this, once for a batch. Normally the loop calls the callbacks of each future apart,
+    which takes 1.1 of the 2.3 us of a number. This function reads the callback from the attribute that asyncio's own
+    `repr` of a future reads. A future with other callbacks than that of one task is completed in the normal way.
     """
     pairs = zip(futures, numbers, strict=False)
     try:
         for future, number in pairs:
             if future.done():
-                continue  # cancelled, or its deadline has passed: the number is a gap
+                continue  # the task was cancelled, or its deadline has passed: the number is a gap
             callbacks = getattr(future, "_callbacks", None)
             if callbacks and len(callbacks) == 1:
                 callback, context = callbacks[0]
@@ -62,7 +62,7 @@ def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> 
 
 
 class Owner(Protocol):
-    """A client of the server for the Redis protocol. Its pending requests are Waiters."""
+    """A client of the server for the Redis protocol. Each pending request of the client is a Waiter."""
 
     def flush(self) -> None:
         """Send the answers that are complete. The client may enqueue further waiters."""
@@ -71,9 +71,9 @@ class Owner(Protocol):
 class Waiter:
     """A caller that waits for one or more numbers of a tag. Subclasses send the numbers to a client.
 
-    For a task that calls `next`, a future takes the place of a Waiter. A future has methods with the same names.
+    A task that calls `next` has a future in place of a Waiter. A future has methods with the same names.
 
-    `missing`: how many numbers the caller still needs. `client`: its `flush` is called after each draw.
+    `missing`: how many numbers the caller still needs. `client`: the client. Its `flush` is called after each draw.
     """
 
     __slots__ = ("client", "missing")
@@ -82,7 +82,7 @@ class Waiter:
     missing: int
 
     def done(self) -> bool:
-        """Return whether this caller needs no more numbers. Numbers that are still drawn for the caller are a gap."""
+        """Return whether this caller needs no more numbers. Later numbers that are drawn for it are a gap."""
         raise NotImplementedError
 
     def set_result(self, number: int) -> None:
@@ -99,9 +99,9 @@ class Waiter:
 
 
 class Queue:
-    """Callers that wait for a draw, in the order of their calls, and the deadline of each.
+    """Callers that wait for a draw, in the order of their calls.
 
-    `waiters`: how many callers are a Waiter. The others are futures.
+    `until`: the deadline of each caller. `waiters`: how many callers are Waiters. The other callers are futures.
     """
 
     __slots__ = ("callers", "until", "waiters")
@@ -112,11 +112,11 @@ class Queue:
         self.waiters = 0
 
     def postpone(self, was: float, until: float) -> None:
-        """Replace the deadline `was` by `until`."""
+        """For all callers with the deadline `was`, replace the deadline by `until`."""
         self.until = [until if each == was else each for each in self.until]
 
     def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
-        """Raise `error` for the callers whose deadline has passed. Returns whether there were any."""
+        """Give `error` to each caller with a deadline before `now`. Returns whether there were such callers."""
         latest = now - SHORTEST
         late = [caller for caller, until in zip(self.callers, self.until, strict=True) if until <= latest]
         fail(late, error)
@@ -129,7 +129,7 @@ class Queue:
         self.waiters = sum(isinstance(caller, Waiter) for caller in self.callers)
 
     def put_back(self, served: Queue, place: int) -> None:
-        """Put the served callers from index `place` on at the front of the next draw."""
+        """Put the callers of `served` from index `place` on at the front of this queue, as they got no number."""
         self.callers[:0] = served.callers[place:]
         self.until[:0] = served.until[place:]
         if served.waiters:
@@ -137,7 +137,7 @@ class Queue:
 
 
 def values(value: Callable[[int], int], counters: Sequence[int]) -> list[int]:
-    """Return the numbers of these counters, up to the first counter that raises an error, such as at the limit."""
+    """Convert counters to numbers, up to the first that `value` rejects, as at the limit. At least one, or raise."""
     numbers: list[int] = []
     with suppress(IssuerError):
         numbers.extend(map(value, counters))
@@ -152,7 +152,7 @@ def flush(callers: Iterable[asyncio.Future[int] | Waiter]) -> None:
 
 
 def fail(callers: Iterable[asyncio.Future[int] | Waiter], error: Callable[[], BaseException]) -> None:
-    """Raise the error for each caller that still waits. Each caller gets an object of its own."""
+    """Give an error to each caller that still waits. `error` makes a new error object for each caller."""
     for caller in callers:
         if not caller.done():
             caller.set_exception(error())
@@ -161,10 +161,10 @@ def fail(callers: Iterable[asyncio.Future[int] | Waiter], error: Callable[[], Ba
 class AsyncCombiner:
     """Draws numbers of one tag for the callers in a loop.
 
-    Callers wait in a queue. One task draws for all of them, and then for all callers that came during this draw. In
-    this way 1000 tasks get 300 000 numbers a second. The callers of a draw leave the queue before the draw is sent, so
-    every number is drawn after its call began. The drawing task belongs to no caller: if a caller is cancelled, the
-    reply is still read, and the caller's number is a gap.
+    Callers wait in a queue. One task, the drawing task, draws for all of them, and then for all callers that came
+    during this draw. In this way 1000 tasks get 300 000 numbers a second. The callers of a draw leave the queue before
+    the draw is sent, so every number is drawn after its call began. The drawing task belongs to no caller: if a caller
+    is cancelled, the reply is still read, and the caller's number is a gap.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class AsyncCombiner:
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
-        #: Runs the tag's strategy if the strategy has no counter.
+        #: Runs the tag's strategy if the strategy has no counter. Otherwise None.
         self.serving: StrategyRunner | None = None
         self._others = others
         self._plugins = plugins
@@ -212,12 +212,12 @@ class AsyncCombiner:
         self.left = False
         self._server: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
-        #: Deadline of a new caller without timeout. Set every LOOK_EVERY, as reading the clock costs 3 % of a number.
+        #: Deadline of new callers without timeout. Set every LOOK_EVERY, as the clock takes 3 % of a number's time.
         self._until = 0.0
         self._in_a_row = 0
 
     def rest(self) -> None:
-        """Let the next draw take the slow path, because the tag was not used for a while."""
+        """Let the next draw take the slow path through `Supply`, because the tag was not used for a while."""
         self._node = None
         self.supply.rest()
 
@@ -229,7 +229,7 @@ class AsyncCombiner:
     # ------------------------------------------------------------------ drawing
 
     def next(self, timeout: float | None) -> Awaitable[int]:
-        """Draw one number. `timeout`: longest wait in seconds, 0 or more. None: the default of the issuer.
+        """Draw one number. `timeout`: longest wait in seconds, 0 or more. None means the default of the issuer.
 
         Raises InvalidArgument. In another event loop, the call or its `await` raises RuntimeError.
         """
@@ -245,7 +245,7 @@ class AsyncCombiner:
         return future
 
     def enqueue(self, waiter: Waiter) -> None:
-        """Give the waiter numbers: at once if memory contains numbers and no caller waits, else from the next draw."""
+        """Give the waiter numbers: at once if numbers are in memory and no caller waits, else from the next draw."""
         if self._server is None:
             if self.state.buffer is not None or self.serving is not None:
                 waiter.give(list(islice(self._in_memory(), waiter.missing)))
@@ -273,14 +273,14 @@ class AsyncCombiner:
         return (await self._runner.see_through(self.run(self.supply.obtain(1, deadline), deadline)))[0]
 
     async def give_turn(self) -> None:
-        """Let other tasks of the loop run, once in TURN_EVERY calls: a number from memory does not suspend its task."""
+        """Once in TURN_EVERY calls, let other tasks run: a task that takes a number from memory is not suspended."""
         self._in_a_row += 1
         if self._in_a_row >= TURN_EVERY:
             self._in_a_row = 0
             await asyncio.sleep(0)
 
     async def draw(self, n: int, deadline: Deadline) -> range:
-        """Draw up to n numbers, at least one, waiting until the deadline."""
+        """Draw up to n numbers, at least one. Waits until the deadline."""
         buffer = self.state.buffer
         if buffer is None:
             return await self._draw(n, deadline.at)
@@ -295,11 +295,11 @@ class AsyncCombiner:
         return await self._runner.run(steps, deadline, self.tag)
 
     def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Run a blocking strategy's steps from its own thread, which waits for the result."""
+        """Run the steps of a blocking strategy. The caller is in the strategy's thread, which waits for the result."""
         return asyncio.run_coroutine_threadsafe(self.run(steps, deadline), self.loop).result()
 
     async def _draw(self, n: int, until: float) -> range:
-        """Draw with one call to Redis. Without numbers in the reply, use `Supply`. `until`: monotonic deadline."""
+        """Draw with one call to Redis, or with `Supply` if the reply has no numbers. `until`: deadline (monotonic)."""
         first: tag_scripts.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
         if node is not None and redis is not None and self.state.buffer is None:
@@ -322,13 +322,13 @@ class AsyncCombiner:
         if redis is not None:
             if self.state.owned:
                 self._node = redis.node(self._key)
-                self.supply.used()  # again, as a sweep may have called `rest` meanwhile
+                self.supply.used()  # call this again: a sweep may have called `rest` meanwhile
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers
 
     def _taken(self, reply: list[bytes], n: int, before: int) -> range | tag_scripts.Drawn | None:
-        """Return the numbers of a reply, or a reply without numbers. None: draw again, with `Supply`.
+        """Return the numbers of a reply, or the reply itself if it has no numbers. None: draw again with `Supply`.
 
         `n`: how many numbers were requested. `before`: highest number seen when the draw was sent.
         """
@@ -337,7 +337,7 @@ class AsyncCombiner:
             low, high = int(reply[1]), int(reply[2])
             if low < before and state.went_back(low, before):
                 return None  # `Supply.obtain` checks the hash and draws again
-            # Here the reply elects nobody, and this process has no numbers in memory.
+            # Most replies have 3 parts: they elect no process to load a segment. Then no numbers are in memory.
             if len(reply) == 3 and state.buffer is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high
@@ -352,10 +352,10 @@ class AsyncCombiner:
 
     @property
     def waiting(self) -> int:
-        """How many numbers callers wait for now."""
+        """How many numbers the waiting callers need in total."""
         waiting = [each for queue in (self._served, self._queue) for each in queue.callers if not each.done()]
         queued = sum(each.missing if isinstance(each, Waiter) else 1 for each in waiting)
-        # Callers that share a draw count as one caller in the supply.
+        # The supply counts all callers that share a draw as one caller.
         return max(queued, len(self.supply.shortage.waiting))
 
     def _begin(self) -> None:
@@ -377,7 +377,7 @@ class AsyncCombiner:
             while self._queue.callers:
                 self._served, self._queue = self._queue, Queue()
                 if self.left:
-                    # Draw nothing for callers that have given up.
+                    # Do not draw for callers that have given up.
                     self.left = False
                     self._served.keep(lambda caller: not caller.done())
                 if self._served.callers:
@@ -388,14 +388,14 @@ class AsyncCombiner:
                 self._end_queues()
 
     def _end_queues(self) -> None:
-        """Raise an error for waiting callers: the drawing task was cancelled, because the loop or the issuer ends."""
+        """Give an error to the waiting callers: the loop or the issuer ends, and so the drawing task was cancelled."""
         left = [*self._served.callers, *self._queue.callers]
         # Replace the queues first, because a client that gets an error may enqueue its next waiter.
         self._server, self._served, self._queue = None, Queue(), Queue()
         fail(left, self.supply.closed_error)
 
     async def _share(self, served: Queue) -> None:
-        """Draw once for these callers, and hand out the numbers."""
+        """Draw once for the callers of the queue `served`, and give them the numbers."""
         callers, mixed = served.callers, served.waiters > 0
         n = len(callers)
         if n == served.waiters:
@@ -438,7 +438,7 @@ class AsyncCombiner:
             fail(served.callers, lambda: renewed(error) if isinstance(error, IssuerError) else error)
 
     def _hand_over(self, served: Queue, counters: Sequence[int], numbers: Sequence[int]) -> None:
-        """Give a draw to the callers in the order of their calls: counters to tasks, numbers to Waiters."""
+        """Give the callers what was drawn, in the order of their calls. Tasks get counters, and Waiters get numbers."""
         callers, at, end = served.callers, 0, len(numbers)
         rest = len(callers)
         futures: list[asyncio.Future[int]] = []
@@ -467,14 +467,14 @@ class AsyncCombiner:
 
     def _hand_to_tasks(self, futures: Sequence[asyncio.Future[int]], numbers: Sequence[int]) -> None:
         if self._by_others:
-            # The tag has a strategy and no counter. On this error, each waiting task calls the strategy itself.
+            # The tag has a strategy and no counter. When a task gets this error, it calls the strategy itself.
             fail(futures, lambda: OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag))
         else:
             self.loop.call_soon(hand_out, futures, numbers)
 
     async def end(self, deadline: Deadline) -> None:
-        """Return the unused numbers of this process, and raise an error for callers that wait."""
-        # Close the supply first: this ends a load in progress, which the drawing task may have started.
+        """Return the unused numbers of this process, and give an error to the callers that wait."""
+        # Close the supply first: this ends a load of a segment that the drawing task may have started.
         await self.run(self.supply.close(deadline), deadline)
         if self._watch is not None:
             self._watch.cancel()
@@ -484,7 +484,7 @@ class AsyncCombiner:
             self._end_queues()
 
     def _look(self) -> None:
-        """Raise an error for the callers whose deadline has passed. Repeats itself while callers wait."""
+        """Give an error to the callers whose deadline has passed. This runs every LOOK_EVERY while callers wait."""
         self._watch = None
         if self._server is not None and self._server.done():
             # The drawing task was cancelled before its first step, as in a program that cancels all tasks.
@@ -495,7 +495,7 @@ class AsyncCombiner:
             held_up = now + self._timeout > was + LOOK_EVERY
             for queue in (self._served, self._queue):
                 if held_up:
-                    # Callers that came since the last check got a deadline that is too early. Correct this deadline.
+                    # The loop was blocked, so callers that came since the last check got too early a deadline.
                     queue.postpone(was, self._until)
                 self.left |= queue.expire(now, self.supply.overdue)
             self._watch = self.loop.call_later(LOOK_EVERY, self._look)

@@ -30,11 +30,11 @@ class LookOut:
         self._waiting = 0
         self._until = 0.0
         self._looking = False
-        #: Number of draws for which the loop still sleeps at once, because the last reply came too late.
+        #: For this many further draws the loop sleeps as usual, because the last reply came too late.
         self._far = 0
 
     def begin(self) -> bool:
-        """Begin to wait for a reply without sleep. Returns whether `end` must be called afterwards."""
+        """Keep the loop awake for a reply that is expected. Returns whether the caller must call `end` afterwards."""
         if self._far:
             self._far -= 1
             return False
@@ -67,20 +67,20 @@ class AsyncConnections(AsyncWire[AsyncNode]):
     pubsub_class = redis.asyncio.client.PubSub
 
     def begin(self) -> object:
-        """Drop all connections and return them: they belong to another loop, or to the parent of a fork."""
+        """Forget all connections and return them. They belong to another event loop, or to the parent of a fork."""
         self._look_out = LookOut()
         return super().begin()
 
     def node(self, key: str) -> AsyncNode | None:
-        """Return the server that has the key, if an earlier call has found it."""
+        """Return the server that has the key. None if no earlier call has found this server."""
         address = self.route.last_owner(key)
         return None if address is None else self.nodes.get(address)
 
     async def draw(self, node: AsyncNode, packed: bytes, until: float) -> Any:
-        """Send a draw to that server and return its raw reply. None if the slow path must be used.
+        """Send a draw to the server `node`, and return the raw reply. None if the caller must use the slow path.
 
-        Only for draws, because the caller may send the command again. `until`: deadline on the monotonic clock. Raises
-        RedisUnavailable after the deadline.
+        Use this only for draws: after None, the caller sends the command again. `packed`: the packed command. `until`:
+        deadline on the monotonic clock. Raises RedisUnavailable after the deadline.
         """
         if node.waiting:
             return None  # calls that wait for a connection come first
@@ -120,6 +120,5 @@ class AsyncConnections(AsyncWire[AsyncNode]):
     async def close_idle(self) -> None:
         """Close every idle connection."""
         self.drop_idle()
-        # A transport closes its socket in the loop's next iteration. This call makes sure that there is a next
-        # iteration.
+        # A transport closes its socket in the loop's next iteration. `sleep` makes sure that the loop does one more.
         await asyncio.sleep(0)

@@ -28,7 +28,7 @@ class AsyncShown:
 
     __slots__ = ()
 
-    #: The IP address to connect to. It was looked up in a thread, see AsyncLink.connect.
+    #: The IP address to connect to, if a thread has looked it up (see AsyncLink.connect). None: use the host name.
     address: str | None = None
     _reader: Any
     _writer: Any
@@ -37,7 +37,7 @@ class AsyncShown:
         """Close the connection at once, without waiting for the server.
 
         A normal close waits until the server has read everything, or has ended TLS. If the server is frozen, the socket
-        would stay open for that time, and the loop may end earlier.
+        would stay open until the server continues, and the loop may end before that.
         """
         writer, self._writer, self._reader = self._writer, None, None
         transport = getattr(writer, "transport", None)  # fakeredis has none
@@ -61,7 +61,7 @@ class AsyncLink:
         self.connection = connection
         self.permit: Permit | None = permit
         self._health = bool(connection.health_check_interval)
-        # With a timeout, redis-py would create a task for each send.
+        # If these timeouts were set, redis-py would create a task for each send.
         connection.socket_timeout = connection.socket_connect_timeout = None
 
     async def connect(self, end: Deadline) -> None:
@@ -73,7 +73,7 @@ class AsyncLink:
         if threading.main_thread().is_alive() or not hasattr(connection, "host"):  # a Unix socket has none
             await connection.connect()
             return
-        # asyncio would look up the name in its executor, which fails after the main thread has returned.
+        # asyncio would look up the host name in its executor, which fails after the main thread has returned.
         found = await in_thread(partial(socket.getaddrinfo, connection.host, connection.port, type=socket.SOCK_STREAM))
         for left, (*_, address) in zip(reversed(range(len(found))), found, strict=True):
             connection.address = str(address[0])
@@ -90,7 +90,7 @@ class AsyncLink:
         return await _in_time(self.ask(packed), end)
 
     async def replies(self, packed: bytes, count: int, end: Deadline) -> list[Any]:
-        """Send several calls at once and return their replies. An error of the server is returned in the list."""
+        """Send `count` packed calls at once, and return their replies. An error reply is an exception in the list."""
         return await _in_time(self._all(packed, count), end)
 
     async def _all(self, packed: bytes, count: int) -> list[Any]:
@@ -103,9 +103,9 @@ class AsyncLink:
         return found
 
     async def ask(self, packed: bytes) -> Any:
-        """Send a call and return the reply. The caller limits the time.
+        """Send a call and return the reply. There is no timeout here: the caller must set one.
 
-        After any exception the caller must drop the connection, because the reply may still arrive.
+        After any exception the caller must drop the connection, because the reply to this call may still arrive.
         """
         try:
             await self.connection.send_packed_command(packed, check_health=self._health)
@@ -119,21 +119,21 @@ class AsyncLink:
         return await self.connection.read_response(disable_decoding=True)
 
     async def stale(self) -> bool:
-        """Whether the connection was closed while idle, or contains a reply that was never read."""
+        """Return whether the server has closed the idle connection, or has sent a reply that nobody has read."""
         try:
-            # This method only looks at received bytes. If redis-py changes it, a test fails.
+            # `can_read` looks only at bytes that have arrived. If redis-py changes this, a test fails.
             return bool(await self.connection.can_read())
         except (redis.RedisError, OSError):
             return True
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the connection at once, and return its permit."""
         self.permit = None
         self.connection.abort()
 
 
 async def _in_time(work: Awaitable[T], end: Deadline) -> T:
-    """Return the result of the work. Raises redis.TimeoutError after the deadline."""
+    """Wait for `work` and return its result. Raises redis.TimeoutError after the deadline `end`."""
     seconds = max(0.001, end.left())
     alarm = asyncio.timeout(seconds)
     try:

@@ -1,4 +1,7 @@
-"""Runs a generator of `core` for a task: calls Redis, calls the store in a thread, and waits until the deadline."""
+"""Runs the generators of `core` for tasks. A generator yields steps: to call Redis, to call the store, or to wait.
+
+The store is called in a thread. Each step ends at the deadline.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ T = TypeVar("T")
 
 
 async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) -> T:
-    """Run the steps to their end: execute each step, and send its result or error back into the generator.
+    """Run the generator `steps` to its end: execute each step with `do`, and send the result or error back into it.
 
-    A cancellation is thrown into the generator too, so that the steps can clean up.
+    A cancellation is also thrown into the generator, so that the generator can clean up.
     """
     try:
         wanted = next(steps)
@@ -54,12 +57,12 @@ class TaskLatch:
 
 
 def new_flight() -> Flight:
-    """Return a new flight for tasks: one does the work, and the others wait."""
+    """Return a new flight for tasks. A flight is work that one task does while the other tasks wait for it."""
     return Flight(TaskLatch(), asyncio.current_task)
 
 
 async def waited(flight: Flight, seconds: float) -> bool:
-    """Wait for the flight's end, at most `seconds` seconds. Returns whether it has ended."""
+    """Wait at most `seconds` seconds until the flight has ended. Returns whether the flight has ended."""
     latch: TaskLatch = flight.latch  # type: ignore[assignment]  # made by `new_flight`
     try:
         async with asyncio.timeout(seconds):
@@ -69,12 +72,15 @@ async def waited(flight: Flight, seconds: float) -> bool:
     return True
 
 
-#: How long a cancelled job of the scheduler waits for an answer of the store, in seconds.
+#: If a job of the scheduler is cancelled, it still waits this many seconds for an answer of the store.
 OUTLAST = 0.05
 
 
 class Work:
-    """A draw in a task of its own. `left`: the caller was cancelled. `waits`: the task waits, but not for Redis."""
+    """A draw that runs in a task of its own.
+
+    `left`: whether the caller was cancelled. `waits`: whether the task waits for something else than Redis.
+    """
 
     __slots__ = ("left", "task", "waits")
 
@@ -96,15 +102,15 @@ class AsyncRunner:
         self._work: dict[asyncio.Task[Any] | None, Work] = {}
 
     def after_fork(self) -> None:
-        """In a forked child: forget the threads and tasks, which are the parent's."""
+        """In a forked child: forget the threads and tasks, because they belong to the parent."""
         self.pool = StorePool(self.store, self.store_timeout)
         self._work = {}
 
     async def see_through(self, draw: Coroutine[Any, Any, T]) -> T:
-        """Run a draw. If its caller is cancelled, the pending reply of Redis is still processed, and nothing after it.
+        """Run a draw. If its caller is cancelled, the draw still processes the pending reply of Redis, and then ends.
 
-        Otherwise the connection would be lost, and the process would have to assume that the draw has elected it to
-        load the next segment.
+        Without this the connection would be lost. The process would also have to assume that the draw has elected this
+        process to load the next segment.
         """
         task = asyncio.Task(draw)  # the loop's task factory might run it before `work` exists
         work = self._work[task] = Work(task)
@@ -123,7 +129,7 @@ class AsyncRunner:
             task.exception()  # nobody else reads it
 
     def go_on(self) -> None:
-        """Raise CancelledError if the caller of this draw was cancelled."""
+        """Raise CancelledError if the current task is a draw with a cancelled caller."""
         work = self._work.get(asyncio.current_task()) if self._work else None
         if work is not None and work.left:
             raise asyncio.CancelledError
@@ -159,15 +165,15 @@ class AsyncRunner:
     async def work(self, window: float, job: Job) -> None:
         """Run a job of the scheduler, for at most `window` seconds.
 
-        At its end, asyncio.run cancels all tasks. If the job is reserving a segment then, it continues: otherwise the
-        segment would be a gap, and the next loop would reserve another one.
+        asyncio.run cancels all tasks when it ends. If the job is just reserving a segment, the job continues: otherwise
+        this segment would be a gap, and the next loop would reserve another segment.
         """
         deadline = Deadline(window)
         do = partial(self._result, deadline=deadline, tag=None, outlasts=True)
         await drive(public(job(deadline), None, self.store), do)
 
     async def _result(self, step: Step, deadline: Deadline, tag: str | None, *, outlasts: bool = False) -> object:
-        """Execute a step. `outlasts`: if the task is cancelled during a call to the store, still use the answer."""
+        """Execute a step. `outlasts`: after a cancellation, wait OUTLAST seconds for the store, and use its answer."""
         self.go_on()
         match step:
             case Ask():
@@ -212,7 +218,7 @@ class AsyncRunner:
             return answered.result()
         except TimeoutError:
             if answered.done() and not answered.cancelled():
-                # Use the answer: either the store itself raised this error at its timeout, or the loop was blocked, so
-                # that the answer and the alarm came together.
+                # The answer has arrived, so use it. Either the store itself raised this TimeoutError, or the loop was
+                # blocked, so that the answer and the timeout came together.
                 return answered.result()
             raise self.pool.late(timeout, tag) from None

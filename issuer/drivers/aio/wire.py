@@ -1,6 +1,6 @@
 """The slow path of a call to Redis: find the server that has the key, get a connection, and interpret errors.
 
-Draws normally use a faster path, see connections.py. The blocking twin of this module is generated.
+Most draws use a faster path, see connections.py. The blocking twin of this module is generated.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from issuer.gateway.commands import RedisCall, pack
 #: How many redirects of a Cluster a call follows. While slots move, two are usual.
 REDIRECTS = 5
 
-#: Maximum number of calls that are sent at once. Even with the longest names they have less than 20 KB, which fit the
-#: buffer of a new socket. So sending never waits for the server.
+#: Maximum number of calls that are sent at once. Even with the longest names, they have less than 20 KB in total. They
+#: fit into the buffer of a new socket, so sending never waits for the server.
 PIPELINED = 40
 
 
@@ -74,7 +74,7 @@ class AsyncRoundTrips:
         self._route = servers.route
         self._deadline = deadline
         left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
-        #: Deadline of all its round trips.
+        #: Deadline of all round trips of this step.
         self._end = Deadline(min(servers.timeout, max(SHORTEST, left)))
         self.sent: RedisCall[Any] | None = None
 
@@ -83,7 +83,7 @@ class AsyncRoundTrips:
     async def routed(self, call: RedisCall[Any], *, probe: bool) -> Any:
         """Send the call to the server that has the key, and return the decoded reply.
 
-        After the reply MOVED or ASK, the call is sent to the server that the reply names. `probe`: see `Breaker.admit`.
+        If the reply is MOVED or ASK, the call is sent to the server that the reply names. `probe`: see `Breaker.admit`.
         """
         route, anew = self._route, False
         for _ in range(REDIRECTS):
@@ -104,8 +104,8 @@ class AsyncRoundTrips:
                 raise
             match getattr(reply, "status", None):
                 case "notmaster" if route.moves or address in route.ruled:
-                    # A failover: another server is the master, maybe with the same name, or this server will be master
-                    # again.
+                    # This is a failover. Either another server is the master now, maybe with the same name, or this
+                    # server will become the master again.
                     route.lost(address)
                     raise RedisUnavailable(
                         f"{address.name} is no longer a master; waiting until it or another server is the master"
@@ -118,8 +118,8 @@ class AsyncRoundTrips:
     async def pipelined(self, calls: Sequence[RedisCall[Any]]) -> list[Any]:
         """Send the calls, all calls of one server at once. Return the decoded replies, with errors as IssuerErrors.
 
-        A call that a server rejects has not run. So it is sent again alone, which also follows MOVED and ASK. If no
-        server answers, the error of the first call is raised.
+        If a server rejects a call, the call has not run. So this call is sent again alone, and then MOVED and ASK are
+        followed too. If no server answers, the error of the first call is raised.
         """
         answers: dict[int, Any] = {}
         failed: dict[int, redis.RedisError | IssuerError] = {}
@@ -145,7 +145,7 @@ class AsyncRoundTrips:
         return [answers[place] for place in range(len(calls))]
 
     async def _together(self, address: Address, calls: Sequence[RedisCall[Any]], *, connects: bool) -> list[Any]:
-        """Send the calls to one server at once."""
+        """Send the calls to one server at once. Return the reply of each call, or an IssuerError in its place."""
         try:
             answers: list[Any] = await self._asked(
                 Exchange(address, _joined(calls), connects=connects, replies=len(calls)), trusts=True
@@ -169,7 +169,7 @@ class AsyncRoundTrips:
     async def _found(self, key: str, *, probe: bool, anew: bool) -> tuple[Address, bool]:
         """Return the server that has the key, and whether a new connection to it may be made.
 
-        `anew`: search again. Raises LeftAlone if the server is down, and RedisUnavailable.
+        `anew`: search again, even if a server is known. Raises LeftAlone if the server is down, and RedisUnavailable.
         """
         route = self._route
         known = route.last_owner(key)
@@ -178,20 +178,20 @@ class AsyncRoundTrips:
             trial = breaker.failures and breaker.admit(probe=probe)
             if not (trial and route.moves):
                 return known, not route.asks_before_connecting
-            route.lost(known)  # this server did not answer, so another one may have replaced it
+            route.lost(known)  # this server did not answer, so another server may have replaced it
         try:
             found = await self._searched(key, probe=probe)
         except (LeftAlone, RedisUnavailable):
             if known is None or not anew:
                 raise
-            # The Sentinels do not answer, so no failover is known: use the known master.
+            # The Sentinels do not answer, so no failover was reported. Use the known master.
             found = known
         if found != known:
             route.breakers[found].admit(probe=probe)
         return found, True
 
     async def _searched(self, key: str, *, probe: bool) -> Address:
-        """Search for the server that has the key, unless the last search failed a moment ago (LeftAlone)."""
+        """Search for the server that has the key. Raises LeftAlone if the last search failed a moment ago."""
         breaker, began = self._route.breakers[None], monotonic()
         breaker.admit(probe=probe)
         try:
@@ -203,7 +203,10 @@ class AsyncRoundTrips:
         return found
 
     async def _search(self, key: str) -> Address:
-        """Ask each guide which server has the key, until a guide knows. Raises RedisUnavailable, ConfigurationError."""
+        """Ask one guide after another which server has the key, until a guide names the server.
+
+        Raises RedisUnavailable, ConfigurationError.
+        """
         route = self._route
         guides = route.guides
         trouble: Exception | None = None
@@ -231,10 +234,10 @@ class AsyncRoundTrips:
     # ------------------------------------------------------------------ other servers
 
     async def elsewhere(self, calls: Sequence[RedisCall[Any]]) -> list[list[Sighting[Any]]]:
-        """Send each call to all other nodes that may have its key. Returns the reply or the error of each node."""
+        """Send each call to all other nodes that may have its key. Return, for each call, the Sighting of each node."""
         route, owners = self._route, defaultdict[Address, list[int]](list)
         for place, call in enumerate(calls):
-            # A slot of a Cluster may have moved, so search for the first owner: this finds the owners of all slots.
+            # Slots of a Cluster may have moved. The search for the first key's owner finds the owners of all slots.
             known = None if route.sharded and place == 0 else route.last_owner(call.key)
             owners[known or await self._search(call.key)].append(place)
         seen: list[list[Sighting[Any]]] = [[] for _ in calls]
@@ -253,7 +256,7 @@ class AsyncRoundTrips:
         return seen
 
     async def _read_at(self, node: Address, calls: Sequence[RedisCall[Any]], *, share: int) -> list[Any]:
-        """Send the calls to a node that is not essential. Returns the reply or the error of each call."""
+        """Send the calls to a node that may fail. Return the reply or the error of each call. `share`: see Exchange."""
         answers: list[Any] = []
         for first in range(0, len(calls), PIPELINED):
             part = calls[first : first + PIPELINED]
@@ -265,7 +268,7 @@ class AsyncRoundTrips:
     async def _others(self, owner: Address, key: str) -> dict[Address, Exception | None]:
         """Return the other nodes that may have the owner's keys: its replicas, and former masters.
 
-        The value of each node is None, or the error with which the node failed to list further nodes.
+        The value of a node is an error if the node should list further nodes and failed. Otherwise the value is None.
         Raises RedisUnavailable, ConfigurationError.
         """
         route = self._route
@@ -280,7 +283,7 @@ class AsyncRoundTrips:
         return found
 
     async def _attempted(self, exchange: Exchange) -> Any:
-        """Return the reply or the error of a node that is not essential. A node that was just down is skipped."""
+        """Return the reply or the error of a node that may fail. A node that was down a moment ago is not called."""
         try:
             self._route.breakers[exchange.address].admit(probe=False)
             return await self._asked(exchange, trusts=False)
@@ -292,7 +295,7 @@ class AsyncRoundTrips:
     async def _asked(self, exchange: Exchange, *, trusts: bool) -> Any:
         """Return the reply, and record in the server's circuit breaker whether it answered.
 
-        `trusts`: whether numbers come from this server, so that it must be a supported one. Raises FenceError.
+        `trusts`: whether this server issues numbers. Then it must be a supported server. Raises FenceError.
         """
         route, address = self._route, exchange.address
         breaker, began = route.breakers[address], monotonic()
@@ -313,7 +316,7 @@ class AsyncRoundTrips:
         """Send one call and return its decoded reply. Raises errors of redis-py, and Crowded.
 
         If a signal handler, a cancellation or the end of the loop interrupts the call, the connection is closed at
-        once: the reply may still arrive.
+        once, because the reply may still arrive.
         """
         call = self.sent = exchange.call
         node = self._servers.nodes.get(exchange.address) or self._servers.make_node(exchange.address)
@@ -321,7 +324,7 @@ class AsyncRoundTrips:
         began = monotonic()
         link, reused = await self._connection(exchange, node, deadline)
         now = monotonic()
-        # The time spent on waiting for a connection extends the deadline of the step's calls.
+        # Waiting for a connection does not count: extend the deadline of the step's round trips by this time.
         end.at = min(end.at + now - began, max(deadline.at, now + SHORTEST))
         if exchange.share > 1:
             end = Deadline(end.left() / exchange.share)
@@ -343,7 +346,7 @@ class AsyncRoundTrips:
                     raise _unreached(error) from error.__cause__
                 if not closed or not call.repeatable:
                     raise error  # noqa: B904 - it has its own cause
-                # The server closed this connection while it was idle, so the server has closed the other idle
+                # The server closed this connection while it was idle. So the server has probably closed the other idle
                 # connections too.
                 node.drop_idle()
                 link, reused = await self._connection(exchange, node, end)
@@ -352,7 +355,7 @@ class AsyncRoundTrips:
                 link.drop()
                 raise
             if getattr(answer, "status", "") == "notmaster":
-                # The address may belong to another server now, which only a new connection reaches.
+                # The address may belong to another server now. Only a new connection reaches that server.
                 link.drop()
                 node.drop_idle()
             else:
@@ -386,9 +389,9 @@ class AsyncRoundTrips:
     async def _connection(
         self, exchange: Exchange, node: AnyNode[AsyncLink], deadline: Deadline
     ) -> tuple[AsyncLink, bool]:
-        """Return a connection, and whether it is a used one. If all connections are in use, wait for one.
+        """Return a connection, and whether it was used before. If all connections are in use, wait for one.
 
-        The wait locks nothing, and leaves time to detect that the server is down. Raises Outdated, Crowded.
+        A waiting call holds no lock, and keeps time to detect that the server is down. Raises Outdated, Crowded.
         """
         pool, turn = node.pool, None
         left = deadline.left()
@@ -423,7 +426,7 @@ class AsyncRoundTrips:
 
 
 def _joined(calls: Sequence[RedisCall[Any]]) -> RedisCall[list[Any]]:
-    """Return the calls as one call. It returns the decoded reply or the error of each."""
+    """Pack the calls into one call. Its result is a list with the decoded reply or the error of each of the calls."""
 
     def decoded(replies: list[Any]) -> list[Any]:
         both = zip(calls, replies, strict=True)
@@ -434,5 +437,5 @@ def _joined(calls: Sequence[RedisCall[Any]]) -> RedisCall[list[Any]]:
 
 
 def _unreached(error: Exception) -> Exception:
-    """Return Unreached for an error on a new connection, or the error itself if it is the server's reply."""
+    """Return Unreached if a new connection failed. If the error is a reply of the server, return the error itself."""
     return Unreached(str(error)) if type(error) is redis.ConnectionError else error

@@ -1,4 +1,4 @@
-"""A tag's callers in this process: threads that draw from Redis at the same time share one draw."""
+"""Draws numbers of a tag for the threads of this process. Threads that call at the same time share one draw."""
 
 from __future__ import annotations
 
@@ -23,28 +23,32 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: How long the leader of a batch waits for the end of the last draw, in seconds: its thread may be interrupted.
+#: The leader is the thread that draws for a batch of callers. It waits at most this many seconds for the end of the
+#: draw in progress, because the thread of that draw may have been interrupted.
 TURN = 1.0
 
-#: How long the leader of a batch waits until all threads of the last batch have their numbers, in seconds. 1000 threads
-#: take 15 ms, but a thread may have given up.
+#: The leader also waits at most this many seconds until all threads of the last batch have their numbers. 1000 threads
+#: need 15 ms for that, but a thread may have given up.
 PASSING = 0.005
 
-#: The leader does not wait if the last batch was smaller than this: two threads are 10 % faster without the wait.
+#: If the last batch had fewer numbers than this, the leader does not wait for its threads: without the wait, two
+#: threads are 10 % faster.
 PASSES = 3
 
-#: Parts of a reply of `next` without an election: status, low, high.
+#: Number of parts in a reply to a draw that elects no process to load a segment: status, low, high.
 NUMBERS = 3
 
-#: Parts of a reply that elects this process.
+#: Number of parts in a reply to a draw that elects this process to load a segment.
 ELECTED = 5
 
-#: Placeholder for the reply to a draw.
+#: Stands for the reply to a draw while the draw runs. If the draw is interrupted then, it may have been sent.
 _SENT: list[bytes] | None = []
 
 
 class Batch(Flight):
-    """One draw for several callers. The first caller draws, and the n-th caller gets the n-th number.
+    """One draw for several callers. Each caller has a seat: its place in the batch, from 1. Seat 1 draws for all.
+
+    The caller in seat n gets the n-th number of the draw.
 
     Each thread wakes the next one, because only one thread can run in the interpreter: 32 threads draw 61 000 numbers a
     second. If two threads at a time were woken, they would draw 50 000, with three even fewer: a thread that finds the
@@ -60,14 +64,17 @@ class Batch(Flight):
         self.seats = itertools.count(1)
         self.low = 0
         self.got = 0
-        #: Released when all threads but one have their numbers. If it were released one thread earlier, 4 threads would
-        #: draw 20 % fewer numbers, in batches of 3.7.
+        #: A lock that is released when all threads of the batch but one have their numbers. If the lock were released
+        #: one thread earlier, 4 threads would draw 20 % fewer numbers, in batches of 3.7.
         self.passed = threading.Lock()
         self.passed.acquire()
         self.passing = itertools.count(1)
 
     def number(self, seat: int) -> int:
-        """Return the number for a seat of the batch. 0 if the seat has no number, or already had it."""
+        """Return the number of the caller with this seat. 0 if the draw has no number for this seat.
+
+        If the draw has n numbers, the n-th call of this method releases the lock `passed`.
+        """
         got = self.got
         if next(self.passing) == got:
             self.passed.release()
@@ -77,10 +84,11 @@ class Batch(Flight):
 class Combiner:
     """Draws numbers of one tag for the threads of a process.
 
-    A single caller draws for itself. If a draw is in progress, a caller takes a seat in the open batch. The thread in
-    the first seat draws for all seats when the current draw has ended and its threads have their numbers: these threads
-    usually call again and join the batch. So with 32 threads the batches have 32 seats instead of 11, which gives 40 %
-    more numbers a second. Numbers stay in order: a batch is closed before its draw is sent, after all its calls began.
+    A single caller draws for itself. If a draw is in progress, a caller takes a seat (a place) in the open batch. The
+    thread in the first seat, the leader, waits until the draw in progress has ended and its threads have their numbers.
+    These threads usually call again and join the batch. Then the leader draws for all seats. So with 32 threads a batch
+    has 32 seats instead of 11, and 40 % more numbers are drawn a second. Numbers stay in order: a batch is closed
+    before its draw is sent, so all its calls began before the draw.
     """
 
     def __init__(self, tag: str, key: str, runtime: Runtime, runner: Runner, timeout: float) -> None:
@@ -89,7 +97,7 @@ class Combiner:
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
         self._waiting = self.supply.shortage.waiting
-        #: Runs the tag's strategy if the strategy has no counter.
+        #: Runs the tag's strategy if the strategy has no counter. Otherwise None.
         self.serving: StrategyRunner | None = None
         self._key = key
         self._runner = runner
@@ -97,25 +105,25 @@ class Combiner:
         self._timeout = timeout
         self._pack()
         self._node = NOWHERE
-        #: How long a call without a timeout of its own waits for its batch, before it checks the leader. In seconds.
+        #: A call without a timeout of its own waits this many seconds for its batch. Then it checks the leader.
         self._patience = min(timeout, UNCLAIMED)
         self._limit = runner.redis.timeout if runner.redis is not None else 0.0
-        #: Longest round trip in a call without a timeout of its own, in seconds.
+        #: Limit of a round trip, in a call without a timeout of its own, in seconds.
         self._seconds = min(self._limit, max(SHORTEST, timeout))
-        #: Held by the caller that is drawing.
+        #: Lock that is held by the caller that is drawing.
         self._turn = threading.Lock()
         self._batch = Batch()
-        #: If True, a new caller must join a batch: a batch has a leader, or was just served and its threads may call
-        #: again. If no thread calls again, the next caller has a batch of one.
+        #: If True, a new caller must join the open batch. Either the batch has a leader, or the last batch just got its
+        #: numbers and its threads may call again. If none calls again, the next caller has a batch of one.
         self._queued = False
-        #: The lock `passed` of the last batch, until the next leader has waited for it.
+        #: The lock `Batch.passed` of the last batch. None after the next leader has waited for this lock.
         self._passing: threading.Lock | None = None
         if runner.redis is not None:
-            # This comes last, because other threads can draw from now on.
+            # `publish` must come last, because other threads can draw from then on.
             self.supply.origin.publish(self)
 
     def rest(self) -> None:
-        """Let the next draw take the slow path, because the tag was not used for a while."""
+        """Let the next draw take the slow path through `Supply`, because the tag was not used for a while."""
         self._node = NOWHERE
         self.supply.rest()
 
@@ -129,9 +137,9 @@ class Combiner:
     def __next__(self) -> int:
         """Draw one counter. `Issuer.next` calls this directly for a tag without a scheme.
 
-        For a single caller this method takes one round trip and 2 us of Python: it reads no clock and creates no
-        object. In a batch, a caller sleeps once and then wakes the next thread. Between the two, it does little, so
-        that the interpreter is free for the next thread.
+        For a single caller, this method takes one round trip and 2 us of Python: it reads no clock and creates no
+        object. In a batch, a caller sleeps once, takes its number, and wakes the next thread. It does little else
+        before it wakes the next thread, which needs the interpreter.
         """
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - a keyword takes twice as long
@@ -154,7 +162,7 @@ class Combiner:
                 high = int(reply[2])
                 if high > state.seen:
                     state.seen = high
-                    state.alone += 1  # 20 ns, the only cost of metrics here
+                    state.alone += 1  # counts draws for metrics, in 20 ns
                     return high
                 if not state.went_back(high - 1, before):
                     state.alone += 1
@@ -174,7 +182,7 @@ class Combiner:
         return self
 
     def next(self, deadline: Deadline) -> int:
-        """Draw one number, waiting until the deadline."""
+        """Draw one number. Waits until the deadline."""
         if self.state.buffer is not None:
             return self.run(self.supply.obtain(1, deadline), deadline)[0]
         turn = self._turn
@@ -187,7 +195,7 @@ class Combiner:
             turn.release()
 
     def draw(self, n: int, deadline: Deadline) -> range:
-        """Draw up to n numbers, at least one, waiting until the deadline."""
+        """Draw up to n numbers, at least one. Waits until the deadline."""
         buffer = self.state.buffer
         if buffer is not None:
             if n == 1:
@@ -209,7 +217,7 @@ class Combiner:
         return run_in_thread(self._runner, steps, deadline, self.tag)
 
     def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
-        """Draw with one call to Redis, or else with `Supply`. The numbers are low+1 .. high."""
+        """Draw with one call to Redis, or else with `Supply`. Returns low and high: the numbers are low+1 .. high."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
         before, reply = self.state.seen, _SENT
@@ -234,9 +242,9 @@ class Combiner:
     def _long(
         self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
     ) -> tuple[int, int]:
-        """Take the numbers of a reply, or draw with `Supply`.
+        """Return the numbers in the reply `first`, or draw with `Supply`. The result is that of `_draw`.
 
-        `first`: result of a draw that was already sent. `before`: highest number seen when this draw was sent.
+        `first`: reply or error of a draw that was sent. `before`: highest number seen when this draw was sent.
         """
         drawn = tag_scripts.drawn(first) if isinstance(first, list) else first
         if isinstance(drawn, tag_scripts.Drawn) and drawn.status == "ok" and self.state.ended is None:
@@ -248,13 +256,16 @@ class Combiner:
         if self._redis is not None:
             if self.state.owned:
                 self._node = self._redis.node(self._key)
-                self.supply.used()  # again, as a sweep may have called `rest` meanwhile
+                self.supply.used()  # call this again: a sweep may have called `rest` meanwhile
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers[0] - 1, numbers[-1]
 
     def _struck(self, error: BaseException, reply: list[bytes] | None) -> None:
-        """Handle an error of a draw. `reply`: reply to the draw, if it has arrived."""
+        """Handle an error or interrupt of a draw that may have elected this process to load a segment.
+
+        `reply`: the reply to the draw. `_SENT` if no reply has arrived.
+        """
         struck = not isinstance(error, IssuerError)
         if struck and (reply is _SENT or (reply is not None and len(reply) == ELECTED)):
             self.supply.refill.lost()
@@ -268,11 +279,11 @@ class Combiner:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait. Callers that share a draw count only after 0.25 s, except for their leader."""
+        """How many callers wait. The leader of a batch counts at once, the other callers of the batch after 0.25 s."""
         return len(self._waiting)
 
     def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
-        """Return a number from a batch. If the batch has no number for this seat, join another batch."""
+        """Return the number of the caller with this seat of the batch. If there is none, join another batch."""
         try:
             return self._sat(deadline, batch, seat)
         finally:
@@ -280,9 +291,9 @@ class Combiner:
 
     def _sat(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         while deadline.left() > SHORTEST:
-            if batch.ours:  # this call runs inside the call of the leader, and two draws would use one batch
+            if batch.ours:  # this call runs inside the leader's call: two draws would use the same batch
                 break
-            self._waiting.add(deadline)  # added again for each batch, as the slow path removes it
+            self._waiting.add(deadline)  # for each batch, because the slow path removes the deadline
             try:
                 if batch.start():
                     self._lead(batch, deadline)
@@ -292,7 +303,7 @@ class Combiner:
                     waited(batch, deadline.left() - SHORTEST)
             except BaseException:
                 if batch.ours:
-                    # No thread may wait for an interrupted leader. The others join another batch.
+                    # This thread is the leader, and was interrupted. End the batch, so that others join another batch.
                     self._close(batch)
                     batch.finish(progress=False)
                 raise
@@ -304,12 +315,12 @@ class Combiner:
                 raise renewed(error)
             batch = self._batch
             seat = next(batch.seats)
-        # No time is left to wait for others.
+        # No time is left to wait for another thread.
         return self._draw(1, deadline)[1]
 
     @property
     def _within(self) -> bool:
-        """Whether this call runs inside another call of its thread, for whose locks it would wait for ever."""
+        """Whether this call runs inside another call of its thread. It would wait for ever for locks of that call."""
         return self._runner.within() or sum(each is self for each in callees(_DRAWS)) > 1
 
     def _lead(self, batch: Batch, deadline: Deadline) -> None:
@@ -324,14 +335,14 @@ class Combiner:
                 passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
-                # The last draw waits for a segment, or was interrupted. Draw nevertheless: two draws at a time do no
-                # harm.
+                # The draw in progress waits for a segment, or its thread was interrupted. Draw nevertheless: two draws
+                # at the same time do no harm.
                 self._turn = threading.Lock()
             batch.low, high = self._draw(seats, deadline)
             batch.got = high - batch.low
             if batch.got >= PASSES:
                 self._passing = batch.passed
-                # A thread that calls again must join a batch, and not draw alone while others still take their numbers.
+                # While threads of this batch still take their numbers, a new call must join a batch and not draw alone.
                 self._queued = True
         except IssuerError as error:
             batch.finish(progress=False, error=error)
@@ -342,12 +353,12 @@ class Combiner:
         batch.finish(progress=True)
 
     def _close(self, batch: Batch) -> int:
-        """Close the batch and return how many seats are taken. Later callers will find no number for their seats."""
+        """Close the batch, and return how many callers have seats. A caller that comes later gets no number from it."""
         if self._batch is batch:
             self._batch = Batch()
             self._queued = False
         return next(batch.seats) - 1
 
 
-#: Each call for a number runs exactly one of these methods. So their frames show how many calls a thread is in.
+#: Each call for a number runs exactly one of these methods. So the frames of a thread show how many calls it is in.
 _DRAWS = frozenset({Combiner.__next__.__code__, Combiner.next.__code__})

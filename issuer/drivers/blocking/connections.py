@@ -18,10 +18,10 @@ class Node(AnyNode[Link]):
     __slots__ = ()
 
     def draw(self, packed: bytes, seconds: float) -> list[bytes] | None:
-        """Send a draw on an idle connection and return its raw reply. None if the slow path must be used.
+        """Send a draw on an idle connection, and return the raw reply. None if the caller must use the slow path.
 
-        Only for draws, because the caller may send the command again. Raises redis.TimeoutError after `seconds`
-        seconds.
+        Use this only for draws: after None, the caller sends the command again. `packed`: the packed command. Raises
+        redis.TimeoutError after `seconds` seconds.
         """
         if self.waiting:
             return None  # calls that wait for a connection come first
@@ -51,7 +51,7 @@ class Node(AnyNode[Link]):
         return reply
 
 
-#: A server without connections.
+#: Placeholder for an unknown server. It has no connections, so each draw takes the slow path.
 NOWHERE = Node(Address(), Pool(0, Waker))
 
 
@@ -64,7 +64,7 @@ class Connections(Wire[Node]):
     pubsub_class = redis.client.PubSub
 
     def node(self, key: str) -> Node:
-        """Return the server that has the key, NOWHERE if unknown."""
+        """Return the server that has the key. NOWHERE if this server is unknown."""
         address = self.route.last_owner(key)
         return NOWHERE if address is None else self.nodes.get(address, NOWHERE)
 

@@ -1,4 +1,4 @@
-"""A connection of redis-py, with a fast path for a packed call and its reply."""
+"""A connection of redis-py for threads, with a fast path for a packed call and its reply."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ class Shown:
 
 
 class Link:
-    """A connection of redis-py that only the issuer uses. redis-py connects: login, TLS, RESP2 or 3, unix sockets.
+    """A connection of redis-py that only the issuer uses. redis-py connects it (login, TLS, RESP2 or 3, unix sockets).
 
     After connecting, a call takes the fast path: it writes the packed bytes to the socket, and reads the reply with a
-    parser in C. `SO_RCVTIMEO` makes the kernel check the timeout. Python would poll before each read and write, which
-    takes 2 us of 28. If there is TLS, a socket of gevent or a health check of redis-py, redis-py itself sends and
-    reads.
+    parser in C. `SO_RCVTIMEO` makes the kernel check the timeout. If Python checked the timeout, it would poll before
+    each read and write, which takes 2 us of 28. With TLS, with a socket of gevent, or with a health check of redis-py,
+    there is no fast path: redis-py itself sends and reads.
 
-    The kernel's timeout is always `SOON`. After a signal, Python reads again and the kernel's timeout restarts:
-    frequent signals could extend a longer timeout for ever. If a reply comes later, Python polls until the deadline.
+    The kernel's timeout is always `SOON`. After a signal, Python reads again, and the kernel's timeout restarts. So
+    frequent signals could extend a longer timeout for ever. If no reply comes within `SOON`, Python polls until the
+    deadline.
     """
 
     __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection", "permit")
@@ -63,12 +64,12 @@ class Link:
         self.permit: Permit | None = permit
         #: Whether the fast path is used. Then `_send`, `_receive`, `_wait`, `_feed` and `_gets` exist.
         self._short = False
-        #: Number of calls that still sleep at once instead of polling, because the last reply came too late.
+        #: This many of the next calls sleep and do not poll for the reply, because the last reply came too late.
         self._far = 0
         self._process = os.getpid()
 
     def connect(self, end: Deadline) -> None:
-        """Connect before the deadline. redis-py alone would give each reply of the handshake the whole timeout."""
+        """Connect before the deadline. redis-py alone would use the whole timeout for each reply of the handshake."""
         connection = self.connection
         read = connection.read_response
 
@@ -87,7 +88,7 @@ class Link:
             return
         sock.settimeout(None)
         if not os.get_blocking(sock.fileno()):
-            # gevent waits in its own loop and ignores the kernel's timeout, so it would wait for ever.
+            # gevent's socket waits in gevent's loop, which ignores the kernel's timeout. So it would wait for ever.
             sock.settimeout(connection.socket_timeout)
             return
         reader = hiredis.Reader(
@@ -106,7 +107,7 @@ class Link:
         self._short = True
 
     def reply(self, packed: bytes, end: Deadline) -> Any:
-        """Send a call and return the reply. Raises the server's error. See `ask`."""
+        """Send a call and return the reply. If the reply is an error of the server, raise it. See `ask`."""
         seconds = max(0.001, end.left())
         try:
             reply = self.ask(packed, seconds)
@@ -117,7 +118,7 @@ class Link:
         return reply
 
     def replies(self, packed: bytes, count: int, end: Deadline) -> list[Any]:
-        """Send several calls at once and return their replies. An error of the server is returned in the list."""
+        """Send `count` packed calls at once, and return their replies. An error reply is an exception in the list."""
         seconds = max(0.001, end.left())
         if self._short:
             try:
@@ -130,7 +131,7 @@ class Link:
     def ask(self, packed: bytes, seconds: float) -> Any:
         """Send a call and return the reply. An error of the server is returned as an exception object.
 
-        After any exception the caller must drop the connection, because the reply may still arrive.
+        After any exception the caller must drop the connection, because the reply to this call may still arrive.
         """
         if not self._short:
             return self._through_redis_py(packed, seconds)
@@ -150,9 +151,9 @@ class Link:
         """Poll for the reply without sleep, and return whether it has arrived.
 
         Waking a thread takes longer than a nearby Redis takes to answer. With two processors, a number takes 32 us
-        instead of 82, with the same processor time here and half of it in the server. Between two polls another thread
-        or process may use this processor, especially Redis. With one processor for all, a number takes 29 us instead of
-        28.
+        instead of 82: this process uses the same processor time, and the server uses half as much. Between two polls,
+        another thread or process may use this processor, especially Redis. If Redis and this process share one
+        processor, a number takes 29 us instead of 28.
         """
         ready = self._wait
         end = monotonic() + LOOK_OUT
@@ -163,7 +164,7 @@ class Link:
         return True
 
     def _whole(self, reply: Any, end: Deadline) -> Any:
-        """Read until the reply is complete. Skip push messages."""
+        """Read until `reply` is complete, and return it. Push messages of Redis are skipped."""
         while reply is MORE or isinstance(reply, hiredis.PushNotification):
             if reply is MORE:
                 if not self._wait(math.ceil(end.left() * 1000)):
@@ -192,14 +193,14 @@ class Link:
             raise redis.ConnectionError("this connection belongs to the parent process")
 
     def stale(self) -> bool:
-        """Whether the connection was closed while idle, or contains a reply that was never read."""
+        """Return whether the server has closed the idle connection, or has sent a reply that nobody has read."""
         try:
             return bool(self.connection.can_read(0))
         except redis.RedisError:
             return True
 
     def drop(self) -> None:
-        """Close it."""
+        """Close the connection, and return its permit."""
         try:
             self.connection.disconnect()
         finally:
@@ -207,7 +208,7 @@ class Link:
 
 
 class Waker:
-    """Lets a thread sleep until a connection is free: a lock in C that is released to wake the thread."""
+    """Lets a thread sleep until a connection is free. It uses a lock in C, which is released to wake the thread."""
 
     __slots__ = ("_lock",)
 

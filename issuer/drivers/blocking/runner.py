@@ -1,4 +1,4 @@
-"""Runs a generator of `core` for a thread: calls Redis and the store, and waits until the deadline."""
+"""Runs the generators of `core` for threads. A generator yields steps: to call Redis or the store, or to wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def drive(steps: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
-    """Run the steps to their end: execute each step, and send its result or error back into the generator."""
+    """Run the generator `steps` to its end: execute each step with `do`, and send the result or error back into it."""
     try:
         wanted = next(steps)
         while True:
@@ -38,21 +38,22 @@ def drive(steps: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
         return value
 
 
-#: A waiter wakes up after this many seconds to check: the thread that should wake it may have been interrupted.
+#: A waiting thread wakes up after this many seconds to check: the thread that should wake it may have been interrupted.
 LOOK_AGAIN = 1.0
 
 
 class ThreadLatch:
-    """Wakes threads with a lock in C. The lock is held until the flight has ended, then passed from waiter to waiter.
+    """Wakes the threads that wait for a flight (work that one thread does for all), with a lock written in C.
 
-    threading.Event is written in Python: an interrupt can leave the event's lock held, so that all waiters would wait
-    for ever.
+    The lock is held until the flight has ended. Then the waiting threads acquire and release it one after another.
+    threading.Event is not used, because it is written in Python: an interrupt can leave the event's lock held, so that
+    all threads would wait for ever.
     """
 
     __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        #: Each waiter that acquires the lock releases it at once, which wakes the next waiter.
+        #: A waiting thread that acquires the lock releases the lock at once: this wakes the next waiting thread.
         self.lock = threading.Lock()
         self.lock.acquire()
 
@@ -62,12 +63,12 @@ class ThreadLatch:
 
 
 def new_flight() -> Flight:
-    """Return a new flight for threads: one does the work, and the others wait."""
+    """Return a new flight for threads. A flight is work that one thread does while the other threads wait for it."""
     return Flight(ThreadLatch(), threading.get_ident)
 
 
 def waited(flight: Flight, seconds: float) -> bool:
-    """Wait for the flight's end, at most `seconds` seconds. Returns whether it has ended."""
+    """Wait at most `seconds` seconds until the flight has ended. Returns whether the flight has ended."""
     end = Deadline(seconds)
     latch: ThreadLatch = flight.latch  # type: ignore[assignment]  # made by this driver
     while not flight.finished:
@@ -90,7 +91,7 @@ class Runner:
         self.pool = StorePool(self.store, self.store_timeout)
 
     def after_fork(self) -> None:
-        """In a forked child: forget the connections and threads, which are the parent's."""
+        """In a forked child: forget the connections and threads, because they belong to the parent."""
         self.pool = StorePool(self.store, self.store_timeout)
         if self.redis is not None:
             self.redis.begin()
@@ -105,7 +106,7 @@ class Runner:
         drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
     def within(self, calls: int = 0) -> bool:
-        """Whether more than `calls` runs of this runner, or calls of its store, are active in this thread."""
+        """Whether this thread is inside more than `calls` calls of this runner (`run`, `work`) or of its store."""
         others = (each for each in callees(_CALLS, within=run_in_thread.__code__))
         own = (each is self or (isinstance(each, StorePool) and each.store.url == self.store.url) for each in others)
         return sum(own) > calls
@@ -133,5 +134,5 @@ def run_in_thread(runner: Runner, steps: Steps[T], deadline: Deadline, tag: str 
     return runner.run(steps, deadline, tag)
 
 
-#: A call inside one of these must not wait.
+#: A call that runs inside one of these functions must not wait: it could wait for its own thread.
 _CALLS = frozenset(each.__code__ for each in (Runner.run, Runner.work, StorePool.answer))

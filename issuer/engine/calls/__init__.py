@@ -1,1 +1,1 @@
-"""Calls of an engine for numbers, beyond plain draws. Written once as async code; the blocking module is generated."""
+"""Calls for numbers that need more than a plain draw. `aio` is written by hand, and `blocking` is generated from it."""

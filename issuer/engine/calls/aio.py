@@ -21,11 +21,12 @@ from issuer_persistence.records import HIGHEST, Tag
 
 T = TypeVar("T")
 
-#: Settings of a tag with which a number also has a text, a period or a shard.
+#: If a tag has one of these settings, each of its numbers also has a text, a period or a shard.
 _COMPOSED = frozenset({"format", "restart", *scheme_record.PARTS})
 
-#: After how many draws `contiguous` gives up. At the end of a segment, a strict tag's draw returns too few numbers, and
-#: other callers may have drawn from the next segment. For a trend tag, the store reserves a range after these draws.
+#: Maximum number of draws of `contiguous`. At the end of a segment, a strict tag's draw returns too few numbers, and
+#: other callers may have drawn from the next segment. After these draws, `contiguous` gives up for a strict tag. For a
+#: trend tag, the store then reserves a range.
 CONTIGUOUS_DRAWS = 16
 CONTIGUOUS_DRAWS_OF_TREND = 3
 
@@ -41,20 +42,20 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
 
     @abstractmethod
     async def run_draw(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run steps that draw numbers to their end."""
+        """Run steps that draw numbers to their end, and return their result."""
 
     @abstractmethod
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers. Plugins are called before and after the draw."""
 
     async def number(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
-        """Return the next number of the tag by these options; see AsyncIssuer.next."""
+        """Return the next number of the tag. `how`: key, shard key and other options; see AsyncIssuer.next."""
         if how.key is None and how.shard_key is None:
             return (await self.take(tag, 1, self.deadline(timeout)))[0]
         return (await self._values(tag, how, timeout, [], as_drawn=False))[0]
 
     async def issue(self, tag: str, how: DrawOptions, timeout: float | None) -> Issued:
-        """Issue one number by these options; see AsyncIssuer.issue."""
+        """Issue one number of the tag. `how`: key, shard key and other options; see AsyncIssuer.issue."""
         issued: list[Issued] = []
         await self._values(tag, how, timeout, issued, as_drawn=True)
         return issued[-1]
@@ -74,7 +75,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
     async def around(
         self, tag: str, n: int, how: DrawOptions, deadline: Deadline, draw: AsyncDraw, *, as_drawn: bool = False
     ) -> list[int]:
-        """Call `draw`, and the plugins before and after it. `as_drawn`: raise an error if a plugin changes numbers."""
+        """Call the plugins, `draw`, and the plugins again. `as_drawn`: raise an error if a plugin changes numbers."""
         if self.chain is None:
             return await draw()
         record = await self._record(tag, deadline)
@@ -103,16 +104,17 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
             return await combiner.run(combiner.supply.reserve(wanted), deadline)
 
     async def _allow(self, record: Tag, n: int, chain: AsyncChain) -> None:
-        """Call the plugins' `before`, which may reject the call. Plugins do not see each number of a range."""
+        """Call `before` of the plugins, which may reject the call. Plugins do not see the single numbers of a range."""
         await chain.before(plugin_call(record, n, PLAIN, chain, as_drawn=True))
 
     async def contiguous(self, tag: str, n: int) -> range:
-        """Return n contiguous numbers, 1..1 000 000, drawn as `next` draws them. Also for a strict tag.
+        """Return n contiguous numbers, drawn as `next` draws them. This works for strict tags too. `n`: 1..1 000 000.
 
         If a draw from Redis returns too few numbers, as at the end of a segment, these numbers are a gap. If a draw
-        from memory returns too few, the next draw continues there. Raises the errors of `next`, and InvalidArgument if
-        the tag's numbers are not counter values. Raises Unavailable if other callers drew numbers between the draws
-        each time.
+        from memory returns too few numbers, the next draw continues after them.
+
+        Raises the errors of `next`. Raises InvalidArgument if the tag's numbers are not counter values. Raises
+        Unavailable if other callers drew numbers between the draws each time.
         """
         deadline = self.deadline(None)
         with self.attempt(tag):
@@ -130,7 +132,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
             missing = wanted if state.buffer is None else wanted - len(drawn)
             more = await combiner.draw(missing, deadline)
             if state.scheme_id:
-                # After the record was read, the tag got a scheme, so users must not see these counters.
+                # The tag got a scheme after the record was read, so these counters are not numbers for users.
                 drawn = range(0)
                 continue
             drawn = range(drawn.start, more.stop) if drawn and drawn.stop == more.start else more
@@ -155,7 +157,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
                 await self.generated(combiner, 1, deadline)
 
     async def lease_for_stream(self, tag: str, timeout: float | None) -> None:
-        """Draw numbers in advance for a stream, if the tag allows it."""
+        """For a stream: let later draws of this process fetch numbers in advance, if the settings allow it."""
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.registry.combiner(tag)
