@@ -118,7 +118,8 @@ __all__ = [
 
 __version__: str
 
-#: The module of each name that is imported at its first use. redis-py and APScheduler take 2/3 of the import time.
+#: Names of this package that are imported at their first use, with their modules. These modules import redis-py and
+#: APScheduler, which take 2/3 of the import time.
 _LATER = {
     "AsyncIssuer": "issuer.api.aio",
     "Issuer": "issuer.api.blocking",
@@ -134,7 +135,7 @@ def _version() -> str:
     from runpy import run_path
 
     in_checkout = Path(__file__).resolve().parents[1] / "hatch_version.py"
-    if in_checkout.is_file():  # an editable install keeps the version of the commit that was installed
+    if in_checkout.is_file():  # in an editable install, the metadata keep the version of an older commit
         return str(run_path(str(in_checkout))["version"]())
     try:
         return version("segment-issuer")
@@ -170,10 +171,9 @@ _default_lock = CallLock()
 
 
 def default() -> Issuer:
-    """Return the default issuer of this process.
+    """Return the default issuer of this process, which functions such as `issuer.next` use.
 
-    The functions of this module use this issuer. The issuer is created from the settings at its first use, and closed
-    when the program ends.
+    The first call creates the issuer from the settings. The issuer is closed when the program ends.
     """
     global _default  # noqa: PLW0603 - a process has one default issuer
     if _default is None or _default.closed:

@@ -1,12 +1,15 @@
 """Advice for errors and findings, in the words of the interface that shows it.
 
 A Python program gets `ids.recover('orders')`, a shell gets `issuer recover orders`, an HTTP client gets a request. One
-form for all would be wrong: `issuer recover orders` in a shell uses the store of the shell's settings, which may differ
-from the program's.
+form for all interfaces would be wrong: a command in a shell uses the store of the shell's settings, and the program may
+use another store.
 
-In a text, `{do:recover at_least=N}` is replaced by a call: the method `recover` for the tag of the error, with the
-argument `at_least=N`. Arguments before the method are for `connect`. Without a method, only the arguments are shown. If
-a text concerns a second tag, for example `other`, `{other:recover}` is a call for this tag, and `{other}` is its name.
+A text of advice contains fields in braces. Each field is replaced by a call of a method, as the interface writes it:
+
+- `{do:recover at_least=N}` is a call of `recover` for the tag of the error, with the argument `at_least=N`.
+- `{do:redis='none' recover}`: arguments before the method are arguments of `connect`.
+- `{do:order='trend'}`: if a field has no method, only its arguments are shown.
+- `{other:recover}` is a call for a second tag, which the text calls `other`. `{other}` is the name of that tag.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote as escaped
 
-#: Advice for each error code. A key with a point, such as `corrupt_state.hash`, is for a special case of an error.
+#: The advice for each error, by the error's code. A key with a point, such as `corrupt_state.hash`, is for a special
+#: case of the error `corrupt_state`.
 ADVICE: Final[Mapping[str, str]] = {
     "configuration.strict_without_redis": "use {do:order='trend'}",
     "configuration.other_journals": (
@@ -64,11 +68,12 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-#: A function that formats a call for one interface. Parameters: the arguments (`name=value` as in Python, or the name
-#: alone), the method, the tag, the arguments of `connect`. Methods and arguments have their Python names.
+#: A function that writes a call of a method as text, for one interface: `python`, `command_line` or `http`. Its
+#: parameters are the arguments of the method (`name=value` as in Python, or the name alone), the method, the tag, and
+#: the arguments of `connect`. The method and the arguments have their Python names.
 Words = Callable[..., str]
 
-#: HTTP request for each method.
+#: The HTTP request for each method. `{}` is replaced by the tag.
 _REQUESTS: Final = {
     "create": "POST /v1/tags",
     "configure": "PATCH /v1/tags/{}",
@@ -78,21 +83,32 @@ _REQUESTS: Final = {
 
 
 def python(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the call as Python code. Without a method, return only its arguments."""
+    """Return a call of a method as Python code. If `method` is "", return only the arguments.
+
+    Args:
+        given: Arguments of the method, such as `at_least=N`.
+        method: Name of the method, or "".
+        tag: Tag that the call is for.
+        connected: Arguments of `connect`. If there are any, the code also contains the call of `connect`.
+    """
     issuer = f"connect({', '.join(connected)})" if connected else "ids"
     return f"{issuer}.{method}({', '.join([repr(tag), *given])})" if method else ", ".join(given)
 
 
 def command_line(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the shell command for a method of the issuer. If `method` is "", return only the options."""
+    """Return a call of a method as a shell command. If `method` is "", return only the options.
+
+    `given` becomes the options after the command, and `connected` the options before it. See `python`.
+    """
     line = " ".join([*map(_option, connected), *([method, quote(tag)] if method else []), *map(_option, given)])
     return f"`issuer {line}`" if method else line
 
 
 def http(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
-    """Return the call as an HTTP request. Without a method, return only members of its body.
+    """Return a call of a method as an HTTP request. If `method` is "", return only members of the request's JSON body.
 
-    HTTP cannot name a file or change a connection. For such a call, return the shell command.
+    An HTTP request cannot pass arguments of `connect` (`connected`) or name a journal (`from_journal` in `given`). If
+    there are such arguments, return the shell command instead. See `python` for the parameters.
     """
     if connected or any(each.startswith("from_journal") for each in given):
         return command_line(given, method, tag, connected)
@@ -119,7 +135,10 @@ def _option(argument: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Do:
-    """The value of `do` in `{do:recover at_least=N}`: it formats the call in the words of an interface."""
+    """The value of a field, such as `do` in `{do:recover at_least=N}`. It writes the call for an interface.
+
+    `words`: writes the call for this interface. `tag`: tag that the call is for.
+    """
 
     words: Words
     tag: str
@@ -133,6 +152,13 @@ class _Do:
 
 
 def filled(text: str, words: Words, tag: str | None, others: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text with its calls in the words of an interface. `tag`: for `{do:...}`. `others`: further tags."""
+    """Return a text of advice, with each field in braces replaced by a call.
+
+    Args:
+        text: Text with fields such as `{do:recover}`, see the module's docstring.
+        words: Writes a call for one interface.
+        tag: Tag for the fields that begin with `do`. None is shown as TAG.
+        others: Further tags, by the name that the text has for them.
+    """
     named = {name: _Do(words, other) for name, other in others.items()}
     return text.format(do=_Do(words, tag or "TAG"), **named)

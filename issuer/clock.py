@@ -23,7 +23,7 @@ class Deadline:
 
     @classmethod
     def until(cls, at: float) -> Deadline:
-        """Return the deadline at this time of the monotonic clock."""
+        """Return a deadline. `at`: its time on the monotonic clock, in seconds."""
         deadline = cls.__new__(cls)
         deadline.at = at
         return deadline
@@ -38,7 +38,11 @@ LONGEST_PAUSE = 0.25
 
 
 def pause(attempt: int) -> float:
-    """Return the seconds to wait before a retry: 5 to 250 ms, at random, so that processes do not retry in step."""
+    """Return how long to wait before a retry, in seconds: 0.005 to 0.25, and more after each failed attempt.
+
+    The time is random, so that several processes do not retry at the same moments. `attempt`: number of attempts that
+    have failed.
+    """
     return jittered(min(LONGEST_PAUSE, 0.005 * 2.0 ** min(attempt, 10)))
 
 

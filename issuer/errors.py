@@ -1,8 +1,8 @@
 """Errors of the issuer. Each is an `IssuerError`.
 
-Each class has a `code`, which programs can compare, and attributes with the values of the case. `values` returns the
-attributes by name. `str()` returns what is wrong and what to do, in terms of Python. If another error caused this one,
-that error is in `__cause__`.
+Each class has a `code`, which programs can compare. The attributes of an error contain the details, such as the limit
+that was reached. `values` returns these attributes by name. `str()` returns what is wrong and what to do, in terms of
+Python. If another error was the cause, `__cause__` contains it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ class IssuerError(Exception):
         cls.code = code or cls.code
 
     def __init__(self, message: str, *, tag: str | None = None, advice: str | None = None) -> None:
-        """`message`: what is wrong. `advice`: key of `issuer.advice.ADVICE`, "" for no advice. Default: `code`."""
+        """Keep the message and the advice.
+
+        Args:
+            message: What is wrong.
+            tag: Name of the tag concerned, or None.
+            advice: Key of `issuer.advice.ADVICE`: what to do. "" means no advice. Default: the error's `code`.
+        """
         super().__init__(message)
         self.tag, self._advice = tag, advice
 
@@ -43,7 +49,10 @@ class IssuerError(Exception):
         return {name: value for name, value in vars(self).items() if name != "drawn" and name[0] != "_"}
 
     def told(self, words: Words) -> str:
-        """Return what is wrong and what to do, in the words of one interface (Python, command line or HTTP)."""
+        """Return what is wrong and what to do, as text for one interface: Python, the command line or HTTP.
+
+        `words`: function of `issuer.advice` that writes a call for this interface.
+        """
         do = filled(ADVICE.get(self.code if self._advice is None else self._advice, ""), words, self.tag)
         return f"{self._wrong(words)}; {do}" if do else self._wrong(words)
 
@@ -54,7 +63,10 @@ class IssuerError(Exception):
         return self.told(python)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copy and pickle: most classes have other constructor arguments than the message."""
+        """Support copy and pickle.
+
+        The default would call the constructor with the message alone, but most classes need other arguments.
+        """
         return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
@@ -83,6 +95,8 @@ class InvalidArgument(IssuerError, ValueError, code="invalid_argument"):
 
 class SchemeError(ConfigurationError, code="scheme"):
     """A setting of a tag's scheme is wrong, contradicts another setting, or cannot be changed any more.
+
+    The scheme of a tag defines how its numbers and texts are made, for example its format or stride.
 
     Attributes:
         setting: Name of the setting, as in `create`, `configure` and `connect`.
@@ -119,14 +133,14 @@ class ForeignHash(ConfigurationError, code="foreign_hash"):
 
 
 class NotDecodable(InvalidArgument, code="not_decodable"):
-    """The tag, as it is configured now, cannot have issued this number or text. `value` is the number or text."""
+    """The tag cannot have issued this number or text with its present settings. `value` is the number or text."""
 
 
 class FormatOverflow(IssuerError, code="format_overflow"):
     """A number has more digits than its field in the tag's format. No text is returned.
 
-    The number was drawn, and becomes a gap. Each further call raises the error and costs another number. Configure a
-    wider format.
+    The number was drawn but nobody receives it: it becomes a gap. Each further call raises this error and uses up
+    another number. Configure a wider format.
 
     Attributes:
         value: The number.
@@ -179,7 +193,7 @@ class TagDiffers(TagExists, code="tag_differs"):
 
 
 class LimitReached(IssuerError, code="limit_reached"):
-    """The call requested more numbers than the tag has left up to its limit.
+    """The call requested more numbers than remain below the tag's limit.
 
     Attributes:
         limit: Last number that the tag may issue.
@@ -187,7 +201,7 @@ class LimitReached(IssuerError, code="limit_reached"):
     """
 
     def __init__(self, tag: str, *, limit: int, value: int, advice: str = "") -> None:
-        """`advice`: what to do if the limit cannot be raised."""
+        """`advice`: what to do, as text, if the limit cannot be raised. Default: raise the limit."""
         super().__init__(
             f"tag {tag!r} has reached its limit: {value} of {limit} are reserved{advice and '; '}{advice}",
             tag=tag,
@@ -200,7 +214,7 @@ class Refused(IssuerError, code="refused"):
     """A plugin rejected the call before a number was drawn. A plugin can raise this error to give a reason.
 
     Attributes:
-        plugin: Class name of the plugin. When a plugin raises the error, it can leave this empty: the issuer sets it.
+        plugin: Class name of the plugin. A plugin that raises the error can omit this name: the issuer adds it.
         reason: Text from the plugin.
     """
 
@@ -212,13 +226,13 @@ class Refused(IssuerError, code="refused"):
 
 
 class TransformFailed(IssuerError, code="transform_failed"):
-    """A plugin that changes numbers failed. The numbers that were drawn but not yet changed are gaps.
+    """A plugin that changes numbers failed. The numbers that were drawn but not yet changed become gaps.
 
-    These numbers are not returned unchanged: a changed number of another call could have the same value.
+    The caller does not get these numbers unchanged, because a changed number of another call could have the same value.
 
     Attributes:
         plugin: Names of the plugins that failed.
-        numbers: Numbers that are gaps. Numbers that the plugins changed before the failure are in `drawn`.
+        numbers: Numbers that become gaps. The numbers that the plugins had changed before the failure are in `drawn`.
     """
 
     def __init__(self, tag: str, *, plugin: str, numbers: Sequence[int]) -> None:
@@ -245,7 +259,7 @@ class Forbidden(IssuerError, code="forbidden"):
     """
 
     def __init__(self, caller: str, *, scope: str, scopes: Collection[str], tag: str | None = None) -> None:
-        """`scopes`: scopes of the token."""
+        """`caller`: name of the token. `scope`: scope that the call requires. `scopes`: scopes of the token."""
         if {*scope.split(" or ")}.isdisjoint(scopes):
             wrong = f"token {caller!r} has no scope {scope}"
         elif tag is None:
@@ -272,7 +286,7 @@ class Unavailable(IssuerError, code="unavailable"):
 
 
 class TooManyRequests(Unavailable, code="too_many_requests"):
-    """The token has used up its requests for this second. Nothing was changed."""
+    """The token has used up the requests that it may send in this second. Nothing was changed."""
 
 
 class StoreUnavailable(Unavailable, code="store_unavailable"):
@@ -310,12 +324,12 @@ class CalledWithin(Unavailable, code="called_within"):
 
 
 class ClockBehind(Unavailable, code="clock_behind"):
-    """The clock of this machine is behind a timestamp that earlier numbers contain.
+    """The clock of this machine shows an earlier time than the timestamp in numbers that were issued before.
 
-    Numbers are issued again when the clock has caught up.
+    No numbers are issued until the clock has reached this timestamp.
 
     Attributes:
-        behind: How far the clock is behind, in ms. `retry_after` is the same in seconds.
+        behind: How far the clock is behind the timestamp, in ms. `retry_after` is the same time in seconds.
     """
 
     def __init__(self, message: str, *, tag: str | None = None, behind: int) -> None:
@@ -326,13 +340,13 @@ class ClockBehind(Unavailable, code="clock_behind"):
 class NoMachineNumber(Unavailable, code="no_machine_number"):
     """No machine number is available now.
 
-    Either all machine numbers are in use, or another server has replaced Redis, so that it is not yet certain which
-    numbers are in use.
+    There are two reasons. Either all machine numbers are in use. Or another server has replaced Redis, and it is not
+    yet certain which machine numbers are in use.
     """
 
 
 class StrategyFailed(IssuerError, code="strategy_failed"):
-    """A strategy raised an error of another class, or returned invalid numbers. No number reached the caller.
+    """A strategy raised an error that is not an IssuerError, or returned invalid numbers. The caller got no number.
 
     Attributes:
         strategy: Name of the strategy. The error that it raised is in `__cause__`.
@@ -370,13 +384,14 @@ class FenceError(IssuerError, code="fence"):
 
 
 class StoreBehind(IssuerError, code="store_behind"):
-    """The store has lost reservations, for example by a restored backup, or the tag is halted. Run `recover`.
+    """The store has lost reservations, for example because a backup was restored, or the tag is halted.
 
-    Reservations are stopped until `recover` has run.
+    Run `recover`. Until then, reservations are stopped.
 
     Attributes:
-        max: Highest number reserved according to the store.
-        taken: Highest number known to be reserved. None if the tag is halted, by another process or by `halt`.
+        max: Highest reserved number in the store's record.
+        taken: Highest number that is known to be reserved; it is above `max`. None if the tag is halted, by another
+            process or by `halt`, or if the store has lost a scheme.
         scheme: Id of the newer scheme that the store has lost. None if the store has not lost a scheme.
     """
 
@@ -409,8 +424,8 @@ _BRIEF = _Brief()
 
 
 def brief(value: object) -> str:
-    """Return the `repr` of a value, shortened to about 80 characters, for a message.
+    """Return the `repr` of a value, shortened to about 80 characters, for an error message.
 
-    The error contains the full value as an attribute.
+    An attribute of the error contains the full value.
     """
     return _BRIEF.repr(value)

@@ -1,4 +1,4 @@
-"""Resets objects of this process in forked children."""
+"""Resets objects such as locks and issuers in a child process after a fork."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ log = logging.getLogger("issuer")
 
 M = TypeVar("M")
 
-#: In a forked child: connections and tasks of the parent's event loop. This list keeps them from being closed. Closing
-#: would remove their sockets from the epoll object that parent and child share, and the parent would receive no more
-#: replies (seen: its calls took 5 s and raised RedisUnavailable, until it had dropped each of its connections).
+#: In a forked child, this list contains the connections and tasks of the parent's event loop, so that Python does not
+#: close them. The child and the parent share an epoll object. If the child closed the connections, their sockets would
+#: be removed from this object, and the parent would receive no more replies (seen: calls of the parent took 5 s and
+#: raised RedisUnavailable, until the parent had dropped each of its connections).
 PARENTS: list[object] = []
 
 
@@ -32,8 +33,8 @@ _waited: list[threading.RLock] = []
 def no_fork() -> threading.RLock:
     """Return the lock to hold during imports. A fork by another thread waits until this lock is released.
 
-    A child that is forked during an import would wait for Python's import lock for ever: the thread that holds the
-    import lock does not exist in the child (seen).
+    If a process were forked during an import, the child would wait for Python's import lock for ever (seen). The reason
+    is that the thread that holds the import lock does not exist in the child.
     """
     notice()
     return _importing
@@ -69,9 +70,11 @@ def living(
     unseen: Callable[[M], None] | None = None,
     unseen_over: Callable[[M], None] | None = None,
 ) -> weakref.WeakSet[M]:
-    """Return a set for objects. In a forked child, `reset` is called with each object, also if it fails for others.
+    """Return a set to which objects can be added. After each fork, the child calls `reset` with each of these objects.
 
-    If there are several sets, the oldest is processed first. `unseen`, `unseen_over`: see `register`.
+    If `reset` fails for one object, it is still called for the others. If there are several sets, the set that was
+    created first is processed first. `unseen` and `unseen_over` are called with each object, too; `register` explains
+    when.
     """
     members: weakref.WeakSet[M] = weakref.WeakSet()
 

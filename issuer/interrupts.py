@@ -1,4 +1,7 @@
-"""Exceptions that a program's signal handlers raise. Python runs handlers in the main thread, between two bytecodes."""
+"""Recognises exceptions that a signal handler of the program has raised.
+
+Python runs signal handlers in the main thread, between any two bytecodes. So any line can raise such an exception.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,31 @@ from types import FrameType
 def raise_interrupt(error: BaseException) -> None:
     """If a signal handler raised `error`, or an exception that led to `error`, raise the handler's exception.
 
-    Call this first in each `except Exception`. A soft time limit, such as Celery's, is an Exception that a signal
-    handler raises, so any line may raise it. If this exception is a TimeoutError, redis-py converts it to an error of
-    its own.
+    Call this first in each `except Exception`, so that the block does not handle the exception of a signal handler. An
+    example is the soft time limit of Celery: a signal handler raises it, so any line may raise it. If a handler raises
+    TimeoutError inside redis-py, redis-py converts the TimeoutError to an error of its own.
     """
     if sys.platform == "linux" and get_native_id() != os.getpid():
         return  # signal handlers run only in the main thread; the search below takes 50 us or more
     while True:
-        # If a plugin raises the same exception object again and again, its traceback contains the frames of all raises,
-        # the last raise first. Without this limit, a test of 2400 such calls took 251 s.
+        # The number of frames is limited. If a plugin raises the same exception object again and again, the traceback
+        # contains the frames of all raises, the last raise first. Without the limit, a test of 2400 such calls took
+        # 251 s.
         frames = [frame for frame, _ in islice(walk_tb(error.__traceback__), sys.getrecursionlimit())]
         if any(_interrupts(frame, below) for below, frame in pairwise(frames)):
             raise error
         before = error.__context__
-        # Stop at an exception that our caller is handling: it was raised outside of these frames.
+        # Stop if `before` was raised outside of these frames: then it is an exception that our caller is handling.
         if before is None or before.__traceback__ is None or before.__traceback__.tb_frame not in frames:
             return
         error = before
 
 
 def _interrupts(frame: FrameType, below: FrameType) -> bool:
-    """Return whether the frame is a signal handler: only a handler has the interrupted frame as an argument."""
+    """Return whether `frame` is the call of a signal handler that interrupted the frame `below`.
+
+    Python passes the interrupted frame to a signal handler. No other function has it as an argument.
+    """
     code = frame.f_code
     positional = code.co_varnames[: code.co_argcount]
     given = [frame.f_locals.get(name) for name in positional]

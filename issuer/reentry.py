@@ -1,7 +1,7 @@
-"""Locks against calls inside calls.
+"""Locks that reject a call of the issuer inside another call of the issuer on the same thread.
 
-A finalizer, a weakref callback or a log handler can run in the middle of any call of the issuer, and call the issuer
-itself. If this inner call waited for a lock of the interrupted call, it would wait for ever.
+A finalizer, a weakref callback or a log handler can run in the middle of any call of the issuer. It can then call the
+issuer itself. If this inner call waited for a lock of the interrupted call, it would wait for ever.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from issuer.errors import CalledWithin
 
 
 class CallLock:
-    """A lock that rejects a call inside a call: `with lock.thread, lock.call():`. Other threads wait.
+    """A lock that makes other threads wait, but rejects a call inside a call of the same thread.
 
-    A CallLock consists of two locks in C. A signal handler's exception can occur before or after a lock is taken, not
-    halfway.
+    Use it as `with lock.thread, lock.call():`. It consists of two locks that are written in C. So the exception of a
+    signal handler can occur before or after such a lock is taken, but never while it is being taken.
     """
 
     __slots__ = ("_call", "thread")
 
     def __init__(self) -> None:
-        #: Admits one thread. The lock is re-entrant, so that a call inside a call reaches `call`, which rejects the
-        #: inner call.
+        #: The first lock. Only one thread can hold it. It is re-entrant: a call inside a call of the same thread gets
+        #: it as well, and then `call` rejects this inner call.
         self.thread = threading.RLock()
         self._call = threading.Lock()
 
     def call(self) -> threading.Lock:
         """Return the second lock, for `with`. The thread must hold the first lock, `thread`.
 
-        Raises CalledWithin if the second lock is held: an outer call of this thread is changing the protected data.
+        If the second lock is held, an outer call of this thread is changing the protected data. CalledWithin is raised.
         """
         if self._call.locked():
             raise CalledWithin
@@ -40,7 +40,10 @@ class CallLock:
 
 
 def callees(methods: Collection[CodeType], within: CodeType | None = None) -> Iterator[object]:
-    """Yield the object of each of these methods that this thread is executing, innermost first, up to code `within`."""
+    """Yield the object (`self`) of each call of these methods that this thread is executing, innermost first.
+
+    `methods`: code objects of the methods. `within`: code object of a function at which the search ends.
+    """
     frame = currentframe()
     while frame is not None and frame.f_code is not within:
         if frame.f_code in methods:
@@ -49,7 +52,7 @@ def callees(methods: Collection[CodeType], within: CodeType | None = None) -> It
 
 
 def inside(package: str) -> bool:
-    """Return whether this thread is executing a function of the package."""
+    """Return whether this thread is executing a function of the package, or a function that one of them has called."""
     frame = currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] != package:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Settings. Priority: arguments and flags, then environment, then file, then defaults."""
+"""The settings: their definitions, and where values come from: arguments, else environment, else file, else default."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"
 
-#: Maximum number of connections to Redis. A thread or task that draws needs a connection. Concurrent draws of one tag
-#: share a connection.
+#: Default maximum number of connections from a process to Redis. A draw needs a connection, but concurrent draws of one
+#: tag share a connection.
 REDIS_CONNECTIONS = 32
 
 #: Maximum number of worker processes.
 WORKERS_MOST = 256
 _PORTS = 65536
 
-#: Redis elects one process to load the next segment. If this process takes longer than the store's timeout plus this
-#: many seconds, Redis elects another process.
+#: Time in seconds. Redis elects one process to load the next segment. If that process takes longer than the store's
+#: timeout plus this time, Redis elects another process.
 GRACE = 1.0
 
-#: An unknown variable counts as misspelt if its similarity to one of ours is this high; 1 means equal. One wrong letter
-#: of five gives 0.8. ISSUER_BASE_URL, of an OpenID Connect library, has a similarity of 0.71 to ISSUER_STORE_URL.
+#: An unknown variable counts as misspelt if it is at least this similar to a variable of ours; 1 means equal. One wrong
+#: letter of five gives 0.8. ISSUER_BASE_URL, of an OpenID Connect library, gives 0.71 with ISSUER_STORE_URL.
 _ALIKE = 0.8
-#: Names with fewer letters are not compared: ISSUER_KEY may be another program's variable, not a misspelt ISSUER_KEYS.
+#: A setting is not compared if its name has fewer letters than this: ISSUER_KEY may be a variable of another program.
 _DISTINCT = 5
 
 
@@ -61,7 +61,7 @@ class SettingType(Generic[T]):
 
 
 def seconds(value: Any, name: str, *, zero: bool) -> float:
-    """Return a duration as a float. Raises InvalidArgument if it is no number, negative, or 0 and `zero` is False."""
+    """Return a duration as a float. Raises InvalidArgument if it is no number, negative, or 0 while `zero` is False."""
     within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
     if not within or (value == 0 and not zero):
         least = "0 or more" if zero else "above 0"
@@ -116,7 +116,7 @@ def _path(path: object) -> str:
 
 
 def _keys(keys: object) -> dict[str, bytes]:
-    """Return the secrets by name. Raises ConfigurationError, without any secret in its message."""
+    """Return the secrets by name. Raises ConfigurationError if invalid; its message contains no secret."""
     if isinstance(keys, str):
         pairs = [pair.partition("=") for pair in keys.split(",") if pair]
         if not all(equals for _, equals, _ in pairs):  # the text may be a secret, so it is not shown
@@ -145,7 +145,7 @@ def _count(lowest: int, highest: int) -> SettingType[int]:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the host, an IPv6 address without its brackets, and the port. Raises ConfigurationError if invalid."""
+    """Return the host, for IPv6 without brackets, and the port of HOST:PORT. Raises ConfigurationError if invalid."""
     host, colon, port = address.strip().rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not colon or not bare or (":" in bare) is (bare == host) or not re.fullmatch("[0-9]{1,5}", port):
@@ -156,7 +156,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _address(address: object) -> str:
-    """Return the address to listen on, or "" for none. Raises ConfigurationError for another form than HOST:PORT."""
+    """Return the address to listen on, or "" if there is none. Raises ConfigurationError if it is not HOST:PORT."""
     if not isinstance(address, str):
         raise ConfigurationError(f"must be HOST:PORT, not {brief(address)}")
     if address.strip().lower() in ("", "none"):
@@ -195,7 +195,7 @@ def _prefix(prefix: object) -> str:
 
 _OFF = (False, SettingType(_flag, ""))
 _PATH = SettingType(_path, "FILE")
-#: A text that is checked later, where it is used.
+#: The type of a text that is not checked here, but where it is used.
 _TEXT: SettingType[Any] = SettingType(lambda value: value, "TEXT")
 
 
@@ -203,9 +203,9 @@ _TEXT: SettingType[Any] = SettingType(lambda value: value, "TEXT")
 class SettingDefinition:
     """The definition of a setting.
 
-    `help`: in Markdown, without a period at the end. `unset`: shown in place of an empty default, in Markdown. `unit`:
-    unit of a number. `connect`: whether `connect` and `aconnect` have a parameter for the setting. `command`: the
-    command that has an option for the setting ("issuer" or "serve"), or "".
+    `help`: description in Markdown, without a period at the end. `unset`: Markdown that is shown in place of an empty
+    default. `unit`: unit of a number. `connect`: whether `connect` and `aconnect` have a parameter for the setting.
+    `command`: "issuer" or "serve" if this command has an option for the setting, otherwise "".
     """
 
     name: str
@@ -236,7 +236,7 @@ class SettingDefinition:
 
 
 def _setting(default: T, kind: SettingType[T], help: str, **more: Any) -> T:
-    """Return the field of a setting. Its value is not in `repr`, as a URL may contain a password."""
+    """Return the dataclass field of a setting. `repr` does not show its value, because a URL may contain a password."""
     definition = {"default": default, "kind": kind, "help": help, **more}
     return field(default_factory=lambda: default, repr=False, metadata=definition)
 
@@ -245,7 +245,7 @@ def _setting(default: T, kind: SettingType[T], help: str, **more: Any) -> T:
 class Settings:
     """The values of all settings, in the order of the documentation. Times are in seconds.
 
-    `sources`: origin of each value: "argument", name of a variable, path of a file, or "default".
+    `sources`: where each value comes from: "argument", name of a variable, path of a file, or "default".
     """
 
     # fmt: off
@@ -343,15 +343,15 @@ class Settings:
 
     @property
     def embedded(self) -> bool:
-        """Whether neither Redis nor a store is configured. Then the store is an SQLite file of this machine.
+        """Whether neither Redis nor a store is configured.
 
-        Tags are created there at their first use.
+        If so, the store is an SQLite file of this machine, in which a tag is created at its first use.
         """
         return self.sources["redis_url"] == self.sources["store_url"] == DEFAULT
 
     @property
     def window(self) -> float:
-        """Maximum time, in seconds, for an elected process to load a segment. Then Redis may elect another process."""
+        """Maximum time, in seconds, in which an elected process must load a segment. Redis then elects another one."""
         return self.store_timeout + GRACE
 
 
@@ -367,11 +367,15 @@ def load(
     config: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Return the settings from all sources. `arguments` that are None count as not given.
+    """Return the settings from all sources.
 
-    The file is the first that exists of `config`, $ISSUER_CONFIG, ./issuer.toml and
-    $XDG_CONFIG_HOME/issuer/issuer.toml. If `config` or the variable is given, the file must exist. Paths in the file
-    are relative to it.
+    The settings file is `config`, else $ISSUER_CONFIG, else ./issuer.toml, else $XDG_CONFIG_HOME/issuer/issuer.toml. A
+    file that `config` or the variable names must exist. Paths in the file are relative to the folder of the file.
+
+    Args:
+        arguments: Values by name. A value that is None counts as not given.
+        config: Path of the settings file.
+        environ: Environment variables. Default: those of this process.
 
     Raises:
         ConfigurationError: An unknown key, a missing file, an invalid value, an empty variable, or a default that
@@ -416,7 +420,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 
 def _check_default(settings: Settings) -> None:
-    """Reject the default store if it is probably a mistake: each machine would count from 1 in its own file."""
+    """Raise ConfigurationError if the default store is likely a mistake: there, each machine counts from 1."""
     way_out = "Configure the store: --store, ISSUER_STORE_URL or store_url in a file"
     sources = settings.sources
     if settings.redis_url != "none":
@@ -437,9 +441,9 @@ def _check_default(settings: Settings) -> None:
 
 
 def _filled(variable: str, value: str) -> str:
-    """Return the value. Raises ConfigurationError if the value is empty, as `${VAR:-}` in a compose file may be.
+    """Return the value of a variable. Raises ConfigurationError if it is empty, as `${VAR:-}` in a compose file may be.
 
-    If an empty variable counted as missing, two containers could each count from 1 in a file of their own.
+    An empty variable does not count as missing: two containers could then each count from 1 in a file of their own.
     """
     if not value.strip():
         raise ConfigurationError(f"{variable} is empty: set a value, or remove the variable")
@@ -447,7 +451,7 @@ def _filled(variable: str, value: str) -> str:
 
 
 def _beside(path: Path, name: str, value: object) -> object:
-    """Return a value of the settings file. Relative paths are relative to the file."""
+    """Return a value of the settings file. A relative path is made absolute: it is relative to the file's folder."""
     if not isinstance(value, str) or not value:
         return value
     if DEFINITIONS[name].kind is _PATH:
@@ -458,14 +462,14 @@ def _beside(path: Path, name: str, value: object) -> object:
 
 
 def _check_misspelt(environment: Mapping[str, str], given: Collection[str]) -> None:
-    """Reject variables that look misspelt: with a misspelt ISSUER_STORE_URL, each machine would count from 1.
+    """Raise ConfigurationError if a variable looks misspelt.
 
-    A variable is compared only with settings that are neither in `given` nor set by their correct variable. Variables
-    that resemble none of ours belong to other programs.
+    With a misspelt ISSUER_STORE_URL, each machine would count from 1. A setting is not compared if it is in `given`, or
+    if its correct variable is set. Variables that are not similar to any of ours belong to other programs.
     """
     ours = {"ISSUER_CONFIG": "config", **{each.variable: name for name, each in DEFINITIONS.items()}}
     wanted = [name for variable, name in ours.items() if name not in given and variable not in environment]
-    # `connect` and the command line call redis_url and store_url `redis` and `store`: compare with both names.
+    # `connect` and the command line have the names `redis` and `store` for redis_url and store_url: compare with both.
     likely = {each: name for name in wanted for each in (name, name.removesuffix("_url")) if len(each) >= _DISTINCT}
     unknown = [each for each in sorted(environment.keys() - ours.keys()) if each.startswith("ISSUER_")]
     for variable in unknown:

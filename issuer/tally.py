@@ -1,4 +1,4 @@
-"""Counters of a server. Requests increment them, metrics read them."""
+"""Counters of `issuer serve`. Requests increment these counters, and the metrics show them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ WITHIN: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 
 class Times:
-    """A histogram of durations. `counts`: number of durations in each bucket of WITHIN, then above. `seconds`: sum."""
+    """A histogram of durations.
+
+    `counts`: number of durations in each bucket of WITHIN. The last count is for longer durations. `seconds`: the sum.
+    """
 
     __slots__ = ("counts", "seconds")
 
@@ -21,21 +24,22 @@ class Times:
         self.seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count a request."""
+        """Add the duration of a request."""
         self.counts[bisect_left(WITHIN, seconds)] += 1
         self.seconds += seconds
 
 
 class Tally:
-    """Counters of one process since its start. No label comes from a client, except for names of tokens.
+    """Counters of one process since its start. Clients cannot add new labels: only names of tokens come from outside.
 
     Attributes:
-        draws: Durations of draws by the short way of `Application`, by token. `requests` and `times` lack these draws.
-        requests: Count by route, status and token.
-        times: Durations by route.
-        commands: Count of commands of the Redis protocol, by name.
-        failures: Failed authentications by protocol.
-        connections: Functions that return the number of connections, by protocol.
+        draws: Durations of the draws that took the short way, by token. `issuer.doors.web.app.Application` explains the
+            short way. `requests` and `times` do not contain these draws.
+        requests: Number of HTTP requests, by route, status and token.
+        times: Durations of HTTP requests, by route.
+        commands: Number of commands of the Redis protocol, by name of the command.
+        failures: Number of failed authentications, by protocol.
+        connections: For each protocol, a function that returns the number of open connections.
     """
 
     def __init__(self) -> None:

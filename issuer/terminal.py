@@ -20,12 +20,15 @@ from issuer.times import in_utc, lasting, utc
 NARROWEST = 10
 #: Blanks between two columns.
 GAP = 2
-#: At most this many names of tags are listed in a message.
+#: Maximum number of names of tags that a message lists.
 LISTED = 20
 
 
 def color() -> bool | None:
-    """Return False if NO_COLOR is set or the terminal is dumb. Otherwise None: colours are used on a tty."""
+    """Return False if NO_COLOR is set or the terminal is dumb.
+
+    Otherwise return None. click then uses colours if it writes to a terminal.
+    """
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
@@ -65,7 +68,7 @@ def _cells(letter: str) -> int:
 
 
 def plain(text: str) -> str:
-    """Return the text. Letters that are invisible, or could move the cursor, are escaped."""
+    """Return the text, in which letters that are invisible or could move the cursor are escaped."""
     return "".join(
         letter if letter.isprintable() or (_cells(letter) == 0 and unicodedata.category(letter) != "Cf") else
         letter.encode("unicode_escape").decode()
@@ -74,7 +77,7 @@ def plain(text: str) -> str:
 
 
 def shortened(text: str, cells: int) -> str:
-    """Return the text. If it needs more than `cells` cells, cut it and add `…`."""
+    """Return the text. If the text needs more than `cells` terminal cells, cut it and add `…`."""
     return text if width(text) <= cells else _fitting(text, cells - 1) + "…"
 
 
@@ -89,7 +92,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def wrapped(text: str, cells: int | None) -> list[str]:
-    """Return lines of at most `cells` cells, broken between words. A longer word gets its own line."""
+    """Return the text as lines of at most `cells` terminal cells, broken between words.
+
+    A word that is longer than a line gets a line of its own and is not broken. If `cells` is None, return one line.
+    """
     if cells is None:
         return [text]
     lines = [""]
@@ -103,7 +109,10 @@ def wrapped(text: str, cells: int | None) -> list[str]:
 
 
 def folded(text: str, cells: int | None) -> list[str]:
-    """Return lines of at most `cells` cells. A word is broken only if it is longer than a line."""
+    """Return the text as lines of at most `cells` terminal cells, broken between words.
+
+    A word that is longer than a line is broken. If `cells` is None, return one line.
+    """
     if cells is None or width(text) <= cells:
         return [text]
     lines = []
@@ -128,7 +137,7 @@ def _fitting(text: str, cells: int) -> str:
 
 
 def screen_width() -> int | None:
-    """Return the columns of the terminal. None if stdout is no terminal: then nothing is shortened or wrapped."""
+    """Return the width of the terminal in cells. If stdout is no terminal, return None: lines may have any length."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -137,7 +146,7 @@ def screen_width() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. In a flexible column, long cells continue on the next line to make the table fit."""
+    """A column of a table. If the table is too wide, long texts in a flexible column continue on the next line."""
 
     heading: str
     align: Literal["left", "right"] = "left"
@@ -145,9 +154,10 @@ class Column:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int | None) -> str:
-    """Return headings and rows, aligned, in lines of at most `room` cells.
+    """Return a table as text: the headings and the rows, aligned.
 
-    Flexible columns become narrower to fit. If that is not enough, each row becomes a block with one line per cell.
+    If the table is wider than `room` terminal cells, flexible columns become narrower. If that is not enough, each row
+    becomes a block with one line for each column. If `room` is None, lines may have any length.
     """
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     widths = [
@@ -161,7 +171,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a row: several if a cell wraps."""
+    """Yield the lines of a row. There are several if a text in a flexible column continues on the next line."""
     split = [
         folded(cell, size) if column.flexible else [cell]
         for cell, size, column in zip(row, widths, columns, strict=True)
@@ -170,7 +180,10 @@ def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column])
 
 
 def _block(columns: Sequence[Column], row: Sequence[str], room: int) -> Iterator[str]:
-    """Yield the lines of a row as a block: the first cell, then each further cell after its heading."""
+    """Yield the lines of a row as a block: the text of the first column, then a line for each further column.
+
+    Each further line begins with the heading of the column.
+    """
     yield from (click.style(line, bold=True) for line in folded(row[0], room))
     lead = max(width(column.heading) for column in columns[1:]) + 2 * GAP
     for column, cell in zip(columns[1:], row[1:], strict=True):
@@ -189,9 +202,9 @@ def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column]
 
 
 def _squeezed(columns: Sequence[Column], widths: list[int], room: int) -> bool:
-    """Make flexible columns narrower, widest first, until the row fits. Returns False if it cannot fit.
+    """Make flexible columns narrower, the widest first, until a row fits into `room` cells. Return whether it fits.
 
-    The first column, which names the row, shrinks last.
+    The first column contains the name of the row, and becomes narrower last. `widths` is changed.
     """
     while sum(widths) + GAP * (len(widths) - 1) > room:
         loose = [at for at, column in enumerate(columns) if column.flexible and widths[at] > NARROWEST]
@@ -210,7 +223,7 @@ def moment(milliseconds: int, now: int) -> str:
 
 
 def stamp_utc(milliseconds: int) -> str:
-    """Return a time (ms since 1970) as an ISO date, with the time in UTC if it isn't midnight."""
+    """Return a time (ms since 1970) as ISO text in UTC. For midnight, return only the date."""
     if in_utc(milliseconds) is None:
         return "after the year 9999"
     return utc(milliseconds).removesuffix("T00:00:00Z")
@@ -223,7 +236,10 @@ def stamp_ms(milliseconds: int) -> str:
 
 
 def ago(milliseconds: int, now: int) -> str:
-    """Return how long ago the time was. The time may be in the future, because the clocks of two hosts can differ."""
+    """Return how long ago a time was, as text. Both times are in ms since 1970.
+
+    The time may be in the future, because the clocks of two hosts can differ.
+    """
     seconds = (now - milliseconds) / 1000
     if abs(seconds) < 1:
         return "just now"

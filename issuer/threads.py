@@ -1,7 +1,8 @@
 """The issuer's own threads. They start when needed, execute jobs, and end with the process.
 
-The threads of concurrent.futures, which asyncio also uses, accept no jobs after the main thread has returned. But other
-threads of the program may continue to draw for days (seen: each load of a segment waited 0.25 s).
+Threads of concurrent.futures, which asyncio also uses, are not suitable: they accept no jobs after the main thread has
+returned. But other threads of the program may continue to draw for days (seen: without a thread for the job, each load
+of a segment waited 0.25 s).
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from issuer_persistence.forks import leave_signals
 
 T = TypeVar("T")
 
-#: A job must not raise an error. It returns None, or a function that its thread calls after the thread counts as free
-#: again.
+#: A function that a thread executes. It must not raise an error. It returns None, or a function: the thread first marks
+#: itself as free, and then calls this function.
 Job = Callable[[], Callable[[], object] | None]
 
 
 class Crew:
     """A pool of threads of one process.
 
-    Everything between caller and thread uses locks written in C. An exception of a signal handler can interrupt the
-    caller between any two bytecodes, and would leave a lock written in Python locked for ever (seen).
+    All locks between a caller and the threads are written in C. The exception of a signal handler can interrupt the
+    caller between any two bytecodes. A lock that is written in Python would then stay locked for ever (seen).
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -37,8 +38,8 @@ class Crew:
         self._name = name
         self._most = most
         self.threads: list[threading.Thread] = []
-        # `queue.SimpleQueue` is not imported by name: with `gunicorn --preload`, gevent replaces it after this module
-        # was imported. Waiting on Python's own queue would block all greenlets.
+        # `queue.SimpleQueue` is not imported by name: with `gunicorn --preload`, gevent replaces this class after this
+        # module was imported. If a greenlet waited on Python's own class, it would block all greenlets.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         #: `idle` contains one entry for each free thread. `_owed` contains one entry for each job that was queued when
         #: no thread was free. A thread that becomes free removes an entry of `_owed`, or else adds an entry to `idle`.
@@ -47,11 +48,11 @@ class Crew:
         self._closed = False
 
     def put(self, job: Job) -> bool:
-        """Queue the job. Return False if no thread exists or can start: then the caller must call `in_person`.
+        """Queue the job. Return False if there is no thread for it: then the caller must call `in_person`.
 
-        If no thread is free, one starts, because calls to the store may block all other threads. It starts before the
-        job is queued. If the caller is interrupted between the two, there is a thread without a job, which is better
-        than a job without a thread.
+        If no thread is free, a new thread starts, because calls to the store may block all other threads. The thread
+        starts before the job is queued. A signal handler's exception can interrupt the caller between the two. This
+        leaves a thread without a job, which is better than a job without a thread.
         """
         grown = True
         try:
@@ -64,7 +65,7 @@ class Crew:
         return not self._closed and (grown or bool(self.threads))
 
     def _work(self) -> None:
-        # The thread adds itself, so that the list is correct even if its starter is interrupted.
+        # This thread adds itself to the list, so that the list is correct even if the starting thread is interrupted.
         self.threads.append(threading.current_thread())
         if len(self.threads) > self._most:  # several threads started at the same time
             self.threads.remove(threading.current_thread())
@@ -75,7 +76,8 @@ class Crew:
             return
         while (job := self._jobs.get()) is not None:
             then = job()
-            # First mark this thread as free: `then` reports the result, and the caller may queue its next job at once.
+            # Mark this thread as free before it calls `then`. `then` reports the result to the caller, and the caller
+            # may queue the next job at once.
             try:
                 self._owed.pop()
             except IndexError:
@@ -85,7 +87,7 @@ class Crew:
             del job, then
 
     def in_person(self) -> None:
-        """Execute the queued jobs in the caller's thread. After `close`, start a new thread for each if possible."""
+        """Execute the queued jobs in the caller's thread. After `close`, start a new thread for each, if possible."""
         ends = 0
         with suppress(queue.Empty):
             while True:
@@ -101,7 +103,7 @@ class Crew:
             self._jobs.put(None)
 
     def close(self) -> None:
-        """End the threads. Each finishes its current job first."""
+        """End the threads. A thread that is executing a job finishes the job first."""
         self._closed = True
         for _ in range(len(self.threads)):
             self._jobs.put(None)
@@ -123,20 +125,24 @@ def begun(target: Callable[[], object], name: str) -> bool:
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:
-        # Either there are too many threads, or the interpreter is exiting. Since Python 3.12, no thread can start in
-        # exit handlers, where unused numbers are returned.
+        # Either there are too many threads, or the interpreter is exiting. Since Python 3.12, an exit handler cannot
+        # start threads. The issuer returns unused numbers in such a handler.
         return False
     return True
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call the function in a new thread and return its result, like `asyncio.to_thread`, but also at exit."""
+    """Call the function in a new thread and return its result.
+
+    Unlike `asyncio.to_thread`, this also works while the interpreter exits. If no thread can start, the function is
+    called in the thread of the event loop.
+    """
     loop = asyncio.get_running_loop()
     called: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
     def tell(settle: Callable[[Any], object], outcome: object) -> None:
-        if not called.done():  # otherwise the caller was cancelled
+        if not called.done():  # it is done if the caller was cancelled
             settle(outcome)
 
     def run() -> None:

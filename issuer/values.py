@@ -1,4 +1,4 @@
-"""Values: what calls of an Issuer return. Use these names in annotations and in tests of your own."""
+"""The classes of the objects that calls of an Issuer return. Use these names in annotations and in your own tests."""
 
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.findings import Finding

@@ -1,4 +1,4 @@
-"""Converts public records and errors to dicts for JSON, for the command line and the servers."""
+"""Converts records, which calls of an Issuer return, and errors to dicts for JSON. Used by the CLI and the servers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from issuer.times import utc
 from issuer_persistence.ledger import LedgerEntry, LedgerPage
 from issuer_persistence.records import PACING, Tag
 
-#: Fields that only tags with a counter have.
+#: Fields of a record that have a meaning only for tags with a counter.
 OF_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", *PACING)
 
-#: Numbers from this size on are shown as shortened texts, as in messages.
+#: Values of errors that are this large or larger are shown as shortened texts, as in messages.
 _WIDE: Final = 2**64
 
 
 @singledispatch
 def view(record: Any) -> dict[str, Any]:
-    """Return the record's fields by name, unless its class has a view of its own."""
+    """Return a record as a dict for JSON: its fields by name. The functions below do this for some classes."""
     return asdict(record)
 
 
@@ -54,7 +54,7 @@ def _(record: Inspection) -> dict[str, Any]:
 
 @view.register
 def _(record: Decoded) -> dict[str, Any]:
-    """Return the parts that are present. The fields of a strategy are on the same level as the other parts."""
+    """Return the parts of a number that are present. Fields of a strategy are not nested in a dict of their own."""
     content = {name: part for name, part in asdict(record).items() if part is not None}
     packed, holder = content.pop("fields", {}), content.pop("holder", None)
     content |= packed if holder is None else {**packed, "holder": holder}
@@ -63,7 +63,7 @@ def _(record: Decoded) -> dict[str, Any]:
 
 @view.register
 def _(record: LedgerEntry) -> dict[str, Any]:
-    """Return the segment as (low, high]: `low` is the number before the first one."""
+    """Return a ledger entry, without the tag. The segment is (low, high]: `low` is the number before the first one."""
     content = asdict(record)
     del content["tag"]
     return content | {"utc": utc(record.time)}
@@ -71,13 +71,16 @@ def _(record: LedgerEntry) -> dict[str, Any]:
 
 @view.register
 def _(record: LedgerPage) -> dict[str, Any]:
-    """Return the page without `last`, the position of the next page: each interface shows it in its own way."""
+    """Return a page of the ledger, without `last`, the position of the next page.
+
+    Each interface shows `last` in its own way.
+    """
     return {"segments": list(map(view, record.entries)), "damaged": [error.problem for error in record.damaged]}
 
 
 @view.register
 def _(record: Readiness) -> dict[str, Any]:
-    """Return the codes of the errors, as their messages may contain addresses of servers."""
+    """Return the errors as codes, because messages of errors may contain addresses of servers."""
     codes = {name: error and error.code for name, error in (("store", record.store), ("redis", record.redis))}
     return {"ready": bool(record), **codes, "halted": list(record.halted)}
 
@@ -104,7 +107,7 @@ def _(record: Discrepancy) -> dict[str, Any]:
 
 @view.register
 def _(record: Finding) -> dict[str, Any]:
-    """Return the finding. Its remedy is in terms of Python."""
+    """Return a finding of `doctor`. Its remedy is in terms of Python."""
     names = ("check", "level", "subject", "what", "why", "remedy", "tag")
     error = None if record.error is None else type(record.error).__name__
     return {name: getattr(record, name) for name in names} | {"error": error}
@@ -126,7 +129,7 @@ def _(error: IssuerError) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """Return a value of an error for JSON. Values that JSON cannot represent become text, as in messages."""
+    """Return a value of an error for JSON. A value that JSON cannot represent becomes a shortened text."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple | range):
@@ -137,7 +140,7 @@ def _plain(value: object) -> object:
 
 
 def _counted(content: dict[str, Any], scheme: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content. If the tag has no counter, remove settings such as `step`, which have no meaning then."""
+    """Return the fields of a record. If the tag has no counter, leave out fields such as `step`: they mean nothing."""
     of_counters = () if counts(scheme) else OF_COUNTERS
     return {name: value for name, value in content.items() if name not in of_counters}
 
@@ -150,12 +153,15 @@ def _without_empty(content: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def said(error: object) -> str:
-    """Return an error as text. Errors of the library name commands in place of Python methods."""
+    """Return an error as text for the command line. An IssuerError names commands in place of Python methods."""
     return error.told(command_line) if isinstance(error, IssuerError) else str(error)
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """Return the message of a log record. Errors in the message name commands in place of Python methods."""
+    """Return the message of a log record, for the command line.
+
+    An IssuerError in the message names commands in place of Python methods.
+    """
     shown = copy(record)
     if isinstance(record.args, tuple):
         shown.args = tuple(said(each) if isinstance(each, IssuerError) else each for each in record.args)
@@ -163,7 +169,7 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 def counts(scheme: Mapping[str, Any]) -> bool:
-    """Whether the numbers come from counters. Otherwise step, limit and max have no meaning."""
+    """Whether the tag's numbers come from counters. If they do not, its step, limit and max have no meaning."""
     return strategy(scheme) == SEGMENT
 
 
@@ -173,7 +179,7 @@ def snowflake(scheme: Mapping[str, Any]) -> Layout | None:
 
 
 def state(found: Provenance) -> str:
-    """Return the state of a number as text."""
+    """Return the state of a number as text: for example reserved, in Redis, or a gap."""
     if found.entries:
         if found.in_redis:
             return "in Redis, not issued yet"

@@ -1,4 +1,4 @@
-"""Creates issuers from settings. Stores and connections to Redis are opened only here."""
+"""Creates issuers from settings. Only this module opens stores and connections to Redis for an issuer."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from issuer.drivers.aio.connections import AsyncConnections
     from issuer.drivers.blocking.connections import Connections
 
-    #: A function that starts to count an issuer's events for the metrics.
+    #: A function that is called with an issuer. From then on, the issuer's events are counted for the metrics.
     Measure = Callable[[Issuer | AsyncIssuer], object]
 
-    #: Connections for the blocking or the asyncio interface.
+    #: The class of the connections to Redis: one for the blocking interface, one for the asyncio interface.
     T = TypeVar("T", bound=Connections | AsyncConnections)
 
 log = logging.getLogger("issuer")
@@ -79,8 +79,8 @@ def connect(
     """Create an Issuer. No server is contacted before the first call.
 
     Settings that are not given come from environment variables, the settings file or the defaults. If neither `redis`
-    nor `store` is set anywhere, numbers come from an SQLite file of this machine, and a warning names it. Clients,
-    stores and schedulers that are passed in are not closed by the issuer.
+    nor `store` is set anywhere, numbers come from an SQLite file of this machine, and a warning names this file. The
+    issuer does not close clients, stores and schedulers that are passed in.
 
     Args:
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
@@ -97,8 +97,8 @@ def connect(
         insist: How long calls wait during a store outage if no numbers are left, in seconds, 0 or more. After this
             time, calls fail immediately until the store is back.
         lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000. A tag's own `lease` has precedence.
-        idle_after: If nobody has drawn from a tag for this many seconds, 0 or more, its unused numbers in memory are
-            returned, and the tag is forgotten until its next use.
+        idle_after: Time in seconds, 0 or more. If nobody has drawn from a tag for this time, the unused numbers of the
+            tag in memory are returned, and the tag is forgotten until its next use.
         journal: Path of a file to which every reservation is appended before its numbers are used. Its directory must
             exist. "" means no journal.
         keys: Secrets for scrambled numbers by name, each at least 16 bytes.
@@ -107,8 +107,8 @@ def connect(
             is logged, once a minute for each tag and cause.
         instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
         alarm: Function that is called with each error that an operator must handle, such as a clock that went back.
-        scheduler: "background" (threads of the issuer's own), an APScheduler scheduler, or None. If it is None, `tick`
-            loads segments, or the caller when no number is left.
+        scheduler: "background" (threads of the issuer's own), an APScheduler scheduler, or None. If it is None, there
+            is no background work: `tick` loads segments, or a caller loads one when no number is left.
         metrics: If True, count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
         config: Path of the settings file. Default: the file that $ISSUER_CONFIG names, else ./issuer.toml, else
             issuer/issuer.toml in $XDG_CONFIG_HOME.
@@ -157,8 +157,8 @@ def aconnect(
     No server is contacted before the first call.
 
     Settings that are not given come from environment variables, the settings file or the defaults. If neither `redis`
-    nor `store` is set anywhere, numbers come from an SQLite file of this machine, and a warning names it. Clients,
-    stores and schedulers that are passed in are not closed by the issuer.
+    nor `store` is set anywhere, numbers come from an SQLite file of this machine, and a warning names this file. The
+    issuer does not close clients, stores and schedulers that are passed in.
 
     Args:
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
@@ -175,8 +175,8 @@ def aconnect(
         insist: How long calls wait during a store outage if no numbers are left, in seconds, 0 or more. After this
             time, calls fail immediately until the store is back.
         lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000. A tag's own `lease` has precedence.
-        idle_after: If nobody has drawn from a tag for this many seconds, 0 or more, its unused numbers in memory are
-            returned, and the tag is forgotten until its next use.
+        idle_after: Time in seconds, 0 or more. If nobody has drawn from a tag for this time, the unused numbers of the
+            tag in memory are returned, and the tag is forgotten until its next use.
         journal: Path of a file to which every reservation is appended before its numbers are used. Its directory must
             exist. "" means no journal.
         keys: Secrets for scrambled numbers by name, each at least 16 bytes.
@@ -185,8 +185,8 @@ def aconnect(
             is logged, once a minute for each tag and cause.
         instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
         alarm: Function that is called with each error that an operator must handle, such as a clock that went back.
-        scheduler: "background" (tasks of the event loop), an AsyncIOScheduler, or None. If it is None, `tick` loads
-            segments, or the caller when no number is left.
+        scheduler: "background" (tasks of the event loop), an AsyncIOScheduler, or None. If it is None, there is no
+            background work: `tick` loads segments, or a caller loads one when no number is left.
         metrics: If True, count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
         config: Path of the settings file. Default: the file that $ISSUER_CONFIG names, else ./issuer.toml, else
             issuer/issuer.toml in $XDG_CONFIG_HOME.
@@ -214,14 +214,16 @@ def _parts(
     *,
     connections: Callable[[object, float, int], T | None],
 ) -> tuple[IssuerConfig, T | None, Measure | None]:
-    """Return the configuration, the connections to Redis and the metrics of an issuer, or None without metrics.
+    """Return three parts of an issuer: its configuration, its connections to Redis, and its metrics.
 
-    Invalid settings are reported before a store is opened.
+    The connections are None if there is no Redis. The metrics are None if they are turned off. Invalid settings are
+    reported before a store is opened.
 
     Args:
         arguments: Arguments of `connect`. `issuer.settings` defines which arguments are settings.
         chain: The plugins.
-        connections: Function that returns the connections to Redis.
+        connections: Function that returns the connections to Redis. Its arguments: URL or client, timeout in seconds,
+            maximum number of connections.
     """
     instance, alarm = arguments["instance"], arguments["alarm"]
     _check_hooks(chain, instance, alarm)
@@ -260,7 +262,7 @@ def _parts(
 
 
 def _metrics() -> Measure:
-    """Return the function that counts an issuer's events. Raises ConfigurationError if the extra is not installed."""
+    """Return the function that counts an issuer's events. If the extra `metrics` is not installed, raise an error."""
     with no_fork():
         from issuer.metrics import install
 
@@ -268,10 +270,11 @@ def _metrics() -> Measure:
 
 
 def _given(name: str, value: object) -> object:
-    """Return an argument, or None if it was not given. Raises ConfigurationError if `redis` or `store` is None.
+    """Return an argument of `connect`, or None if it was not given.
 
-    A program may pass `os.environ.get("STORE")`, which is None if the variable is not set. If None meant the default
-    store, two pods would each use a file of their own, and both would count from 1.
+    If the program has passed None as `redis` or `store`, raise ConfigurationError. A program may pass
+    `os.environ.get("STORE")`, which is None if the variable is not set. If None meant the default store, two pods would
+    each use a file of their own, and both would count from 1.
     """
     if value is None and name in ("redis", "store"):
         way_out = ', or "none" for numbers from the store alone' if name == "redis" else ""
@@ -285,7 +288,7 @@ _told_of_default = False
 
 
 def _tell_of_default(url: str) -> None:
-    """Log a warning, once per process, that the numbers come from a file of this machine."""
+    """Log a warning that the numbers come from a file of this machine. Each process logs it only once."""
     global _told_of_default  # noqa: PLW0603 - once per process
     if not _told_of_default:
         _told_of_default = True
@@ -298,7 +301,7 @@ def _tell_of_default(url: str) -> None:
 
 
 def default_is_known() -> None:
-    """Turn off the warning about the default store, for a caller that has chosen it."""
+    """Turn off the warning about the default store. A caller that uses this store on purpose calls this function."""
     global _told_of_default  # noqa: PLW0603 - once per process
     _told_of_default = True
 
@@ -306,7 +309,7 @@ def default_is_known() -> None:
 def _check_hooks(chain: Chain | AsyncChain, instance: object, alarm: object) -> None:
     """Raise ConfigurationError if `instance` or `alarm` is invalid, or if a plugin names an unknown strategy.
 
-    Such a plugin would never run.
+    A plugin for an unknown strategy would never run.
     """
     if instance is not None and not isinstance(instance, Instance):
         raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(instance)}")
@@ -322,7 +325,7 @@ def _check_hooks(chain: Chain | AsyncChain, instance: object, alarm: object) -> 
 
 
 def _instance(settings: Settings) -> Instance:
-    """Return the identity of this process according to the settings."""
+    """Return the identity of this process, made from the settings."""
     return Instance(
         application=settings.application,
         port=settings.port_number,
@@ -334,15 +337,15 @@ def _instance(settings: Settings) -> Instance:
 
 
 def _no_alarm(error: IssuerError) -> None:
-    """Do nothing: the issuer also logs the error."""
+    """Do nothing with an error for the operator, because the issuer also logs this error."""
 
 
 def _store(settings: Settings) -> Store:
-    """Return the store, with a journal if the settings name one."""
+    """Return the store. If the settings name a journal, the store also writes to this journal."""
     store = settings.store_url
     if isinstance(store, str):
         try:
-            with no_fork():  # it imports the store's driver
+            with no_fork():  # `open_store` imports the store's driver
                 store = open_store(store)
         except StoreError as error:
             raise store_error(error, None) from error

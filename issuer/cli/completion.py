@@ -18,7 +18,7 @@ PATIENCE = 1.0
 
 
 def _completed(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the first tags that begin with the text `incomplete`. After any error, return no tags."""
+    """Return the names of the first tags that begin with the text `incomplete`. If an error occurs, return []."""
     logging.getLogger("issuer").addHandler(logging.NullHandler())
     logging.getLogger("issuer").propagate = False
     try:
@@ -34,10 +34,10 @@ def _completed(context: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def _before(incomplete: str) -> str | None:
-    """Return a text after which the tags that begin with `incomplete` come first. None: all tags begin with it."""
+    """Return a text that is sorted just before the tags that begin with `incomplete`. None if `incomplete` is empty."""
     return f"{incomplete[:-1]}{chr(ord(incomplete[-1]) - 1)}{chr(sys.maxunicode)}" if incomplete else None
 
 
 def tag_argument(*, required: bool = True) -> Callable[[F], F]:
-    """Return the argument TAG for an existing tag. The Tab key completes it."""
+    """Return a decorator that adds the argument TAG, the name of an existing tag. The Tab key completes the name."""
     return click.argument("tag", shell_complete=_completed, required=required)

@@ -1,4 +1,4 @@
-"""Exit codes, and the conversion of errors into messages and exit codes."""
+"""Exit codes of the command line, and the conversion of errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ json_lines_option = click.option(
 
 
 def check_json(*, as_json: bool, as_lines: bool) -> None:
-    """Raise a usage error if both options are given."""
+    """Raise a usage error if both --json and --json-lines are given."""
     if as_json and as_lines:
         raise click.UsageError(f"give {_AS_JSON} or {_AS_LINES}, not both")
 
@@ -83,7 +83,7 @@ def code_of(error: IssuerError) -> int:
 
 
 def complain(message: object) -> None:
-    """Write an error to stderr. If a retry makes sense, the message contains the time to wait."""
+    """Write an error to stderr. For an error of the class Unavailable, add how long to wait before a retry."""
     again = f"; try again in {lasting(message.retry_after)}" if isinstance(message, Unavailable) else ""
     say(f"{click.style('error:', fg='red', bold=True)} {said(message)}{again}")
 
@@ -91,7 +91,8 @@ def complain(message: object) -> None:
 class Warnings(logging.Handler):
     """Writes the warnings of the library to stderr.
 
-    With --json, warnings are kept until the end: if the command fails, the JSON object of its error contains them.
+    With --json, it keeps the warnings until the command ends. If the command fails, the JSON object of the error
+    contains the warnings.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -107,15 +108,15 @@ class Warnings(logging.Handler):
             self._say(record)
 
     def end(self) -> None:
-        """Write the warnings that were kept."""
+        """Write the warnings that were kept because of --json."""
         held, self._held = self._held, []
         for record in held:
             self._say(record)
 
     def fail(self, error: object, code: str = "usage", kind: str = "UsageError") -> None:
-        """Write the error that ends the command: as a message, or as a JSON object that contains all warnings.
+        """Write the error that ends the command. With --json, write a JSON object that also contains the kept warnings.
 
-        `code`, `kind`: code and class of the error in JSON, if the error is not from the library.
+        `code` and `kind`: code and class name in the JSON object, for an error that is no IssuerError.
         """
         if not self.as_json:
             complain(error)
@@ -133,12 +134,12 @@ class Warnings(logging.Handler):
 
 
 class Edge(click.Group):
-    """A group of commands. It ends the program with an exit code of MEANINGS, and never with a traceback."""
+    """A group of commands. It ends the program with one of the exit codes in MEANINGS, and never with a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]  # the rest as it is
-        """Run the command line, and exit. With standalone_mode=False, return the result or raise the error.
+        """Run the command line, and exit. With --json, write all errors to stderr as JSON, also usage errors.
 
-        With --json, all errors are written to stderr as JSON, also usage errors.
+        With standalone_mode=False, do not exit: return the result of the command or raise its error.
         """
         _open_streams()
         ends = options.get("standalone_mode", True)
@@ -162,9 +163,10 @@ class Edge(click.Group):
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGHUP end the program as Ctrl-C does, with the exit code 128 + signal.
+    """Return a context in which SIGTERM and SIGHUP end the program as Ctrl-C does: an exception ends the `with` block.
 
-    Ignored signals stay ignored, for example SIGHUP under nohup. Outside of the main thread, nothing is changed.
+    The exit code is 128 + the number of the signal. Ignored signals stay ignored, for example SIGHUP under nohup.
+    Outside of the main thread, nothing is changed.
     """
 
     def ended(number: int, _frame: FrameType | None) -> NoReturn:
@@ -183,10 +185,10 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _open_streams() -> None:
-    """Open stdin, stdout or stderr on /dev/null if it is closed, for example by `>&-` in a shell.
+    """If stdin, stdout or stderr is closed, for example by `>&-` in a shell, open it on /dev/null.
 
-    Without this function, the next opened file, such as the store, would get the descriptor of stderr. Then C libraries
-    would write their messages into this file. (In Python, closed streams are None.)
+    If stderr stayed closed, the next opened file, such as the store, could get its descriptor. C libraries would then
+    write their messages into this file. In Python, `sys.stderr` is None if stderr is closed.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -226,24 +228,25 @@ def _ended(run: Callable[[], object], warnings: Warnings) -> int:
         _forget_stdout()
     except OSError as error:
         warnings.fail(error, "os", type(error).__name__)
-        # If a write to stdout has failed, the last flush of the interpreter would fail too, and change the exit code.
+        # A write to stdout may have failed. Then the flush at the end of the interpreter would fail too, and change the
+        # exit code.
         _forget_stdout()
     return code if isinstance(code, int) else OK
 
 
 def _no_option(error: click.NoSuchOption) -> str:
-    """Return the message for an unknown option, with a suggestion."""
+    """Return the message for an unknown option. It suggests a similar option, or the right place for the option."""
     name, context = error.option_name, error.ctx
     root = None if context is None else context.find_root()
     if context is not root and root is not None and any(name in param.opts for param in root.command.params):
         return f"{name} must be before the command: issuer {name} ... {context and context.info_name}"
-    # Names are compared without dashes. With dashes, as click compares them, all options look similar.
+    # Compare the names without their dashes. click compares them with their dashes, so that all options look similar.
     near = get_close_matches(name.lstrip("-"), [each.lstrip("-") for each in error.possibilities or ()])
     return error.message + (f" Did you mean --{near[0]}?" if near else "")
 
 
 def _forget_stdout() -> None:
-    """Redirect stdout to /dev/null. Then the last flush of the interpreter cannot fail."""
+    """Redirect stdout to /dev/null, so that the flush of stdout at the end of the interpreter cannot fail."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -25,14 +25,17 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
         context.exit()
 
 
-#: The headings of the help, in their order. Each module of a command contains the constant SECTION, which is one of
-#: these headings.
+#: The headings in the help, in their order. The module of each command has a constant SECTION: the heading under which
+#: the help lists the command.
 SECTIONS: Final = ("Numbers", "Tags", "Checks and recovery", "Servers", "Tools")
 
 
 @cache
 def _modules() -> dict[str, str]:
-    """Return the module of each command. Some module names end with `_`, to avoid names of the standard library."""
+    """Return the module of each command, by name of the command.
+
+    Some modules are named with `_` at the end, because the standard library has a module without it.
+    """
     names = (each.name for each in iter_modules(commands.__path__, f"{commands.__name__}."))
     return {name.rpartition(".")[2].rstrip("_").replace("_", "-"): name for name in names}
 
@@ -40,7 +43,7 @@ def _modules() -> dict[str, str]:
 class _Commands(Edge):
     """A group that finds its commands in the modules of issuer.cli.commands.
 
-    Only the module of the requested command is imported. Importing all modules takes 60 ms longer.
+    To run a command, only the module of this command is imported. The import of all modules takes 60 ms longer.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -108,6 +111,6 @@ def main(context: click.Context, /, *, config: str | None, **settings: Any) -> N
     context.color = color()
     context.obj = Session(given_settings(settings), config)
     for stream in (sys.stdout, sys.stderr):
-        # If the encoding of the terminal lacks a character of a tag, `?` is written in its place.
+        # If the terminal's encoding lacks a character of a tag's name, write `?` in place of the character.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # its declared type is TextIO, which lacks the
         # method

@@ -1,4 +1,4 @@
-"""Options of the commands for single numbers. Also reads a number or a text that a user has given."""
+"""Options of the commands for single numbers, and the decoding of a number or a text that the user gives as VALUE."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from issuer.numbers.codec import DIGITS_MOST, Decoded
 
 
 def value_argument(command: F) -> F:
-    """Add the argument VALUE, which is a number or a text, and the option --number."""
+    """Add the argument VALUE (a number or a text) and the option --number to a command."""
     told = "Read VALUE as a number, even if it looks like a text of the tag."
     return click.argument("value")(click.option("--number", "as_number", is_flag=True, help=told)(command))
 
 
 def key_options(command: F) -> F:
-    """Add the options --shard-key and --restart-key."""
+    """Add the options --shard-key and --restart-key to a command."""
     told = "Key that selects the series. Only for keyed tags."
     command = click.option("--restart-key", metavar="TEXT", help=told)(command)
     told = "Key that selects the shard. Only for tags with shards."
@@ -27,7 +27,10 @@ def key_options(command: F) -> F:
 
 
 def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool = False) -> Decoded:
-    """Decode VALUE. If VALUE cannot be a text in the tag's format, it is read as a number."""
+    """Decode VALUE. It is read as a number if it cannot be a text in the tag's format, or if `as_number` is True.
+
+    `holder`: whether to find the process that holds the machine number of a snowflake tag.
+    """
     number = int(value) if value.isascii() and value.isdecimal() and len(value) <= DIGITS_MOST else None
     if as_number:
         if number is None:
@@ -44,12 +47,12 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool 
         literals = (literal for literal, *_ in Formatter().parse(str(scheme["format"])))
         if any(literal and not literal.isdecimal() for literal in literals):
             return issuer.decode(tag, number, holder=holder)
-        # VALUE may be a text with a typing mistake that the check digit has found.
+        # The format has only digits, so VALUE may be a text with a typing mistake, which the check digit has shown.
         raise NotDecodable(f"{error}; if it is a number, give --number", tag=tag, value=value) from error
 
 
 def ambiguous(issuer: Issuer, tag: str) -> str:
-    """Return the reason why several counter values of the tag belong to one number."""
+    """Return why a number of this tag belongs to several counter values, and what to give instead, as text."""
     scheme = issuer.inspect(tag).scheme
     if "restart" in scheme:
         return "each period has this number; give the text, which contains the period"

@@ -16,7 +16,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def settings_options(command: str) -> Callable[[F], F]:
-    """Return a decorator that adds an option for each setting of this command. An option that is not given is None."""
+    """Return a decorator that adds options to a command: one for each setting that belongs to the command.
+
+    `command`: "issuer" or "serve". The value of an option that is not given is None, or () if it can be repeated.
+    """
 
     def add(function: F) -> F:
         for each in reversed(list(DEFINITIONS.values())):
@@ -28,7 +31,7 @@ def settings_options(command: str) -> Callable[[F], F]:
 
 
 def given_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given as options, by name, in the form that `issuer.settings.load` expects."""
+    """Return the settings that the user gave as options, by name, as values for `issuer.settings.load`."""
     given = {name: options[name] for name in options if name in DEFINITIONS and options[name] not in (None, ())}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
@@ -51,36 +54,35 @@ def _setting(each: SettingDefinition) -> Callable[[F], F]:
 
 
 def check_askable() -> None:
-    """If the user can't be asked, raise UsageError: without --yes, stdin must be a terminal."""
+    """Raise UsageError if stdin is not a terminal: then the user can't be asked, and must give --yes."""
     if not sys.stdin.isatty():
         raise click.UsageError("stdin is not a terminal, so this can't be confirmed: give --yes")
 
 
 def asked(question: str, *, yes: bool) -> None:
-    """Ask the user to confirm. Raises click.Abort if the answer is not yes."""
+    """Ask the user to confirm. Raises click.Abort if the answer is not yes. `yes`: do not ask, because of --yes."""
     if yes:
         return
     check_askable()
-    # click.confirm is not used, because it takes Ctrl-C for the answer no, and its readline writes to
-    # stdout.
+    # Do not use click.confirm: it treats Ctrl-C as the answer no, and its readline writes to stdout.
     click.echo(f"{question} [y/N] ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise click.Abort
 
 
 class Whole(click.IntRange):
-    """A whole number. Error messages contain `name`."""
+    """The type of an option: a whole number in a range. click shows `name` in error messages."""
 
     name = "integer"
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds. Error messages contain `name`."""
+    """The type of an option: a number of seconds in a range. click shows `name` in error messages."""
 
     name = "number of seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number. NaN is rejected: no comparison with a bound rejects it."""
+        """Return the number. NaN is rejected here, because click's comparison with the bounds accepts it."""
         found = super().convert(value, param, ctx)
         return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if math.isnan(found) else found
 
@@ -94,10 +96,10 @@ class InSection(click.Option):
 
 
 class Sectioned(click.Command):
-    """A command with headings in the list of options in its help. Options without a heading come first."""
+    """A command whose help lists the options under headings, see InSection. Other options are under "Options"."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options to the help, in their order."""
+        """Write the options to the help, heading by heading."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None

@@ -1,4 +1,4 @@
-"""A tag's scheme: converts command-line options into arguments, and stored settings into text."""
+"""Converts command-line options to arguments for a tag's scheme, and a stored scheme to text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def given(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings of a scheme as pairs of name and value. If numbers are the plain counter, return []."""
+    """Return the settings of a scheme as pairs of name and value. If the numbers are counter values, return []."""
     lines = _strategy(scheme)
     if "format" in scheme:
         lines.append(("format", str(scheme["format"])))
@@ -53,7 +53,8 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("stride", _stride(scheme["stride"][-1])))
     before = None
     for piece in scheme.get("scramble", ()):
-        # A new piece with the same key was added because the limit was raised: do not show it.
+        # A piece is a range of counter values with its own scramble key. If the limit is raised, a new piece with the
+        # same key is added: do not show this piece.
         if piece["fingerprint"] != before:
             since = "" if before is None else f"from {piece['from']} on "
             lines.append(("scramble", f"{since}key {piece['key']}, fingerprint {piece['fingerprint']}"))
@@ -62,7 +63,7 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def summed_up(tag: Tag) -> str:
-    """Return a summary of the tag's scheme for a table. If numbers are the plain counter, return ""."""
+    """Return a summary of the tag's scheme for a table. If the numbers are counter values, return ""."""
     scheme = tag.scheme
     words = [str(scheme["strategy"])] if scheme.get("strategy", SEGMENT) != SEGMENT else []
     if "shards" in scheme:

@@ -1,4 +1,4 @@
-"""A session of the command line: the options before the command, and the issuer that is created from these options."""
+"""A session: one run of the command line, with the options before the command and the issuer made from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from issuer_persistence.urls import mask
 
 @dataclass(slots=True)
 class Session:
-    """A run of the command line. `options`: settings given before the command. `config`: path of a settings file."""
+    """A run of the command line. `options`: settings given before the command. `config`: path of the settings file."""
 
     options: Mapping[str, Any]
     config: str | None = None
@@ -31,7 +31,7 @@ class Session:
 
     @classmethod
     def of(cls, context: click.Context) -> Session:
-        """Return the session. During completion with the Tab key no session exists yet, so this call creates one."""
+        """Return the session of a click context. If there is none, as during completion with Tab, create it."""
         root = context.find_root()
         if not isinstance(root.obj, cls):
             root.obj = cls(given_settings(root.params), root.params.get("config"))
@@ -39,39 +39,46 @@ class Session:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that were given, as arguments for `issuer.connect`."""
+        """The options before the command, as arguments for `issuer.connect`."""
         named = {settings_.DEFINITIONS[name].argument: value for name, value in self.options.items()}
         return named if self.config is None else {**named, "config": self.config}
 
     def settings(self, more: Mapping[str, Any] | None = None) -> settings_.Settings:
-        """Return the settings. `more`: settings given as options of the command, by name. Raises ConfigurationError."""
+        """Return all settings. `more`: settings from options of the command, by name. Raises ConfigurationError."""
         return settings_.load({**self.options, **(more or {})}, config=self.config)
 
     def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
-        """Return the issuer. The first call creates it. The end of the command closes it. Raises ConfigurationError.
+        """Return the issuer. The first call creates the issuer. It is closed when the command ends.
 
-        `scheduler`: if None, the command loads segments itself, within its timeout, and there is no background work.
-        `makes_store`: whether the command may create the store. If False, a missing file is an error. Otherwise
-        `doctor` and `verify` would create an empty store and find no problem in it.
+        Args:
+            scheduler: If None, there is no background work: the command loads segments itself, within its timeout.
+            makes_store: Whether the command may create the store. If False, a missing file is an error. Without this
+                error, `doctor` and `verify` would create an empty store and find no problem in it.
+
+        Raises:
+            ConfigurationError: A setting is invalid, or the file of the store is missing.
         """
         if self._issuer is None:
             settings = self.settings()
             store, source = settings.store_url, settings.sources["store_url"]
             if settings.embedded and not is_missing(store):
-                default_is_known()  # no warning about the default store: it was shown when the file was created
+                default_is_known()  # the warning about the default store was shown when the file was created
             if not makes_store and source != settings_.DEFAULT and is_missing(store):
                 raise ConfigurationError(
                     f"there is no store {mask(store)} (from {source}): correct the name; "
                     "to make a new store, create its first tag with `issuer create`"
                 )
-            # Rejected calls are not logged, because the command reports its error itself.
+            # Do not log rejected calls, because the command itself reports the error.
             self._issuer = connect(**self.given, scheduler=scheduler, rejected=lambda *_: None)
             click.get_current_context().find_root().call_on_close(self._issuer.close)
         return self._issuer
 
 
 def is_missing(store: object) -> bool:
-    """Return True if the store is a file that does not exist. To a reader, it would look like an empty store."""
+    """Return True if the store is a file that does not exist.
+
+    If a command opened such a store only to read it, the store would look empty.
+    """
     path = file_path(store) if isinstance(store, str) else ""
     try:
         return bool(path) and not Path(path).exists()
@@ -84,14 +91,15 @@ T = TypeVar("T")
 #: With this many tags or more, a progress bar is shown.
 MANY = 20
 
-#: How often the progress bar is drawn.
+#: How many times a progress bar is drawn until it is complete.
 REFRESHES = 200
 
 
 def progress_bar(label: str) -> Callable[[int, int], None]:
-    """Return a function that shows a progress bar, with rate and time left, if stderr is a terminal.
+    """Return a function to call after each tag. It shows a progress bar with rate and time left on stderr.
 
-    Its arguments: tags done, all tags.
+    If stderr is not a terminal, or there are few tags, no bar is shown. The arguments of the function are the number of
+    tags that are done, and the number of all tags.
     """
     bar: Any = None
     begun = monotonic()
@@ -115,7 +123,7 @@ def progress_bar(label: str) -> Callable[[int, int], None]:
 
 
 def with_progress(outcomes: Iterator[Outcome[T]], label: str) -> Iterator[Outcome[T]]:
-    """Yield the outcomes. If there are MANY or more, show a progress bar."""
+    """Yield the outcomes, one per tag. If there are MANY tags or more, show a progress bar."""
     progress = progress_bar(label)
     for done, outcome in enumerate(outcomes, 1):
         yield outcome

@@ -35,7 +35,7 @@ def _key(value: str) -> str | tuple[int, str]:
 
 
 def _option(value: str) -> tuple[str, str | int | bool]:
-    """Convert NAME=VALUE of a strategy. Digits become a number; true and false become a bool."""
+    """Convert an option of a strategy, NAME=VALUE. A VALUE of digits becomes an int, `true` or `false` a bool."""
     name, equals, text = value.partition("=")
     if not name or not equals:
         raise click.BadParameter(f"{brief(value)} is not NAME=VALUE")
@@ -45,7 +45,7 @@ def _option(value: str) -> tuple[str, str | int | bool]:
 
 
 def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
-    """Return a completion function: for the Tab key, it returns the names that begin with the text so far."""
+    """Return a function for completion with the Tab key. It returns the names that begin with the typed text."""
 
     def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         return sorted(name for name in names() if name.startswith(incomplete))
@@ -82,7 +82,7 @@ _MORE: Mapping[str, dict[str, Any]] = {
     "timezone": {"metavar": "NAME", "shell_complete": _starting(lambda: [*available_timezones()])},
     "strategy": {"metavar": "NAME", "shell_complete": _starting(strategy_names)},
 }
-#: Help about values that have a special form on the command line, by the name of the setting.
+#: Text that is added to the help of a setting whose values have a special form on the command line, by name.
 _FORMS = {
     "scramble": ". FROM= is the first number that is scrambled with it. Can be repeated",
     "options": ". Can be repeated",
@@ -97,9 +97,10 @@ _OF_SHARDS = {
 
 
 def tag_options(*, new: bool) -> Callable[[F], F]:
-    """Return a decorator that adds an option for each setting. An option that is not given is None or ().
+    """Return a decorator that adds an option for each setting of a tag to a command.
 
-    `new`: whether the command creates a tag. If False, there are no options for settings that cannot be changed.
+    The value of an option that is not given is None, or () if it can be repeated. `new`: whether the command creates a
+    tag. If False, settings that cannot be changed have no option, or an option that the help does not show.
     """
 
     def add(command: F) -> F:

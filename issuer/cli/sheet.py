@@ -16,7 +16,7 @@ from issuer.times import lasting
 from issuer.views import counts
 from issuer_persistence.records import HIGHEST, PACING, Tag, TagSettings
 
-#: Settings of a tag for which none is given.
+#: The default settings of a tag. Settings with these values are not printed.
 _USUAL = TagSettings()
 
 #: Column at which values begin.
@@ -24,7 +24,14 @@ INDENT = 13
 
 
 def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
-    """Return the state of a tag as lines `name value`. `room`: longest line, in cells. `now`: in ms since 1970."""
+    """Return the state of a tag as text, with a line `name value` for each fact.
+
+    Args:
+        seen: The state of the tag.
+        direct: Whether the issuer has no Redis.
+        now: The present time, in ms since 1970.
+        room: Longest line in terminal cells. None means any length.
+    """
     lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else []), *described(seen.scheme)]
     counter = seen.parts is None and counts(seen.scheme)
     if seen.parts is not None:
@@ -47,7 +54,7 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
 
 
 def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str]]:
-    """Return the lines about the numbers in Redis and how fast they are used."""
+    """Return the lines about the numbers in Redis, and about how fast they are used, as pairs of name and value."""
     lines = []
     if seen.last_extension is not None:
         lines.append(("extended", moment(seen.last_extension, now)))
@@ -118,7 +125,7 @@ def _buffer(seen: Inspection, cur: int | None, last: int | None) -> str:
 
 
 def _short(seen: Inspection, number: int) -> str:
-    """Return a counter value as text, without its period."""
+    """Return a counter value as text. If the tag has periods, the text does not contain the period."""
     return counted(number, seen.scheme).partition(" ")[0]
 
 
@@ -151,7 +158,7 @@ def stands(now: Tag) -> str:
 
 
 def settings_of(tag: Tag) -> str:
-    """Return the settings of a tag that `stands` does not show, each after a comma."""
+    """Return the settings of a tag that `stands` does not show, except defaults, as text. Each begins with a comma."""
     names = (*PACING, "lease") if counts(tag.scheme) else ()
     values = [(name, getattr(tag, name)) for name in names if getattr(tag, name) != getattr(_USUAL, name)]
     return "".join(f", {name} {plain(str(value))}" for name, value in [*values, *described(tag.scheme)])

@@ -1,4 +1,4 @@
-"""The model behind `issuer size`: what tags and numbers need of Redis, the store, the network and the processes.
+"""The model of `issuer size`. It computes which load tags and numbers cause on Redis, store, network and processes.
 
 `make bench ROWS=sizing` measures the costs. docs/operate/sizing.md shows the curves and the limits of the model.
 """
@@ -14,11 +14,12 @@ from issuer_persistence.ledger import LEDGER_KEPT
 from issuer_persistence.records import DEFAULT_MAX_STEP, DEFAULT_STEP, DEFAULT_TARGET, HIGHEST
 
 DAY: Final = 86_400
-#: A master of Redis is planned to use at most this share of a core at the peak.
+#: Share of a core that a Redis master may use at the peak. The number of masters is chosen so that none uses more.
 BUSY: Final = 0.5
 
-#: Costs, with two digits, on two shared cores (Intel Xeon) with Redis 7.0.15, an append-only file, a replica, 16 busy
-#: connections and Python 3.11.7. After each: the curve in tests/benchmarks/sizing.json from which it comes.
+#: Measured costs, with two digits. Machine: two shared cores (Intel Xeon), Redis 7.0.15 with an append-only file and a
+#: replica, 16 busy connections, Python 3.11.7. The comment after each cost names its source: a curve in
+#: tests/benchmarks/sizing.json, or a page of the documentation.
 COSTS: Final = {
     "redis_draw_us": 22,  # redis_us_by_tags
     "redis_segment_us": 64,  # redis_us_by_segment, without the draw
@@ -45,7 +46,10 @@ COSTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DrawNeeds:
-    """Needs of draws at the peak. `masters`: None if no number of masters is enough, as a tag is on one master."""
+    """The needs of draws at the peak.
+
+    `masters`: number of Redis masters. None if no number of masters is enough, because each tag is on one master only.
+    """
 
     commands_per_second: float
     redis_cores: float
@@ -58,7 +62,11 @@ class DrawNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Needs of tags that are equally busy. Rates are those of the peak. Stores have the reservations of 90 days."""
+    """The needs of tags that are all equally busy.
+
+    Rates are those at the peak. The bytes of the stores include the reservations of 90 days. `strict`: what draws need
+    if each number is one command to Redis. `lease`: what draws need if each command draws a lease.
+    """
 
     numbers_per_second: float
     step: int
@@ -76,13 +84,22 @@ class Needs:
 
 
 def plan(tags: int, per_day: int, peak: int, lease: int, tags_per_process: int) -> Needs:
-    """Return what so many tags and numbers need. `peak`: rate at the peak / mean rate. `lease`: size of a lease."""
+    """Return what tags and numbers need.
+
+    Args:
+        tags: Number of tags.
+        per_day: Numbers per day, of all tags together.
+        peak: Rate at the peak, divided by the mean rate.
+        lease: Numbers per lease.
+        tags_per_process: Number of tags that each process uses.
+    """
     rate = per_day / DAY * peak
     step = fitting_step(rate / tags)
     reserved = rate / step
     entries = max(tags, per_day / fitting_step(rate / tags / peak) * LEDGER_KEPT / 1000 / DAY)
-    # A visit: a tag is used after a second or more, and then the sweep reads its hash. A process that uses more tags
-    # than it keeps in memory has forgotten most of them before their next visit.
+    # A visit is a use of a tag that was not used for a second or more. After it, the sweep (the background work of the
+    # process) reads the tag's hash. If a process uses more tags than it keeps in memory, it has forgotten most of them
+    # before their next visit.
     visits = min(rate, tags)
     forgotten = max(0.0, 1 - RESTING_MOST / tags_per_process)
     firsts = visits * forgotten
@@ -116,23 +133,24 @@ def plan(tags: int, per_day: int, peak: int, lease: int, tags_per_process: int) 
         mongo_bytes=tags * COSTS["mongo_tag_bytes"] + entries * COSTS["mongo_entry_bytes"],
         redis_bytes=tags * COSTS["redis_tag_bytes"],
         process_bytes=process_bytes(tags_per_process),
-        # The first number of a forgotten tag also takes a read of its hash, and a lease also its return.
+        # After a tag was forgotten, its first number takes one more command: a read of its hash. With leases, there is
+        # one more: the return of the lease.
         strict=draws(rate + firsts, 1, COSTS["process_draw_us"]),
         lease=draws(rate / leased + 2 * firsts, lease, process_us(leased)),
     )
 
 
 def fitting_step(rate: float) -> int:
-    """Return the step of a tag with `step="auto"` at this rate, in numbers per second."""
+    """Return the step that a tag with `step="auto"` adapts to. `rate`: numbers per second of the tag."""
     return min(DEFAULT_MAX_STEP, max(DEFAULT_STEP, math.ceil(rate * DEFAULT_TARGET)))
 
 
 def process_bytes(tags: int) -> float:
-    """Return the memory of a process that has used so many tags, few of them at a time."""
+    """Return the memory in bytes of a process that has used this many tags, and uses few of them at the same time."""
     held = min(tags, RESTING_MOST)
     return held * COSTS["process_tag_bytes"] + (tags - held) * COSTS["forgotten_tag_bytes"]
 
 
 def process_us(numbers: float) -> float:
-    """Return the CPU time of a process for a number, in us, with leases of so many numbers."""
+    """Return the CPU time of a process for one number, in us. `numbers`: numbers per lease."""
     return COSTS["process_lease_us"] / numbers + COSTS["process_number_us"]

@@ -1,7 +1,7 @@
-"""Tags in a file, for `issuer create --from` and `issuer export`: a line for each tag, as CSV or as JSON lines.
+"""Reads and writes files of tags, for `issuer create --from` and `issuer export`.
 
-The columns are the arguments of `Issuer.create`, and `tag`, the name. In CSV, an empty field means that an argument is
-not given, and lists and objects are written as JSON.
+A file has a line for each tag, as CSV or as JSON lines. The columns are `tag`, the name of the tag, and the arguments
+of `Issuer.create`. In CSV, an empty field means that an argument is not given. Lists and objects in CSV are JSON texts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from issuer.terminal import numbered, plain, say
 from issuer.times import lasting
 from issuer.views import said
 
-#: How many tags are created at once: all or none of them.
+#: Number of lines whose tags are created with one call: all of them or none.
 PAGE: Final = 500
 
 FORMATS: Final = ("csv", "jsonl")
@@ -42,7 +42,7 @@ _EXTENSIONS: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 COLUMNS: Final = ("tag", *TAG_OPTIONS)
 
-#: The types of values in JSON, by the kind of the setting.
+#: The allowed types of a value in a file, by the kind of the setting.
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "whole": (int,), "number": (int,), "share": (int, float), "text": (str,), "word": (str,), "flag": (bool,),
     "step": (int, str), "duration": (int, str),
@@ -53,7 +53,7 @@ _DIGITS: Final = re.compile(r"-?[0-9]{1,100}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a file: the arguments of `create` for one tag. `number`: number of the line, counted from 1."""
+    """A line of a file. `number`: number of the line, counted from 1. `said`: arguments of `create` for the tag."""
 
     number: int
     tag: str
@@ -61,7 +61,7 @@ class Line:
 
 
 class LineError(InvalidArgument):
-    """A line of a file is wrong. `line`: its number."""
+    """A line of a file is wrong. `line`: number of the line, counted from 1."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(f"line {line}: {problem}", value=line)
@@ -69,7 +69,11 @@ class LineError(InvalidArgument):
 
 
 def format_of(path: str, given: str | None) -> str:
-    """Return the format of a file, by its extension if `given` is None. The default of stdin is CSV."""
+    """Return the format of a file: "csv" or "jsonl".
+
+    `path`: path of the file, "-" for stdin. `given`: format that the user gave, or None. Then the extension of the file
+    decides, and stdin is CSV.
+    """
     found = given or ("csv" if path == "-" else _EXTENSIONS.get(Path(path).suffix.lower()))
     if found is None:
         raise click.UsageError(f"the extension of {path} is not one of {', '.join(_EXTENSIONS)}: give --file-format")
@@ -77,7 +81,7 @@ def format_of(path: str, given: str | None) -> str:
 
 
 def read_lines(file: IO[str], form: str) -> Iterator[Line]:
-    """Yield the lines of a file. Raises LineError at the first line that is wrong."""
+    """Yield the lines of a file. At the first line that is wrong, raise LineError. `form`: "csv" or "jsonl"."""
     lines: dict[str, int] = {}
     for number, found in _from_csv(file) if form == "csv" else _from_json(file):
         tag = found.pop("tag", None)
@@ -107,7 +111,7 @@ def _from_csv(file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _value(line: int, name: str, text: str) -> Any:
-    """Return the value of a field in CSV."""
+    """Convert the text of a CSV field to a value. `name`: name of the column. `line`: number of the line."""
     kind = "text" if name == "tag" else TAG_OPTIONS[name].kind
     if kind in ("whole", "number", "step", "share", "limit", "duration") and _DIGITS.fullmatch(text):
         return int(text)
@@ -144,7 +148,7 @@ def _check_names(line: int, names: Sequence[str]) -> None:
 
 
 def create_from(issuer: Issuer, path: str, form: str, *, exist_ok: bool, dry_run: bool) -> int:
-    """Create the tags of a file, or with `dry_run` only compare them with those of the store. Return the exit code."""
+    """Create the tags of a file. Return the exit code. `dry_run`: only compare the file with the tags in the store."""
     with click.open_file(path, "rb") as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
         lines = read_lines(file, form)
         try:
@@ -173,7 +177,7 @@ def _created(issuer: Issuer, lines: Iterator[Line], *, exist_ok: bool) -> int:
 
 
 def _compared(issuer: Issuer, lines: Iterator[Line]) -> int:
-    """Show each line that is wrong, or differs from the tag that exists."""
+    """Print each line that is wrong, or that differs from the existing tag. Return the exit code."""
     counts, code, progress, engine = {"new": 0, "same": 0, "differ": 0, "wrong": 0}, OK, _Progress(), issuer.engine
     for page in _pages(lines):
         batch = TagBatch({tag: _compare(line, engine.config) for tag, line in page.items()}, engine.config.store)
@@ -195,7 +199,7 @@ def _compared(issuer: Issuer, lines: Iterator[Line]) -> int:
 
 
 def _pages(lines: Iterator[Line]) -> Iterator[dict[str, Line]]:
-    """Yield the lines by pages. If a line is wrong, yield those before it first."""
+    """Yield pages of at most PAGE lines, by name of the tag. If a line is wrong, first yield the lines before it."""
     wrong, page = None, dict[str, Line]()
     while wrong is None:
         page = {}
@@ -216,7 +220,7 @@ def _compare(line: Line, config: IssuerConfig) -> Steps[Mapping[str, tuple[objec
 
 
 def export(issuer: Issuer, form: str, write: Callable[[bytes], object]) -> int:
-    """Write all tags, sorted by name. Return the exit code."""
+    """Write the settings of all tags, sorted by name. Return the exit code. `form`: "csv" or "jsonl"."""
     count, left_out, progress, engine = 0, list[str](), _Progress(), issuer.engine
     write((",".join(COLUMNS) + "\n").encode() if form == "csv" else b"")
     after: str | None = None
@@ -248,7 +252,7 @@ def _text(tags: Sequence[Mapping[str, Any]], form: str) -> str:
 
 
 class _Progress:
-    """Shows the count of tags and the rate on stderr, once a second, if it is a terminal."""
+    """Writes the number of tags and the rate to stderr, at most once a second. Only if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()

@@ -1,1 +1,1 @@
-"""The public calls as steps: generators that yield the requests to Redis and to the store. Both drivers run them."""
+"""The public calls as steps: generators that yield requests to Redis and the store, which both drivers execute."""

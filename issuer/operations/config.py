@@ -1,4 +1,4 @@
-"""Configuration of an issuer, for the blocking and the asyncio interface."""
+"""The configuration of an issuer. The blocking and the asyncio interface use the same class."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from issuer_persistence.records import Tag
 #: Time limit for returning unused numbers in `close` or at the exit of the process, in seconds.
 CLOSING = 3.0
 
-#: How many numbers a stream of a trend tag draws in advance, if neither the tag nor `connect` sets this count.
+#: How many numbers `stream` draws in advance from a trend tag. A `lease` of the tag or of `connect` has precedence.
 STREAM_LEASE = 1000
 
-#: Maximum number of cached schemes: one for each tag.
+#: Maximum number of schemes in the cache of an issuer. The cache contains one scheme for each tag.
 SCHEMES_MOST = 10_000
 
 
@@ -35,13 +35,15 @@ class IssuerConfig:
     """Configuration of an issuer: the settings, and the other arguments of `connect`.
 
     Attributes:
+        settings: Values of all settings.
         redis: Name of Redis in messages. None if there is no Redis.
-        own_store: True if the issuer must close the store when it is closed.
-        plugins: Plugins as the caller gave them.
-        rejections: Calls the caller's handler if no number can be issued.
+        store: Store that keeps the tags.
+        own_store: True if `close` of the issuer must also close the store.
+        plugins: Plugins that were passed to `connect`.
+        rejections: Calls the handler `rejected` of `connect` if no number can be issued.
         instance: Identity of this process, for strategies.
-        alarm: Function that is called with errors that an operator must handle.
-        events: Observers of events. The first one writes the log.
+        alarm: Function that is called with each error that an operator must handle.
+        events: Observers, which are called with each event. The first observer writes the log.
         identity: Id of the store.
     """
 
@@ -58,7 +60,10 @@ class IssuerConfig:
     _schemes: dict[str, tuple[Mapping[str, Any], Scheme]] = field(default_factory=dict)
 
     def texts(self, tag: Tag) -> Scheme:
-        """Return a scheme for any tag, also a tag without a scheme, to make texts. May raise ConfigurationError."""
+        """Return the object that converts the tag's counter values to numbers and texts, also for a tag without scheme.
+
+        Raises ConfigurationError, for example if a secret key is missing.
+        """
         known = self._schemes.get(tag.tag)
         if known is None or known[0] != tag.scheme:
             if len(self._schemes) >= SCHEMES_MOST:
@@ -67,14 +72,20 @@ class IssuerConfig:
         return known[1]
 
     def reader(self, tag: Tag) -> Scheme:
-        """Return the scheme to decode values. Without a secret key, the scheme decodes only values of other keys."""
+        """Return the object that decodes the tag's numbers and texts.
+
+        If a secret key of the tag is missing, the object decodes only numbers that other keys have scrambled.
+        """
         try:
             return self.texts(tag)
         except SchemeError:
             return Scheme(tag, self.settings.keys, reading=True)
 
     def context(self, tag: Tag, runtime: Runtime, run: Callable[[Steps[Any], Deadline], Any]) -> Context:
-        """Return the context that the strategy of a tag works in. `Context` explains `run`."""
+        """Return the context for the strategy of a tag: the settings and functions that the strategy can use.
+
+        `run`: function that runs steps to their end, see `Context`.
+        """
         return Context(
             tag=tag.tag,
             options=tag.scheme.get("options", {}),

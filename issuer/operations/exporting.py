@@ -1,4 +1,4 @@
-"""Export of tags: the arguments of `create` that make each tag again, in a store of its own."""
+"""Export of tags: for each tag, the arguments with which `create` makes the tag again in another store."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ExportPage:
     """A page of an export.
 
     Attributes:
-        tags: For each tag, the arguments of `create`, and its name as `tag`.
-        left_out: Tags with numbers that `create` cannot continue.
-        last: Name after which the next page begins. None if this page is the last one.
+        tags: For each tag, the arguments of `create`, and the name of the tag as `tag`.
+        left_out: Names of tags that `create` cannot continue: the new tag would issue old numbers again.
+        last: Name of the tag after which the next page begins. None if this page is the last one.
     """
 
     tags: list[dict[str, Any]]
@@ -33,7 +33,11 @@ class ExportPage:
 
 
 def export_page(after: str | None) -> Steps[ExportPage]:
-    """Return a page of the tags after this name. Parts are left out, because `create` makes them with their tag."""
+    """Return a page of tags, sorted by name.
+
+    Parts, such as `orders#17`, are left out, because `create` makes the parts together with their tag. `after`: name
+    after which the page begins. None means the first page.
+    """
     found = yield from ask(lambda store, timeout: store.tags(after=after, count=record.PAGE, timeout=timeout))
     page = ExportPage([], [], found[-1].tag if len(found) == record.PAGE else None)
     for each in found:
@@ -53,10 +57,10 @@ def _has_used_parts(tag: Tag) -> Steps[bool]:
 
 
 def arguments(tag: Tag) -> dict[str, Any] | None:
-    """Return the arguments of `create`, by name, without those that have their default.
+    """Return the arguments with which `create` makes this tag again, by name. Default values are left out.
 
-    The new tag begins after all reserved numbers of this tag. None if that is not possible, because numbers would be
-    issued again: numbers with periods or scrambled numbers were reserved.
+    The new tag begins after all reserved numbers of this tag. Return None if that is not possible: if this tag has
+    reserved numbers with periods or scrambled numbers, the new tag would issue them again.
     """
     scheme = tag.scheme
     found = _position(tag)
@@ -79,7 +83,7 @@ def arguments(tag: Tag) -> dict[str, Any] | None:
 
 
 def _position(tag: Tag) -> dict[str, Any] | None:
-    """Return `start`, and the stride, or None if numbers would be issued again."""
+    """Return the arguments `start` and `stride` of the new tag. Return None if it would issue old numbers again."""
     scheme = tag.scheme
     if "stride" in scheme:
         pieces = strides(scheme)

@@ -1,8 +1,14 @@
-"""Issue numbers that need more than a plain draw, as steps (generators), which the blocking or asyncio driver runs.
+"""Issues numbers that need more than a plain draw.
 
-Each shard and each restart key has a tag of its own, such as `orders#17`, which is called a part. If a caller passes a
-`key`, each call with this key returns the same number. A strategy computes numbers without a counter. A format turns
-the number into a text.
+Calls are steps (generators), which the blocking or asyncio driver runs.
+
+Such numbers are these:
+
+- Numbers of a tag with shards or a keyed tag: each shard and each series (one per restart key) has a tag of its own,
+  such as `orders#17`, which is called a part.
+- Numbers with an idempotency key: each call with the same `key` returns the same number.
+- Numbers of a strategy, which computes numbers without a counter.
+- Numbers with a text, which is made from the number by the tag's format.
 """
 
 from __future__ import annotations
@@ -51,12 +57,20 @@ from issuer_persistence.records import Tag, now_ms
 
 log = logging.getLogger("issuer")
 
-#: How long the count of a tag's series is cached, in seconds. Counting takes a request to the store.
+#: How long the number of a tag's series is cached, in seconds. Each count of the series takes a request to the store.
 SERIES_COUNTED_FOR = 1.0
 
 
 def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
-    """Describe a call for plugins. If the numbers must stay `as_drawn`, but a plugin changes them, raise an error."""
+    """Return the description of a call for the plugins.
+
+    Args:
+        record: Record of the tag.
+        n: How many numbers the call draws.
+        how: Options of the call.
+        chain: The plugins.
+        as_drawn: True if no plugin may change the numbers. If a plugin changes them, ConfigurationError is raised.
+    """
     tag, strategy = record.tag, scheme_record.strategy(record.scheme)
     if as_drawn and chain.changes(strategy):
         problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
@@ -69,11 +83,11 @@ L = TypeVar("L", bound=AnyCombiner)
 
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
-    """Options of one call for a number, see Issuer.next.
+    """Options of one call for a number. The attributes that are not listed here are parameters of `Issuer.issue`.
 
     Attributes:
-        owner: Name of the token that the `key` belongs to, or "".
-        again: Function that is called if the `key` already has a number.
+        owner: Name of the token to which the `key` belongs, or "".
+        again: Function that is called if an earlier call with this `key` has drawn the number.
         series_most: Maximum number of series of the tag. None means no limit.
     """
 
@@ -91,7 +105,14 @@ PLAIN = DrawOptions()
 
 @dataclass(frozen=True, slots=True)
 class _Part(Generic[L]):
-    """The source of a number: the combiner of a tag, or of its shard or series, and the record of the tag itself."""
+    """The source of a number: a tag, or one of its parts (a shard or a series).
+
+    Attributes:
+        combiner: Draws the numbers of the tag or the part.
+        record: Record of the tag, also for a part.
+        shard: Number of the shard, or None.
+        restart_key: Restart key of the series, or None.
+    """
 
     combiner: L
     record: Tag
@@ -113,14 +134,14 @@ class Issuing(Generic[L]):
         self._runtime = runtime
         self._combiner = registry.combiner
         self._lock = CallLock()
-        #: For each tag, the time of the last count of its series, and the number of series, including those created
-        #: since.
+        #: For each tag, the time at which its series were counted last, and the number of its series. The number
+        #: includes the series that this object has created after the count.
         self._series: dict[str, tuple[float, int]] = {}
 
     def failed(self, tag: str, error: IssuerError) -> None:
-        """Handle a failed call: forget an unknown tag, and call the caller's handler for rejected calls.
+        """Handle a failed call: forget an unknown tag, and call the handler `rejected` of `connect`.
 
-        If this issuer is closed, the handler is not called.
+        If this issuer is closed, `rejected` is not called.
         """
         self._registry.forget_if_unknown(tag)
         if not self._registry.closed:
@@ -136,7 +157,8 @@ class Issuing(Generic[L]):
                 try:
                     return self._issued(part, scheme, counter, text=text)
                 except FormatOverflow:
-                    # The format may have been changed: read it again. A retry would use up another number.
+                    # Another process may have changed the format: read the record again. Another draw would use up
+                    # another number.
                     record = yield from self._combiner(tag).supply.origin.read()
                     return self._issued(replace(part, record=record), scheme, counter, text=text)
             except UnknownTag:
@@ -172,8 +194,9 @@ class Issuing(Generic[L]):
     def last(self, tag: str) -> Steps[int | None]:
         """Return the highest number issued according to Redis, or None if no number was issued.
 
-        Numbers that a process has drawn in advance count as issued. Without Redis, the result is the highest number
-        that this process has issued, or else the highest reserved number. A tag without a counter raises an error.
+        Numbers that a process has drawn in advance count as issued. If there is no Redis, the result is the highest
+        number that this process has issued. If this process has issued none, the result is the highest reserved number.
+        For a tag without a counter, InvalidArgument is raised.
         """
         record = yield from self.record(check_found(tag), make=False)
         if not scheme_record.countable(record.scheme):
@@ -195,7 +218,7 @@ class Issuing(Generic[L]):
         return state.value(counter) if counter else None
 
     def exists(self, tag: str) -> Steps[bool]:
-        """Return True if the tag exists. A deletion by another process can be noticed up to a minute later."""
+        """Return True if the tag exists. After a deletion by another process, it can return True for up to a minute."""
         combiner = self._registry.combiners.get(check_found(tag))
         if combiner is not None and combiner.supply.state.record and combiner.supply.state.ended is None:
             return True
@@ -206,12 +229,12 @@ class Issuing(Generic[L]):
         return True
 
     def decode(self, tag: str, shown: int | str, *, who: bool = False) -> Steps[Decoded]:
-        """Return the parts of a value or text of the tag, see Issuer.decode."""
+        """Return the parts of a number or text of the tag, see Issuer.decode. `who`: whether to add the `holder`."""
         if not isinstance(shown, (int, str)):
             raise NotDecodable(f"{brief(shown)} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
         try:
             record = yield from self.record(tag, make=False)
-        except SchemeError:  # a secret key is missing: values of the other keys can still be decoded
+        except SchemeError:  # a secret key is missing, but numbers that the other keys scramble can be decoded
             record = yield from read_record(tag)
         with tags.named(tag):
             scheme = self._config.reader(record)
@@ -234,10 +257,10 @@ class Issuing(Generic[L]):
         return told
 
     def founded(self, record: Tag, deadline: Deadline) -> Steps[None]:
-        """Inform the strategy of a new tag that the tag never existed before, so that it can prepare the tag."""
+        """Inform the strategy of a new tag that no tag had this name before. The strategy can then prepare the tag."""
         try:
             yield from self._serving(self._combiner(record.tag), record).found(deadline)
-        except ConfigurationError as error:  # no reason to fail: other processes may have the right settings
+        except ConfigurationError as error:  # only log it, because other processes may have the right settings
             log.warning("tag %r was created, but this process cannot issue its numbers: %s", record.tag, error)
         except IssuerError as error:
             log.debug("tag %r: the strategy could not prepare the new tag: %s", record.tag, error)
@@ -261,12 +284,12 @@ class Issuing(Generic[L]):
         return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
-        """Return n numbers of a strategy, which computes numbers without the tag's counter."""
+        """Return n numbers of a tag whose strategy computes numbers without a counter."""
         record = combiner.supply.state.record or (yield from combiner.supply.origin.read())
         return (yield from self._serving(combiner, record).take(n, deadline))
 
     def record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
-        """Return the tag's record. If `make` is True, a tag that never existed may be created, as at its first use."""
+        """Return the tag's record. `make`: whether a tag that never existed may be created, as at its first use."""
         supply = self._combiner(tag).supply
         try:
             return supply.state.record or (yield from supply.origin.read(make=make))
@@ -275,7 +298,10 @@ class Issuing(Generic[L]):
             raise
 
     def _part(self, tag: str, how: DrawOptions, *, make: bool = True) -> Steps[_Part[L]]:
-        """Return the source for a number: the tag, a shard or a series. Check that the right keys are given."""
+        """Return the source for a number: the tag, a shard or a series.
+
+        If a shard key or restart key is missing, or is given for a tag that has no such key, raise InvalidArgument.
+        """
         record = yield from self.record(tag, make=make)
         shards = record.scheme.get("shards")
         for setting, name in scheme_record.PARTS.items():
@@ -300,7 +326,8 @@ class Issuing(Generic[L]):
                 value=how.key,
             )
         if part.restart_key is not None or part.shard is not None:
-            # Unlike other tags, a shard or series is not created here: it needs the settings of its parent tag.
+            # A shard or series must not be created like other tags at their first use (`make=False`), because it needs
+            # the settings of its parent tag. `_make` creates it.
             record = supply.state.record or (yield from supply.origin.read(make=False))
             if not parts.is_part(record, part.record.tag):
                 raise parts.not_a_part(record, part.record.tag)
@@ -313,7 +340,11 @@ class Issuing(Generic[L]):
         return (yield from supply.obtain(1, deadline))[0]
 
     def _make(self, part: _Part[L], series_most: int | None) -> Steps[None]:
-        """Create the tag for a new restart key. If this tag was deleted earlier, it continues after its old numbers."""
+        """Create the tag of a part, such as the series of a new restart key.
+
+        If the tag of the part was deleted earlier, it continues after its old numbers. `series_most`: maximum number of
+        series of the parent tag, or None.
+        """
         record = yield from read_record(part.record.tag)
         if series_most is not None and part.restart_key is not None:
             yield from self._check_series(record, series_most)
@@ -329,9 +360,9 @@ class Issuing(Generic[L]):
             return
 
     def _check_series(self, record: Tag, most: int) -> Steps[None]:
-        """If the tag already has the maximum number of series, raise InvalidArgument.
+        """Raise InvalidArgument if the tag has `most` series or more.
 
-        To count the series, all tags are listed. So the series are counted at most once a second.
+        A count of the series lists all of them in the store. So they are counted at most once a second.
         """
         counted = self._series.get(record.tag)
         if counted is None or monotonic() - counted[0] >= SERIES_COUNTED_FOR:
@@ -349,7 +380,8 @@ class Issuing(Generic[L]):
                     context = self._config.context(record, self._runtime, combiner.run_in_thread)
                     combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)
         if combiner.supply.state.ended is not None:
-            # Check `ended` last: a `close` or `delete` at the same time may have missed the new strategy runner.
+            # Check `ended` after the strategy runner was made: a `close` or `delete` at the same time may not have seen
+            # the new runner.
             combiner.serving.end()
             raise renewed(combiner.supply.state.ended)
         return combiner.serving

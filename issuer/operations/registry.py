@@ -1,4 +1,4 @@
-"""The tags that an issuer has used: one combiner for each. A combiner groups concurrent draws of a tag."""
+"""The tags that an issuer has used. Each has a combiner: an object that groups concurrent draws of the tag."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from issuer.strategies.serving import StrategyRunner
 
 
 class AnyCombiner(Protocol):
-    """Interface of the combiners of both drivers. Their methods return a result, or for asyncio an awaitable."""
+    """Interface of the combiners of both drivers. In the asyncio driver, methods return an awaitable of the result."""
 
     tag: str
     supply: Supply
@@ -30,44 +30,45 @@ class AnyCombiner(Protocol):
         """Number of callers that wait for a number now."""
 
     def draw(self, n: int, deadline: Deadline) -> Any:
-        """Draw at least one number, and at most n, as a range. If necessary, wait until the deadline."""
+        """Draw at least one number, and at most n, as a range. If there is no number, wait until the deadline."""
 
     def rest(self) -> None:
-        """Let the next draw take the slow path, because the tag was not used for a while."""
+        """Make the next draw take the slow path. Called if the tag was not used for a while."""
 
     def run(self, steps: Steps[Any], deadline: Deadline) -> Any:
-        """Run steps, which yield requests to Redis and the store, and return their result."""
+        """Run steps (a generator that yields requests to Redis and the store), and return their result."""
 
     def run_in_thread(self, steps: Steps[Any], deadline: Deadline) -> Any:
-        """Run steps for a caller in a thread. In both drivers, this thread is blocked until the steps are done."""
+        """Run steps for a caller in a thread. In both drivers, the caller's thread waits until the steps are done."""
 
 
 L = TypeVar("L", bound=AnyCombiner)
 
 log = logging.getLogger("issuer")
 
-#: Most tags that were not used for a while and stay in memory. Each takes 6 KB. Beyond it, those that were not used for
-#: the longest time are forgotten early.
+#: Maximum number of resting tags, tags that were not used for a while, in memory. Each takes 6 KB. If there are more,
+#: those that were not used for the longest time are forgotten before `idle_after` has passed.
 RESTING_MOST = 5000
 
-#: How long a fork waits for a thread that is taking a number, in seconds. The limit is needed because a signal handler
-#: can fork in this very thread.
+#: How long a fork waits for a thread that is taking a number, in seconds. There must be a limit, because a signal
+#: handler can fork in the thread that is taking the number.
 SHUT_WITHIN = 0.1
 
 
 class TagRegistry(Generic[L]):
-    """The combiners of an issuer, one per tag. Each is created at the first use of its tag."""
+    """The combiners of an issuer, one per tag. A combiner is created at the first use of its tag."""
 
     def __init__(self, make: Callable[[str], L], runtime: Runtime) -> None:
         """`make` creates the combiner of a tag."""
         self._make = make
         self._runtime = runtime
         self._fast_path = runtime.fast_path
-        #: Tags that were not used for a while, and since when, on the monotonic clock. The first is the oldest.
+        #: Resting tags: tags that were not used for a while. The value is the time on the monotonic clock at which the
+        #: rest began. The first tag has rested longest.
         self._resting: dict[str, float] = {}
         self._lock = CallLock()
         self._sparing = Sparing()
-        #: For each tag, the last logged error of its background work that only a change of the settings can solve.
+        #: For each tag, the last ConfigurationError of its background work that was logged.
         self._unable: dict[str, str] = {}
         #: Removed combiners of strategies that must still release resources, such as machine numbers.
         self._leaving: list[L] = []
@@ -75,7 +76,7 @@ class TagRegistry(Generic[L]):
         self.closed = False
 
     def combiner(self, tag: str) -> L:
-        """Return the combiner, which draws the numbers of a tag. If the issuer is closed, raise IssuerError."""
+        """Return the combiner of a tag. If there is none, create it. If the issuer is closed, raise IssuerError."""
         try:
             return self.combiners[tag]
         except (KeyError, TypeError):
@@ -90,18 +91,19 @@ class TagRegistry(Generic[L]):
             return combiner
 
     def forget_if_unknown(self, tag: object) -> None:
-        """Remove the combiner of a tag unless the tag is known to exist. Clients can send many invented names.
+        """Remove the combiner of a tag, unless the tag is known to exist.
 
-        While other callers use the combiner, it is kept. Otherwise, after an outage, they and the callers of a new
-        combiner would get numbers at the same time, out of order (seen: 682, then 651). If the tag has a strategy, it
-        issues no more numbers, and the next background work releases its resources.
+        The reason is that clients can send many invented names. The combiner is kept while other callers use it. If it
+        were removed, these callers and the callers of a new combiner would get numbers at the same time after an
+        outage, out of order (seen: 682, then 651). If the tag has a strategy, the strategy issues no more numbers, and
+        the next background work releases its resources.
         """
         combiner = self.combiners.get(tag) if isinstance(tag, str) else None
         if combiner is not None and combiner.supply.disposable:
             self._remove(combiner)
 
     def drop(self, tag: str) -> L | None:
-        """Remove the combiner of a deleted tag, and return it. It issues no more numbers."""
+        """Remove the combiner of a deleted tag, and return it, or None if there is none. It issues no more numbers."""
         combiner = self.combiners.get(tag)
         if combiner is not None:
             self._end(combiner, UnknownTag(tag))
@@ -109,7 +111,7 @@ class TagRegistry(Generic[L]):
 
     def _end(self, combiner: L, why: IssuerError) -> None:
         """Remove a combiner. It issues no more numbers. Its waiting callers get the error `why`."""
-        combiner.supply.origin.retire(why)  # must be first: until then the combiner can offer numbers
+        combiner.supply.origin.retire(why)  # this must be first, because it ends the issue of numbers
         self._remove(combiner)
 
     def _remove(self, combiner: L) -> None:
@@ -123,15 +125,18 @@ class TagRegistry(Generic[L]):
                     self._leaving.append(combiner)
 
     def publish(self, combiner: L, numbers: Iterator[int]) -> None:
-        """Publish numbers: let `next` take them without a lock. If the combiner was removed meanwhile, do nothing."""
+        """Publish numbers of a tag: `next` then takes them without a lock.
+
+        Do nothing if the combiner has been removed, or if a fork is under way.
+        """
         with self._lock.thread, self._lock.call():
             if self.combiners.get(combiner.tag) is combiner and not under_way():
                 self._fast_path.publish(combiner.tag, numbers)
 
     def unpublish(self) -> None:
-        """Stop publishing numbers: `next` can no longer take them without a lock, until a caller draws again.
+        """Take back published numbers: `next` can no longer take them without a lock, until a caller draws again.
 
-        It is called before a fork in C code, in which Python's hooks do not run. So the child finds no such numbers.
+        Called before a fork in C code, for which Python's fork hooks do not run. So the child has no published numbers.
         """
         self._fast_path.unpublish_all()
         for combiner in list(self.combiners.values()):
@@ -139,26 +144,26 @@ class TagRegistry(Generic[L]):
                 combiner.supply.state.buffer.unpublish(SHUT_WITHIN)
 
     def discard(self) -> None:
-        """Discard all numbers in memory in a forked child. The parent issues them."""
+        """Discard all numbers in memory. A forked child calls this, because the parent issues these numbers."""
         self._fast_path.discard()
         for combiner in list(self.combiners.values()):
             if combiner.supply.state.buffer is not None:
                 combiner.supply.state.buffer.discard()
 
     def settle(self) -> None:
-        """Let `next` take numbers of all tags without a lock again, after `unpublish`."""
+        """Publish the numbers of all tags again, after `unpublish`: `next` then takes them without a lock."""
         for combiner in list(self.combiners.values()):
             combiner.supply.origin.publish()
 
     def moving(self) -> list[L]:
-        """Return the combiners that need background work: those whose tag was used since the last call.
+        """Return the combiners that need background work: their tags were used since the last call, or work is left.
 
-        A tag that was not used is left out from the next call on, until its next use. So the work does not grow with
-        the number of tags that this process has ever used.
+        A tag that was not used since the last call begins to rest. It is left out until its next use. So the work does
+        not grow with the number of tags that this process has ever used.
         """
         found: list[L] = []
         for tag in self._runtime.moving.copy():
-            # First discard: a caller that uses the tag from now on adds it again.
+            # Discard the tag before the check: a caller that uses the tag during the check adds it again.
             self._runtime.moving.discard(tag)
             combiner = self.combiners.get(tag)
             if combiner is None:
@@ -178,14 +183,14 @@ class TagRegistry(Generic[L]):
 
     @property
     def idle(self) -> bool:
-        """Whether a tag in memory should be forgotten: nobody has used it for long, or too many rest."""
+        """Whether a resting tag should be forgotten: it was not used for `idle_after`, or too many tags rest."""
         resting = self._resting
         return len(resting) > RESTING_MOST or (
             bool(resting) and next(iter(resting.values())) < monotonic() - self._runtime.settings.idle_after
         )
 
     def take_idle(self) -> Iterator[L]:
-        """Return the combiners of these tags, each once."""
+        """Yield the combiners of the resting tags that should be forgotten. The tags no longer count as resting."""
         while self.idle:
             tag = next(iter(self._resting))
             del self._resting[tag]
@@ -194,10 +199,10 @@ class TagRegistry(Generic[L]):
                 yield combiner
 
     def forget(self, combiner: L) -> None:
-        """Remove the combiner of an idle tag if it has no numbers in memory: each takes 6 KB.
+        """Remove the combiner of a tag that nobody uses, if it has no numbers in memory. A combiner takes 6 KB.
 
-        Only the highest number that this process has seen is kept. A caller that is still using the combiner can draw
-        with it.
+        Only the highest number of the tag that this process has seen is kept. A caller that is still using the removed
+        combiner can draw with it.
         """
         supply = combiner.supply
         if supply.idle and combiner.tag not in self._runtime.moving:
@@ -205,9 +210,9 @@ class TagRegistry(Generic[L]):
             self._remove(combiner)
 
     def troubled(self, combiner: L, error: Exception) -> None:
-        """Log an error of the background work for a tag.
+        """Handle an error of the background work for a tag, and log it.
 
-        The background work runs every second. So an error of the settings is logged once, other errors once a minute.
+        The background work runs every second. So a ConfigurationError is logged once, and other errors once a minute.
         """
         if self.closed:
             return
@@ -228,7 +233,10 @@ class TagRegistry(Generic[L]):
         )
 
     def close(self) -> list[L] | None:
-        """Close the registry: it creates no more combiners. Return the existing ones, or None at the second call."""
+        """Close the registry. From then on, it creates no combiners.
+
+        Return the existing combiners. Return None if the registry was closed before.
+        """
         with self._lock.thread, self._lock.call():
             if self.closed:
                 return None

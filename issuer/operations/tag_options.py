@@ -1,4 +1,4 @@
-"""The settings of a tag as arguments of calls: their definitions, and their conversion to values for the store."""
+"""The settings of a tag: their definitions, and the conversion of arguments of calls to values for the store."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from issuer_persistence.scheme_json import PLAIN
 
 @dataclass(frozen=True, slots=True)
 class TagOption:
-    """Definition of a setting of a tag or its scheme. The command line, HTTP and their pages in the docs use it.
+    """Definition of a setting of a tag or of its scheme. The command line, HTTP and their documentation use it.
 
     Attributes:
         kind: "whole" (an integer), "share", "duration" (in seconds), "number" (a number of the tag), "text", "flag" or
-            "word". Any other kind is for this setting only.
-        help: Description in Markdown, without a period at the end.
-        changed: Description for changes of an existing tag. "" if it is the same as `help`.
+            "word" (one of `words`). Any other kind belongs to one setting only.
+        help: Description for a new tag, in Markdown, without a period at the end.
+        changed: Description for a change of an existing tag. "" if it is the same as `help`.
         section: Heading in the help of the command line.
         lowest: Lowest allowed number, or None.
         highest: Highest allowed number, or None.
@@ -48,7 +48,7 @@ class TagOption:
 
 
 def _stored(kind: str, name: str, help: str, changed: str = "") -> TagOption:
-    """Return the definition of a setting that is stored unchanged. Its range and words are the store's."""
+    """Return the definition of a setting that is stored unchanged. Its range and words are in the store's SETTINGS."""
     lowest, highest = SETTINGS[name].range or SETTINGS[name].share or (None, None)
     return TagOption(kind, help, changed, lowest=lowest, highest=highest, words=SETTINGS[name].words)
 
@@ -124,7 +124,7 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "options": TagOption("options", "Options of the strategy by name, such as epoch=2026-01-01", section=_OTHERS),
 }  # fmt: skip
 
-#: Settings that only need a check of their value: whole numbers, shares, durations and texts.
+#: Names of settings that are stored as they were given, after a check: whole numbers, shares, durations and texts.
 AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
 
 
@@ -132,7 +132,7 @@ AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limi
 class TagOptions:
     """The arguments of `Issuer.create` or `Issuer.configure`. None means that an argument was not given.
 
-    `given`: the given arguments of the scheme, by name, see `SchemeOptions`.
+    `given`: the arguments that belong to the tag's scheme, by name, see `SchemeOptions`.
     """
 
     start: int | None = None
@@ -157,9 +157,17 @@ class TagOptions:
         return cls(**{name: value for name, value in said.items() if name in _OWN}, given=given)
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
-        """Return the settings for `Store.create`. `limit`: last counter value. `scheme`: made from `self.given`.
+        """Return the settings of a new tag for `Store.create`.
 
-        If a setting is invalid, raise InvalidArgument. If the order is strict without Redis, raise ConfigurationError.
+        Args:
+            tag: Name of the tag.
+            limit: Last counter value of the tag.
+            redis: Whether the issuer has Redis.
+            scheme: The tag's scheme, which was made from `self.given`.
+
+        Raises:
+            InvalidArgument: A setting is invalid.
+            ConfigurationError: The order is strict, but there is no Redis.
         """
         check_tag(tag)
         last = whole(limit, "limit", 1, HIGHEST)
@@ -195,10 +203,19 @@ class TagOptions:
         scheme: Mapping[str, object] | None = None,
         seen: str | None = None,
     ) -> TagChanges:
-        """Return the changes for `Store.configure`. If a setting is invalid, or none is given, raise InvalidArgument.
+        """Return the changes of an existing tag for `Store.configure`.
 
-        `limit` is the last counter value. The tag continues after the counter value `raise_to`. `scheme` is made from
-        `given` and from the record with the version `seen`. `min_step` is that of the record.
+        Args:
+            tag: Name of the tag.
+            limit: New last counter value, or None.
+            min_step: Lowest adapted step in the tag's record.
+            raise_to: Counter value after which the tag continues, or None.
+            scheme: New scheme, which was made from `self.given` and the tag's record, or None.
+            seen: Version of the record from which `scheme` was made. If the record has changed, the store rejects the
+                changes. None means any version.
+
+        Raises:
+            InvalidArgument: A setting is invalid, or no setting is given.
         """
         others = self.others(tag, None)
         if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):
@@ -224,7 +241,10 @@ class TagOptions:
         return whole(self.step, "step", 1, HIGHEST), "fixed"
 
     def others(self, tag: str, order: Order | None) -> dict[str, Any]:
-        """Return the given settings that only need a check, by name. If a value is invalid, raise InvalidArgument."""
+        """Return the settings in AS_GIVEN that were given, checked, by name. If one is invalid, raise InvalidArgument.
+
+        `order`: order of the tag, to reject a lease for a strict tag. None means that it is not checked.
+        """
         found: dict[str, Any] = {}
         for name in AS_GIVEN:
             value, setting = getattr(self, name), SETTINGS[name]
@@ -245,5 +265,5 @@ class TagOptions:
         return found
 
 
-#: The names of the arguments that are not of the scheme.
+#: The names of the arguments that do not belong to the scheme.
 _OWN = {each.name for each in fields(TagOptions)} - {"given"}

@@ -1,4 +1,4 @@
-"""Create, change and delete tags, as steps (generators), which the blocking or asyncio driver runs."""
+"""Creates, changes and deletes tags. Calls are steps (generators), which the blocking or asyncio driver runs."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, Version
 from issuer_persistence.records import HIGHEST, PACING, Order, Tag, TagSettings
 from issuer_persistence.scheme_json import PLAIN, frozen
 
-#: Settings that are only for tags with a counter, with their defaults.
+#: Settings that only tags with a counter can have, with the value that means "not set".
 _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None,
              **{name: getattr(TagSettings(), name) for name in PACING}}  # fmt: skip
 
-#: Maximum number of attempts to change a scheme. An attempt fails if a reservation changes the record after it was
-#: read.
+#: Maximum number of attempts to change a scheme. An attempt fails if a reservation changes the tag's record after the
+#: attempt has read this record.
 ATTEMPTS = 100
 
 #: Largest segment of a tag with periods. A segment of 2^40 numbers would reach into the next period, and so begin that
 #: period.
 SEGMENT_MOST = 1 << 32
 
-#: Settings that can be changed later. The scheme then contains several versions of these settings, one per range of
-#: counter values.
+#: Settings of a scheme that can be changed later. After a change, the scheme contains both the old and the new values,
+#: each for a range of counter values.
 _PIECES = {"stride", "offset", "scramble"}
 
 
 @contextmanager
 def named(tag: str) -> Iterator[None]:
-    """If the block raises an error without a tag, set the error's tag."""
+    """If the `with` block raises an IssuerError that has no tag, add the tag to the error."""
     try:
         yield
     except IssuerError as error:
@@ -70,7 +70,7 @@ def create_many(
 ) -> Steps[list[Tag]]:
     """Create tags and the tags of their shards: all or none, see Issuer.create_many.
 
-    `founded` informs the strategy of a new tag.
+    `founded` informs the strategy of a tag that the tag is new.
     """
     asked: dict[str, TagOptions] = {}
     there: dict[str, Tag] = {}
@@ -102,9 +102,9 @@ def create_many(
 
 
 def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[str, tuple[object, object]] | None]:
-    """Return the settings that differ from those of the existing tag: what was requested, and what the tag has.
+    """Return the requested value and the tag's value of each setting that differs, or None if there is no such tag.
 
-    None means that there is no such tag. Nothing is changed. Invalid settings raise the errors of `create_many`.
+    Nothing is changed. Invalid settings raise the errors of `create_many`.
     """
     record = yield from _record(check_tag(tag))
     there = None if record is None or record.deleted else record
@@ -128,12 +128,12 @@ def _record(tag: str) -> Steps[Tag | None]:
 
 
 def _uncounted(asked: TagOptions) -> bool:
-    """Whether a strategy without a counter was requested."""
+    """Whether the options request a strategy that has no counter."""
     return bool(asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT)
 
 
 def _records(tags: Iterable[str]) -> Steps[Mapping[str, Tag | None]]:
-    """Return the record of each of these tags. They are read together."""
+    """Return the record of each of these tags, or None for an unknown tag. All records are read together."""
     batch = TagBatch({tag: _record(tag) for tag in tags})
     while batch.pending:
         yield from batch.go_on()
@@ -143,7 +143,7 @@ def _records(tags: Iterable[str]) -> Steps[Mapping[str, Tag | None]]:
 
 
 def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
-    """Add the strategy's own values to the options, such as the default epoch. `there` is the existing tag, or None."""
+    """Add the values that the strategy chooses, such as the default epoch. `there`: the existing tag, or None."""
     said = asked.given.get("options", {})
     if not isinstance(said, Mapping):
         return asked
@@ -160,11 +160,11 @@ def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | Non
 
 
 def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) -> dict[str, tuple[object, object]]:
-    """Compare the requested settings with those of an existing tag. Return both values of each setting that differs.
+    """Compare requested settings with an existing tag. Return the requested and the tag's value of each difference.
 
-    Only settings that determine the numbers are compared: scheme and strategy always, order and limit if they were
-    given, and the start if the tag has not passed it. The other settings are only checked for validity: operators
-    change them while programs run, and a restart of the programs must still work.
+    Only settings that determine the numbers are compared: always scheme and strategy, order and limit if they were
+    given, the start if it is above the tag's max. Other settings may differ, but must be valid. The reason: operators
+    change them while programs run, and then a restart of the programs must still work.
     """
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
@@ -194,9 +194,9 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
 
 
 def _create(new: Mapping[str, TagOptions], config: IssuerConfig) -> Steps[dict[str, Tag]]:
-    """Create the tags and the tags of their shards. Return the records of all of them, by name.
+    """Create the tags and the tags of their shards. Return the records of all these tags, by name.
 
-    The shards are before their tag, so that a call that was interrupted can be repeated.
+    The shards are created before their tag, so that an interrupted call can be repeated.
     """
     settings: dict[str, TagSettings] = {}
     for tag, asked in new.items():
@@ -221,9 +221,9 @@ def _create(new: Mapping[str, TagOptions], config: IssuerConfig) -> Steps[dict[s
 
 
 def _refuse_foreign(tags: Iterable[str], config: IssuerConfig) -> Steps[None]:
-    """Raise ForeignHash if the hash of one of the tags belongs to another store. Changes nothing.
+    """Raise ForeignHash if the Redis hash of one of the tags belongs to another store. Nothing is changed.
 
-    The hashes are read together. If Redis is unavailable, the check is left to the first draw.
+    All hashes are read together. If Redis is unavailable, nothing is raised: the first draw makes this check.
     """
     if config.redis is None:
         return
@@ -244,12 +244,12 @@ def _refuse_foreign(tags: Iterable[str], config: IssuerConfig) -> Steps[None]:
 
 
 def _settings(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[dict[str, TagSettings]]:
-    """Check the options of a new tag. Return the settings of the tag and of its shards, by name."""
+    """Check the options of a new tag. Return the settings of the tag and of its shards, by name of the tag."""
     redis = config.redis is not None
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     scheme: Mapping[str, Any] = PLAIN
     limit = last
-    if asked.given:  # otherwise the tag has no scheme: the numbers are the counter values
+    if asked.given:  # a tag without such options has no scheme, and its numbers are the counter values
         asked, scheme, limit = yield from _scheme(tag, asked, last, config)
     own = asked.settings(tag, limit=limit, redis=redis, scheme=scheme)
     shards = (yield from _shards(tag, scheme, asked, redis=redis)) if "shards" in scheme else {}
@@ -271,7 +271,7 @@ def _scheme(
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
-    # A stride or scrambling must continue the one of a deleted tag with this name. So the deleted tag's record is read.
+    # If a deleted tag had this name, the new stride or scrambling must continue the old one. So read the old record.
     found = (yield from _record(tag)) if _PIECES & given.keys() else None
     scheme, limit = made(
         given,
@@ -301,7 +301,7 @@ def _check_segment(tag: str, scheme: Mapping[str, Any], steps: Sequence[object],
 
 
 def scheme_of_parts(tag: str, scheme: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scheme for the parts of a tag. Shards have plain counters, and series have the scheme of the tag."""
+    """Return the scheme for the parts of a tag. Shards have plain counters. Series have the scheme of the tag."""
     own = {} if "shards" in scheme else {name: value for name, value in scheme.items() if name != "keyed"}
     return {**own, scheme_record.PART_OF: tag}
 
@@ -313,7 +313,7 @@ def limit_of_parts(record: Tag) -> int:
 
 
 def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bool) -> Steps[dict[str, TagSettings]]:
-    """Return the settings of the tags of all shards that do not exist, by name."""
+    """Return the settings of the shards of a new tag, by name. Shards that exist in the store are left out."""
     record = yield from _record(tag)
     if record is not None and not record.deleted:
         raise TagExists(tag)
@@ -346,10 +346,10 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
         store_id = yield from identity()
         until = scheme_record.until(after)
         yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
-    # Apply these settings to the shards or series of the tag, too.
+    # Apply the settings that shards and series share with their tag to these parts, too.
     shared = TagOptions(**{name: getattr(asked, name) for name in ("step", "lease", *PACING)})
     if shared != TagOptions():
-        # Both bounds: a part that an older program has created has other ones.
+        # Set both bounds of the step, because a part that an older program has created has other bounds.
         shared = replace(shared, min_step=after.min_step, max_step=after.max_step)
         for part in (yield from parts.of(after)):
             with suppress(UnknownTag):  # deleted in the meantime
@@ -359,7 +359,10 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of a tag's settings. `last` is the new limit as users see it, `keys` are the secret keys by name."""
+    """A change of a tag's settings.
+
+    `key`: key of the tag's Redis hash. `last`: new limit, as users see it. `keys`: secret keys by name.
+    """
 
     tag: str
     key: str | None
@@ -368,13 +371,13 @@ class _Change:
     keys: Mapping[str, bytes]
 
     def made(self, before: Tag) -> Steps[tuple[Tag, Tag]]:
-        """Make the change. `before` is the record as it was read. Return the records before and after the change."""
+        """Make the change. `before`: the record that was read. Return the records before and after the change."""
         asked, given = self.asked, self.asked.given
         above = requests.above_of(self.tag, asked.start, asked.above, HIGHEST if self.last is None else self.last)
         for _ in range(ATTEMPTS):
             scheme, limit = None, None
-            # With a stride, the limit is given as a number, but stored as a counter value. The scheme converts it, so
-            # the record must not change in the meantime.
+            # The limit is given as a number. With a stride, it is stored as a counter value, which the scheme computes.
+            # So the store must reject the change if the record has changed since it was read (`seen`).
             seen = before.version if "stride" in before.scheme else None
             if given or self.last is not None:
                 scheme, limit = changed(before, given, limit=self.last, keys=self.keys)
@@ -402,13 +405,13 @@ class _Change:
         raise VersionMoved(self.tag)
 
     def _limit(self, scheme: Mapping[str, Any], counter: int | None) -> int | None:
-        """Return the last counter value, at least 1. If no number of the stride is below the limit, raise an error."""
+        """Return the last counter value, at least 1. If the stride has no number up to the limit, raise SchemeError."""
         if self.last is not None and counter is not None:
             _check_limit(self.tag, scheme, self.last, counter, first=1)
         return None if counter is None else max(1, counter)
 
     def _too_low(self, record: Tag, reserved: int) -> InvalidArgument:
-        """Return the error for a limit that is below the reserved numbers, or for a start that is above the limit."""
+        """Return the error for a limit below the highest reserved number, or for a start above the limit."""
         if self.last is not None:
             problem = f"limit {self.last} is below {reserved}, the highest number reserved"
             return InvalidArgument(problem, tag=self.tag, value=self.last)
@@ -419,17 +422,17 @@ class _Change:
 
 
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
-    """If a tag has a stride, check that its last counter value, `counter`, is not below its first one, `first`."""
+    """Raise SchemeError if the tag has a stride and its last counter value, `counter`, is below its first, `first`."""
     if "stride" in scheme and counter < first:
         problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
 
 
 def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
-    """If Redis has a newer scheme than the store, the store has lost changes: reject a further new scheme.
+    """Raise StoreBehind if Redis has a newer scheme than the store, because the store has then lost this scheme.
 
-    The values of the lost scheme are unknown. So the new scheme could repeat these values, unless the caller sets the
-    first value of the new scheme (`stride_above`).
+    The numbers of the lost scheme are unknown, and a new scheme could repeat them. Nothing is raised if the caller sets
+    where the new scheme begins: with `stride_above`, or with a first number for each scramble key.
     """
     if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
         return
@@ -440,7 +443,7 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
 
 
 def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
-    """Apply a tag's changes to a shard or series, and set its limit again: older versions allowed a different limit."""
+    """Apply a tag's changes to a shard or series. Set its limit as well: older versions allowed a different limit."""
     try:
         yield from floor.configure(part, None, shared.changes(part, limit=limit))
     except LimitTooLow:  # the shard or series has already passed this limit
@@ -448,7 +451,7 @@ def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
 
 
 def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | None) -> None:
-    """If the strategy has no counter, reject settings that need a counter."""
+    """Raise SchemeError if the strategy has no counter and a setting that needs a counter is given."""
     for name, nothing in _COUNTERS.items() if strategy != scheme_record.SEGMENT else ():
         value = last if name == "limit" else getattr(asked, name)
         if value not in (None, nothing):
@@ -462,7 +465,10 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
 
 
 def _check_skipping(record: Tag, asked: TagOptions) -> None:
-    """Reject `start` and `above` for tags with shards, series or periods. `changed` checks the scheme's settings."""
+    """Raise SchemeError if `start` or `above` is given for a tag with shards, series or periods.
+
+    This function does not check the settings of the scheme. `changed` checks them.
+    """
     if parts.has_parts(record):
         problem = "cannot be set for a tag with shards or a keyed tag, because each part has its own"
     elif "restart" in record.scheme:
@@ -475,14 +481,14 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
 
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:
-    """Return the number for a counter value, by the stride only: limits are not scrambled."""
+    """Return the number for the counter value of a limit. Only the stride counts, because limits are not scrambled."""
     return strides(scheme).value(counter) if "stride" in scheme else counter
 
 
 def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
-    """Delete a tag, then its shards or series, and return all names.
+    """Delete a tag, then its shards or series. Return the names of all these tags.
 
-    If the tag is already deleted, delete what an interrupted call has left, and raise UnknownTag.
+    If the tag was deleted before, delete the shards or series that an interrupted call has left, and raise UnknownTag.
     """
     record = yield from ask(lambda store, timeout: store.get(check_found(tag), timeout=timeout))
     if record is not None:

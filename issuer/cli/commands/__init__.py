@@ -1,1 +1,1 @@
-"""The commands of the command line. Each module contains one command, which has the name of the module."""
+"""The commands of the command line. Each module contains one command with the name of the module."""

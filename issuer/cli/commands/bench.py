@@ -1,4 +1,4 @@
-"""`issuer bench`: measures the speed of numbers on the user's servers."""
+"""`issuer bench`: measures how fast numbers are drawn on the user's servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECTION = "Tools"
 #: Numbers per segment of the test tag. With such large segments, a draw almost never waits for a reservation in the
 #: store.
 STEP = 10_000_000
-#: Numbers that one call of `take` draws.
+#: How many numbers one call of `take` draws.
 TAKEN = 1000
 #: Maximum number of reservations that are measured. The number is low, because each reservation leaves an entry in the
 #: ledger.
@@ -41,7 +41,10 @@ RESERVATIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """One result. `took`: sorted durations of calls, in ns. `rate`: numbers per second. `each`: numbers per call."""
+    """One result: a row of the table.
+
+    `took`: durations of the calls, sorted, in ns. `rate`: numbers per second, or None. `each`: numbers per call.
+    """
 
     name: str
     took: list[int]
@@ -124,9 +127,9 @@ def _all(issuer: Issuer, tag: str, share: float, threads: int) -> dict[str, _Mea
 
 @contextmanager
 def _made(issuer: Issuer, tag: str) -> Iterator[None]:
-    """Create the test tag, and delete it at the end, also after an error."""
-    # Create a trend tag, because `reserve`, which is measured too, is not possible for a strict tag. For both, draws
-    # from Redis take equally long.
+    """Create the test tag. When the `with` block ends, also after an error, delete the tag."""
+    # The test tag is a trend tag, because `reserve` is measured too and is not possible for a strict tag. A draw from
+    # Redis takes equally long for a trend tag and a strict tag.
     issuer.create(tag, step=STEP, order="trend", description="made by issuer bench")
     try:
         issuer.next(tag)
@@ -156,23 +159,29 @@ def _ping(settings: Settings, seconds: float) -> _Measured:
 def _timed(
     name: str, call: Callable[[], object], seconds: float, *, threads: int = 1, each: int = 1, few: bool = False
 ) -> _Measured:
-    """Measure a function that draws numbers: call it again and again in `threads` threads for `seconds` seconds.
+    """Measure a function: call it again and again for a time. Return the durations of the calls and the rate.
 
-    `each`: numbers per call. `few`: make at most RESERVATIONS calls, and measure no rate.
+    Args:
+        name: Name of the row in the table.
+        call: The function, which draws numbers.
+        seconds: How long to measure.
+        threads: How many threads call the function.
+        each: Numbers per call.
+        few: If True, make at most RESERVATIONS calls in each thread, and measure no rate.
     """
     stop: list[bool] = []
     with ThreadPoolExecutor(threads) as pool:
         try:
             done = list(pool.map(partial(_calls, call, stop, few=few), repeat(seconds, threads)))
         finally:
-            # The other threads need this signal to stop, because Ctrl-C interrupts only this thread.
+            # Make the threads of the pool stop, also after Ctrl-C, which interrupts only this thread.
             stop.append(True)
     took = sorted(one for calls, _rate in done for one in calls)
     return _Measured(name, took, None if few else sum(rate for _calls, rate in done) * each, each)
 
 
 def _calls(call: Callable[[], object], stop: list[bool], seconds: float, *, few: bool) -> tuple[list[int], float]:
-    # The first call may have to connect.
+    # Do not measure the first call, because it may have to connect.
     call()
     took: list[int] = []
     started = perf_counter_ns()

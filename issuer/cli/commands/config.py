@@ -13,7 +13,7 @@ from issuer_persistence.urls import mask
 
 SECTION = "Tools"
 
-#: Durations of this many seconds or more are shown in seconds and also in larger units, such as hours.
+#: From this duration on, in seconds, a duration is shown in seconds and also in larger units, such as hours.
 LONG = 120
 
 

@@ -60,12 +60,16 @@ def configure(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     say(f"changed {plain(now.tag)}: {stands(now)}{settings_of(now)}")
 
 
-#: If more segments than this are skipped, the question also contains how many numbers are lost.
+#: If more segments than this would be skipped, the question to the user also contains how many numbers are lost.
 _FAR = 1000
 
 
 def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
-    """Ask the user to confirm that the numbers up to `below` are skipped. Do not ask if they are reserved already."""
+    """Ask the user to confirm that the numbers up to `below` are skipped.
+
+    Do not ask if the tag has no scheme and all these numbers are reserved: then nothing is skipped. `yes`: the user has
+    given --yes, so do not ask.
+    """
     try:
         found = issuer.inspect(tag)
     except UnknownTag:  # `configure` then raises an error with more details

@@ -111,7 +111,7 @@ def _create(issuer: Issuer, tag: str, *, exist_ok: bool, **said: Any) -> int:
 
 
 def _begins(made: Tag) -> str:
-    """Return the first number of the tag, if known, and the step."""
+    """Return the first number of the new tag, if it is known, and the step, as text that ends with a comma."""
     scheme = made.scheme
     if not counts(made.scheme):
         return ""
@@ -123,7 +123,7 @@ def _begins(made: Tag) -> str:
 
 
 def _dropped(before: Inspection, made: Tag) -> str:
-    """Return the settings of the deleted tag that the new tag does not have."""
+    """Return, as text, the settings of the deleted tag (`before`) that differ from the new tag's settings (`made`)."""
     had: dict[str, object] = {"order": before.order, "limit": before.limit, "lease": before.lease}
     has: dict[str, object] = {"order": made.order, "limit": last_value(made.scheme, made.limit), "lease": made.lease}
     for name in ("step", *PACING):

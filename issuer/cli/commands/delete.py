@@ -41,6 +41,6 @@ def delete(session: Session, *, tag: str, yes: bool) -> None:
 def _and_parts(issuer: Issuer, tag: str) -> str:
     try:
         parts = issuer.inspect(tag).parts
-    except UnknownTag:  # perhaps deleted in the store, but not yet in Redis: `delete` raises the error
+    except UnknownTag:  # the tag may be deleted in the store but not in Redis, so go on: `delete` raises the error
         return ""
     return f" and its {numbered(parts, 'part')}" if parts else ""

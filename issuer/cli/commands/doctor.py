@@ -27,10 +27,10 @@ HEADINGS: Final[dict[Level, tuple[str, str]]] = {
 #: Maximum number of findings that are shown for one check. With --json, all findings are shown.
 SHOWN = 5
 
-#: Column at which the text begins.
+#: Column at which the text of a finding begins.
 INDENT = 8
 
-#: Longest line, also on a wider terminal.
+#: Longest line in terminal cells. On a wider terminal, lines are not longer.
 WIDEST = 100
 
 

@@ -50,7 +50,7 @@ def keeper(session: Session) -> None:
     stop = threading.Event()
 
     def stopped(number: int, _frame: FrameType | None) -> None:
-        # A second signal ends the process at once.
+        # Restore the default handler, so that a second signal ends the process at once.
         signal.signal(number, signal.SIG_DFL)
         stop.set()
 
@@ -63,7 +63,7 @@ def keeper(session: Session) -> None:
     try:
         watch.look()
     except Unavailable as error:
-        # Servers can start in any order, so wait for them. Other errors end the keeper.
+        # Redis or the store may start after the keeper, so the keeper waits for them. Other errors end the keeper.
         watch.trouble(error)
     else:
         _tell(f"keeping all tags of {where}")
@@ -79,7 +79,7 @@ def _tell(message: str) -> None:
 
 
 def _tell_segment(event: Event) -> None:
-    """If the event is a loaded segment, write a line about it. The text is the same as in the log."""
+    """Write a line for each loaded segment, with the same text as in the log. Other events are ignored."""
     line = line_of(event) if isinstance(event, SegmentLoaded) else None
     if line is not None:
         _tell(line[1] % line[2])

@@ -21,8 +21,8 @@ from issuer.views import view
 
 SECTION = "Numbers"
 
-#: Numbers that one call of `take` draws. The timeout is for one call. If a call fails, at most this many numbers are
-#: lost.
+#: How many numbers one call of `take` draws. The timeout applies to one such call. If a call fails, at most this many
+#: numbers are lost.
 CHUNK = 10_000
 #: With this many numbers or more, a progress bar is shown.
 LONG = 100_000
@@ -86,11 +86,11 @@ def next(
             # Print the number at once: it is valid even if the next draw fails.
             sys.stdout.flush()
         return
-    # Numbers are printed with the end of their line. If text is appended to the file after Ctrl-C, the text must not
-    # extend a number.
+    # Print each number together with the end of its line. Otherwise, after Ctrl-C, the output could end with a number
+    # without a line end, and text that is appended to the file would extend this number.
     before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "")
     lead = before
-    # No bar is shown if the numbers are written to the same terminal.
+    # Show no progress bar if the numbers are written to the terminal, too.
     hidden = count < LONG or sys.stdout.isatty() or not sys.stderr.isatty()
     with click.progressbar(length=count, label=tag, file=sys.stderr, hidden=hidden) as bar:
         try:

@@ -151,7 +151,7 @@ def recover(
         done = recovered("recovering", changes=True, spared=spared)
         failed += [each.error for each in done if each.error is not None]
         _print(done, as_json=as_json, as_lines=as_lines)
-        if yes:  # without --yes, this was reported before the question
+        if yes:  # without --yes, `_ask` has reported these tags before the question
             _say_unvouched(done)
     return max(map(code_of, failed), default=OK)
 
@@ -159,14 +159,15 @@ def recover(
 def _collected(
     outcomes: Iterator[Outcome[Recovery]], *, prints: bool, spare: bool, changes_all: bool
 ) -> list[Outcome[Recovery]]:
-    """Return the outcomes.
+    """Return the outcomes (one per tag: its recovery or an error) as a list, and print them if requested.
 
     Args:
-        outcomes: The outcomes, sorted by name.
-        prints: Whether to print each outcome as a line.
+        outcomes: The outcomes, sorted by name of the tag.
+        prints: Whether to print each outcome as a line of JSON.
         spare: Whether to print no line for tags without a problem.
-        changes_all: True if all tags are changed. Then an interruption reports where to go on. And outcomes that were
-            printed are returned only if they are needed later: errors, and tags for the warning.
+        changes_all: True if this run changes all tags of the store. Such a run prints where to go on if it is
+            interrupted. It returns a printed outcome only if the outcome is needed later: an error, or a tag for the
+            warning.
     """
     found: list[Outcome[Recovery]] = []
     last = ""
@@ -207,13 +208,16 @@ def _read(paths: tuple[str, ...]) -> Named:
 
 
 def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
-    """Print the error of an outcome, and return the outcome. If Redis was not checked, add an error to the outcome."""
+    """Print the error of an outcome, if any, and return the outcome. If Redis was not checked, first add an error.
+
+    Raises ConfigurationError if this is the error of the outcome.
+    """
     done = outcome.result
     if done is not None and done.redis_error:
         away = RedisUnavailable(f"Redis was not checked: {done.redis_error}", tag=done.tag)
         outcome = replace(outcome, error=away)
     if isinstance(outcome.error, ConfigurationError):
-        # A wrong configuration of the servers or the journals would cause the same error for all other tags.
+        # End the command: wrong settings of the servers or journals would cause the same error for all other tags.
         raise outcome.error
     if outcome.error is not None:
         complain(outcome.error)
@@ -221,7 +225,10 @@ def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
 
 
 def _ask(planned: list[Outcome[Recovery]], sure: list[Outcome[Recovery]], *, everything: bool) -> None:
-    """Show the plan, and ask whether to recover the tags in `sure`."""
+    """Show what would be changed, and ask the user whether to recover the tags.
+
+    `planned`: outcomes of the check of all tags. `sure`: those without an error. `everything`: whether --all is given.
+    """
     say(_table(sure))
     _say_nodes(planned)
     one = len(sure) == 1 and not everything
@@ -240,9 +247,10 @@ def _print(outcomes: list[Outcome[Recovery]], *, as_json: bool, as_lines: bool) 
 
 
 def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcome[Recovery]]:
-    """Report what it costs to recover tags without a problem. If `spare`, leave them out. Return the outcomes to use.
+    """Report how many numbers are skipped if tags without a problem are recovered. Return the outcomes to use.
 
-    If Redis could not be queried, no tag counts as a tag without a problem.
+    If `spare` is True, report that these tags are left as they are, and do not return their outcomes. If Redis could
+    not be queried, no tag counts as a tag without a problem.
     """
     sound = [each for each in outcomes if each.result is not None and each.result.sound]
     gap = sum(each.result.gap for each in sound if each.result is not None)
@@ -259,7 +267,7 @@ def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcom
 
 
 def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
-    """Report which Redis nodes other than the master answered, and which did not. Each node is reported once."""
+    """Report which other Redis nodes than the master were checked, and which did not answer. Each is reported once."""
     done = [outcome.result for outcome in outcomes if outcome.result is not None]
     asked = dict.fromkeys(node for each in done for node in each.asked)
     if asked:
@@ -270,7 +278,10 @@ def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
 
 
 def _say_unvouched(outcomes: list[Outcome[Recovery]]) -> int:
-    """Report the tags that neither Redis nor a journal has a record of, and what to do. Return how many there are."""
+    """Report the tags of which only the store has a record, and what to do. Return how many such tags there are.
+
+    Redis and the journals that were given have no record of these tags.
+    """
     tags = [outcome.tag for outcome in outcomes if outcome.result is not None and outcome.result.unvouched]
     if tags:
         say(

@@ -34,7 +34,10 @@ class _Serve(click.Command):
 
 @contextmanager
 def _logging_errors(formats: list[str]) -> Iterator[None]:
-    """If an error ends the block and the last of `formats` is "json", log the error as JSON, and exit."""
+    """If an error ends the `with` block and the log format is JSON, log the error as JSON, and exit.
+
+    `formats`: names of log formats. The last one is valid; the block can append a name.
+    """
     try:
         yield
     except Exception as error:

@@ -14,9 +14,9 @@ from issuer.times import lasting
 
 SECTION = "Tools"
 
-#: Masters of the smallest Cluster that survives the loss of a master.
+#: Number of masters of the smallest Redis Cluster that survives the loss of a master.
 CLUSTER = 3
-#: Years that are not counted any more.
+#: Number of years from which on the output gives no exact number.
 LONG = 1e6
 
 

@@ -71,7 +71,7 @@ def tags(session: Session, *, everything: bool, usage: bool, as_json: bool, as_l
 
 
 def _inspected(issuer: Issuer, found: list[Tag]) -> Iterator[Inspection]:
-    """Inspect these tags. An error of a tag is printed, and the tag is left out."""
+    """Inspect these tags and yield the results. If a tag cannot be inspected, print the error and leave the tag out."""
     for each in issuer.engine.care.inspected([tag.tag for tag in found], None):
         if each.result is None:
             say(f"{plain(each.tag)}: {said(each.error)}")

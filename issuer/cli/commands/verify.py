@@ -40,7 +40,7 @@ from issuer.views import said, view
 
 SECTION = "Checks and recovery"
 
-#: Blanks before the lines under a heading.
+#: Number of blanks before each line under a heading.
 INDENTED = 2
 
 #: The kind of a finding that is not a problem. It reports that Redis was not available.
@@ -106,15 +106,15 @@ class _Total:
     """Sum of the results of all tags.
 
     Attributes:
-        tags: How many tags were checked or failed.
-        sound: How many tags have no problem.
+        tags: Number of tags, including those that could not be checked.
+        sound: Number of tags that were checked completely and have no problem.
         wrong: True if a problem was found.
-        agree: Tags without a problem that were not checked in Redis.
-        unseen: All tags that were not checked in Redis.
-        full: Tags with so many problems that their check has ended early.
-        failed: Tags that could not be checked.
-        code: The highest exit code of their errors.
-        findings: All findings. Empty if each was printed at once.
+        agree: Names of tags without a problem that were not checked in Redis.
+        unseen: Names of all tags that were not checked in Redis.
+        full: Names of tags with so many problems that their check has ended early.
+        failed: Names of tags that could not be checked because of an error.
+        code: The highest exit code of these errors.
+        findings: All findings. Empty if each finding was printed at once.
     """
 
     tags: int = 0
@@ -156,7 +156,10 @@ def _sum_up(total: _Total, tag: str | None) -> None:
 
 
 def _reported(outcomes: Iterator[Verdict]) -> Iterator[Verdict]:
-    """Yield the outcomes. Report each error at once, but report an unavailable server only for the first tag."""
+    """Yield the outcomes, one per tag. Print each error at once.
+
+    An unavailable server is the same error for all tags. So it is printed only for the first tag.
+    """
     away: set[type[IssuerError]] = set()
     for each in with_progress(outcomes, "verifying"):
         if each.result is None and each.error is None:  # the tag was deleted in the meantime
@@ -173,7 +176,10 @@ def _reported(outcomes: Iterator[Verdict]) -> Iterator[Verdict]:
 
 
 def _report(findings: list[Discrepancy], room: int | None) -> str:
-    """Return the findings as text. Below each heading: the processes and times, or what is wrong."""
+    """Return the findings as text: for each, a heading, and below it the processes and times, or what is wrong.
+
+    `room`: longest line in terminal cells. None means any length.
+    """
     lines: list[str] = []
     cells = None if room is None else room - INDENTED
     for finding in findings:
