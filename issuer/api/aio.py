@@ -90,8 +90,8 @@ class AsyncIssuer(AsyncIssuerCalls):
             combiner.left = True
             raise
         except RuntimeError:
-            # The combiner may belong to another loop. A check of the loop before each draw would cost 0.4 us of 2.4,
-            # because it is a system call in Python 3.11.
+            # The combiner, which draws for all tasks of a loop, may belong to another loop. A check of the loop before
+            # each draw would cost 0.4 us of 2.4, because the check is a system call in Python 3.11.
             if combiner.loop is get_running_loop():
                 raise
             combiner = engine.combiner(tag)
@@ -140,5 +140,5 @@ class AsyncIssuer(AsyncIssuerCalls):
             yield await self.next(tag, timeout=timeout)
             if self.engine.chain is not None:
                 continue
-            for number in self.engine.combiner(tag).supply.open:  # read again, as the process may have forked since
+            for number in self.engine.combiner(tag).supply.open:  # looked up each time: a fork replaces the combiner
                 yield number

@@ -31,7 +31,10 @@ PART = 1 << 16
 
 
 class CallEntry(NamedTuple):
-    """A call that returned the numbers first..last. `began` and `ended` are in ns."""
+    """A recorded call. If it succeeded, it returned the numbers first..last. See the module for failed calls and keys.
+
+    `began`, `ended`: when the call began and ended, in ns of the monotonic clock.
+    """
 
     first: int
     last: int
@@ -81,8 +84,8 @@ class CallFile:
 
 
 def _written(path: Path) -> memoryview[int]:
-    """Return the integers in a file, four for each call, up to the first call that has no end yet."""
-    if not path.stat().st_size:  # just made
+    """Return the integers in a file, four for each call. Calls that are not completely written yet are left out."""
+    if not path.stat().st_size:  # the worker has just created the file
         return memoryview(b"").cast("q")
     with path.open("rb") as file:
         values = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast("q")
@@ -141,11 +144,11 @@ class Follower:
         self._read: dict[Path, int] = {}
 
     def served(self, tag: int, since: int) -> bool:
-        """Return whether a call returned numbers of that tag since a time in ns."""
+        """Return whether a call that ended at or after `since` (time in ns) returned numbers of the tag."""
         return any(_served(path, since) for path in self._folder.glob(f"{tag}.{self._worker}.*"))
 
     def fresh(self, tag: int) -> list[CallEntry]:
-        """Return the calls for the tag since `fresh` was last called. The calls of a file are in order."""
+        """Return the calls for the tag since the last call of `fresh`. The calls of one file are in order."""
         found: list[CallEntry] = []
         for path in self._folder.glob(f"{tag}.{self._worker}.*"):
             values = _written(path)
@@ -155,7 +158,7 @@ class Follower:
 
 
 def _served(path: Path, since: int) -> bool:
-    """Return whether a call in the file returned numbers since a time in ns."""
+    """Return whether a call in the file that ended at or after `since` (time in ns) returned numbers."""
     # The values of the calls in reverse order: end, begin, last number, first number.
     values = iter(_written(path)[::-1])
     calls = takewhile(lambda call: call[0] >= since, zip(values, values, values, values, strict=True))

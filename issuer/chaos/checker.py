@@ -22,7 +22,13 @@ EXAMPLES = 5
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of a check. Times are in seconds."""
+    """The result of a check. Times are in seconds.
+
+    `attempted`, `acknowledged`: how many numbers callers requested and received. `errors`: how many calls failed, by
+    error. `repeats`: numbers issued twice. `above`: numbers above the store's `max`. `disorder`: calls that returned a
+    lower number than an earlier call. `gap`: numbers that no caller received. `without_service`: longest wait for a
+    number after a fault; `slowest` describes it. `latest`: longest time by which a call exceeded its deadline.
+    """
 
     attempted: int = 0
     acknowledged: int = 0
@@ -88,9 +94,9 @@ def check(
 ) -> Verdict:
     """Check the calls for all tags, and return what was found.
 
-    `strikes`: the faults that occurred. `lasting`: names of the workers that drew until the end. `stopped`: by worker,
-    when SIGSTOP had stopped it. `end`: the end of the run. Reserved numbers that nobody has drawn by the end are not
-    counted as a gap, but their count is limited too.
+    `strikes`: the faults that occurred. `lasting`: names of the workers that drew until the end. `stopped`: for each
+    worker, by name, the times during which SIGSTOP had stopped it. `end`: the end of the run. Reserved numbers that
+    nobody has drawn by the end are not counted as a gap, but their count is limited too.
     """
     verdict = Verdict(faults=Counter(strike.name for strike in strikes))
     verdict.costs = {name: Cost(times) for name, times in verdict.faults.items()}
@@ -190,14 +196,17 @@ def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
 
 
 def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[CallEntry]:
-    """Yield the calls that returned numbers. While two masters serve, no order is promised: leave out these calls."""
+    """Yield the calls that returned numbers, and for which an order is promised.
+
+    `splits`: the times when two masters served at once. For calls at these times no order is promised.
+    """
     for call in calls.granted():
         if not any(split.began <= call.ended and call.began <= split.back for split in splits):
             yield call
 
 
 def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Strike]) -> None:
-    """Count the calls that returned a lower number than another call that had ended before they began."""
+    """Count the calls out of order: such a call began after another call had returned a higher number."""
     ended: list[tuple[int, int]] = []
     highest = 0
     for call in heapq.merge(*(_promised(calls, splits) for calls in callers), key=attrgetter("began")):
@@ -232,7 +241,7 @@ def _service(
 
 
 def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Strike]]) -> None:
-    """Measure how long after its deadline a call returned. Time during which SIGSTOP held the process is left out."""
+    """Find the longest time by which a call exceeded its deadline. Time while SIGSTOP held its process is left out."""
     for calls in callers:
         pauses = [strike for strike in stopped.get(calls.worker, ()) if strike.back]
         for call in calls:

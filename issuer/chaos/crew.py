@@ -87,7 +87,7 @@ class Worker:
 
     @property
     def sprung(self) -> bool:
-        """True if the trap was used. The worker then removes the trap file."""
+        """True if the worker has used the trap: the worker then removes the trap file."""
         return not self._trap.exists()
 
     def untrap(self) -> bool:
@@ -134,7 +134,7 @@ class Workers:
         """`patience`: if a worker receives no numbers for this many seconds, the run counts as stuck."""
         self.patience = patience
         self.workers: list[Worker] = []
-        #: By name of the worker: when SIGSTOP stopped it. `back` is 0 until the worker continues.
+        #: For each worker, by name: the times when SIGSTOP stopped it. `back` is 0 until the worker continues.
         self.stopped: dict[str, list[Strike]] = {}
         self._replaced = 0
 
@@ -160,9 +160,11 @@ class Workers:
         timeout: float | None = None,
         only: Iterable[int] | None = None,
     ) -> None:
-        """Wait until each worker has received numbers of each of its tags since a time in ns. Raises IssuerError.
+        """Wait until each worker has received numbers of each of its tags.
 
-        `workers`: None means all. `timeout`: None means `patience` seconds. `only`: indices of the tags to check.
+        `since`: time in ns. Only calls that ended at or after it count. `workers`: None means all. `timeout`: in
+        seconds; None means `patience`. `only`: indices of the tags to check; None means all. Raises IssuerError if the
+        time is over, or if a worker has ended.
         """
         chosen = [*(self.workers if workers is None else workers)]
         wanted = None if only is None else [*only]
@@ -183,7 +185,7 @@ class Workers:
             raise IssuerError(f"no numbers within {seconds:g} s in {stuck}") from None
 
     def dismiss(self, workers: Collection[Worker] | None = None) -> None:
-        """Stop these workers (None: all), which return unused numbers to the store, and wait for their end."""
+        """Request the stop of these workers (None: all), and wait until they have returned unused numbers and ended."""
         ending = [worker for worker in self.workers if workers is None or worker in workers]
         for worker in ending:
             self.resume(worker)
@@ -193,7 +195,7 @@ class Workers:
             self.workers.remove(worker)
 
     def renamed(self, setup: Setup, **changes: object) -> Setup:
-        """Return the settings of a new worker: those of another worker, with a new name and these changes."""
+        """Return the settings `setup` of a worker with a new name and these changes, for a new worker."""
         self._replaced += 1
         name = f"{setup.name.split('r')[0]}r{self._replaced}"
         return replace(setup, name=name, **changes)  # type: ignore[arg-type]  # names of its fields

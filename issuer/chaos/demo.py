@@ -133,8 +133,8 @@ class _Story:
         self._shares: list[float] = []
         #: `_back`: when the restarted server was available, in ns. `_before`: last number issued before the kill.
         self._back, self._before = math.inf, 0
-        #: The highest number that was in Redis before the kill. A number up to it was issued before the kill, even if
-        #: the client recorded the number later.
+        #: The highest number that was in Redis before the kill. If a caller received a number up to this one,
+        #: the number was issued before the kill, even if the caller recorded it later.
         self._top = math.inf
         self._resumed = False
         #: Highest number that `recover` skipped.
@@ -174,8 +174,8 @@ class _Story:
         after = [call.first for call in calls if call.first > self._top]
         if after and not self._resumed:
             self._resumed = True
-            # Show the start of the segment that contains `first`. Another process may have drawn a lower number of this
-            # segment in a call that is not recorded yet.
+            # `first` is the lowest recorded number after the restart. Show the start of its segment instead: another
+            # process may have drawn a lower number of this segment in a call that is not recorded yet.
             first = min(after)
             above = next((one.first for one in [*self._segments, *loaded] if one.first <= first <= one.last), first) - 1
             found = f"after {self._before}, numbers go on above {above}"

@@ -30,7 +30,8 @@ SCRIPTS = ("next", "lease", "open", "load")
 #: have no Redis. REJOINED: time until these processes use Redis again. RUN_OUT: how long a tag has no numbers.
 DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
 
-#: Faults on the network, by their names in a report. Arguments: a proxy, bytes in the requests to hit, how many to hit.
+#: Faults on the network, by their names in a report. Arguments of each function: a proxy, bytes that the affected
+#: requests contain, and how many requests to affect.
 WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
     "request dropped": FaultProxy.drop_requests,
     "reply dropped": FaultProxy.drop_replies,
@@ -40,7 +41,7 @@ WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault. `name`: for --faults. `what`: what happens, for tables. `strike`: causes the fault."""
+    """A fault. `name`: value of --faults. `what`: what happens, for tables. `strike`: function that causes it."""
 
     name: str
     what: str
@@ -84,7 +85,8 @@ def some(world: World) -> Worker:
 def trapped(world: World, point: str, number: int) -> list[Worker]:
     """Send a signal to a worker that loads a segment. Return the workers that the signal hit.
 
-    `point`: one of worker.POINTS. The signal can hit several workers, because each tag has its own loader.
+    `point`: point of the load at which the signal is sent, one of worker.POINTS. `number`: number of the signal. The
+    signal can hit several workers, because each tag has its own loader.
     """
     for worker in world.crew.workers:
         worker.trap(point, number)
@@ -115,7 +117,7 @@ for name, point, what in zip(
 
 @fault("F8", "a process is stopped for a second")
 def stopped(world: World) -> None:
-    """Stop a process with SIGSTOP, whatever it does at the moment, while the others draw."""
+    """Stop a process with SIGSTOP at any moment, while the other processes draw."""
     worker = some(world)
     others = [one for one in world.crew.workers if one is not worker]
     with world.fault("F8 process stopped", hits=1):
@@ -220,7 +222,7 @@ def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = S
                 WIRE[manner](front, world.sha(script), 3)
             until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
             world.deliver()
-        # Without this wait, the next round could hit the call that restores the service.
+        # Without this wait, the fault of the next round could hit the calls with which workers recover from this one.
         world.more()
 
 
@@ -260,7 +262,7 @@ def flushed(world: World) -> None:
 
 @fault("F12b", "SCRIPT FLUSH while a load is under way")
 def scripts_flushed(world: World) -> None:
-    """Delete the scripts, but no keys. Then a segment's load arrives, and the load names a deleted script."""
+    """Delete the scripts, but no keys. Then a segment's load arrives, which calls a deleted script."""
     with world.fault("F12b SCRIPT FLUSH"), world.held_load(), world.master.client() as client:
         client.script_flush()
 
@@ -291,7 +293,7 @@ def load_in_doubt(world: World) -> None:
 
 @fault("F12e", "Redis evicts all keys while a load is under way")
 def evicted(world: World) -> None:
-    """Let Redis evict all keys. A load sent before that arrives after its hash was prepared again."""
+    """Let Redis evict all keys. A load that was sent earlier arrives after its hash was prepared again."""
     keys = [world.key(at) for at in range(len(world.tags))]
     fault = world.fault("F12e evicted", segments=4, hits=len(world.crew.workers))
     with fault, world.held_load() as held, world.master.client() as client:
@@ -330,7 +332,7 @@ def _forking(workers: Iterable[Worker]) -> list[Worker]:
 
 @fault("F18a", "a process with a lease forks")
 def forked(world: World) -> None:
-    """Let processes fork that hold a lease. Child and parent both continue to draw."""
+    """Fork processes that hold a lease. Child and parent both continue to draw."""
     forking = _forking(world.crew.workers)
     with world.fault("F18a fork in mid-lease", hits=len(forking)):
         _fork(world, forking, [TREND])
@@ -338,7 +340,7 @@ def forked(world: World) -> None:
 
 @fault("F18b", "processes that are cut off from Redis fork")
 def forked_direct(world: World) -> None:
-    """Let processes fork that draw from their own segments without Redis. Their children do the same."""
+    """Fork processes that draw from their own segments without Redis. Their children do the same."""
     cut, _ = world.halves()
     forking = _forking(cut)
     world.fronts[0].refuse()

@@ -13,11 +13,12 @@ The time at which a number was lost is not recorded. But this time is between tw
   ended.
 - Trend tags that are drawn through a server: there is no upper bound, because its processes share their clients.
 
-A strike can cause a gap from the moment when all servers worked before it, until all calls that were running at its end
-have timed out. Several strikes can explain the same numbers. These numbers are charged to the last of these strikes
-that is still below its allowed gap. If all are at their limit, the last strike is charged, and exceeds its limit. So a
-strike exceeds its limit only if there is no way to distribute the gaps within all limits: the strikes that can explain
-a number are consecutive, and then it is enough to distribute first the numbers with the fewest possible strikes.
+A strike can cause a gap from the end of the previous strike, until all calls that were running at its own end have
+timed out. Several strikes can explain the same numbers. These numbers are charged to the last of these strikes that is
+still below its allowed gap. If all are at their limit, the last strike is charged, and exceeds its limit.
+
+So a strike exceeds its limit only if no distribution of the gaps keeps all limits. Reason: the strikes that can explain
+a number are consecutive, and the numbers with the fewest possible strikes are distributed first.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Cost:
     over: int = 0
 
     def charge(self, gap: int, allowed: int) -> None:
-        """Add the gap that one occurrence of the fault caused in one tag."""
+        """Add the gap that one strike caused in one tag. `allowed`: how large this gap may be."""
         self.gap += gap
         self.over += gap > allowed
         if (gap > allowed, gap) > (self.worst > self.allowed, self.worst):
@@ -98,8 +99,8 @@ class Missing:
     _stretches: list[tuple[int, int]] = field(default_factory=list)
     #: For each range of missing numbers: when each worker first received a higher number.
     _passed: list[dict[str, int]] = field(default_factory=list)
-    #: By worker. `_seen`: how many entries of `_passed` include the worker. `_lives`: begin of the worker's first call,
-    #: end of its last.
+    #: For each worker. `_seen`: how many entries of `_passed` include the worker. `_lives`: when its first call began,
+    #: and when its last call ended.
     _seen: dict[str, int] = field(default_factory=dict)
     _lives: dict[str, tuple[int, int]] = field(default_factory=dict)
     _highest: int = 0
@@ -122,7 +123,7 @@ class Missing:
 
     @property
     def count(self) -> int:
-        """How many numbers no caller received, below the highest number received."""
+        """How many numbers are missing: no caller received them, but a caller received a higher number."""
         return sum(last - first + 1 for first, last in self._stretches)
 
     def lost(self, *, ended: bool) -> Iterator[_Lost]:
@@ -148,7 +149,10 @@ class Missing:
         )
 
     def _pieces(self, highs: Sequence[int], first: int, last: int, latest: int) -> Iterator[_Lost]:
-        """Split a range of missing numbers by the time of their reservation. `highs`: the store's max at each read."""
+        """Split the range first..last of missing numbers by the time of their reservation.
+
+        `highs`: the store's max at each read. `latest`: the latest time at which the numbers can have been lost.
+        """
         while first <= last:
             at = bisect_left(highs, first)
             top = min(last, highs[at]) if at < len(highs) else last
@@ -180,13 +184,14 @@ def charge(
 def _shared(
     pieces: Iterable[_Lost], starts: Sequence[int], ends: Sequence[int], bounds: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Return the gap of each fault that occurred, and the gap that none of these can explain.
+    """Return the gap of each fault that occurred, and the gap that no fault can explain.
 
-    For each fault, `starts` and `ends` limit when it can have lost numbers, and `bounds` contains its allowed gap.
+    For each fault, `starts` and `ends` limit the time at which it can have lost numbers, and `bounds` has its allowed
+    gap.
     """
     gaps = [0] * len(starts)
     elsewhere = 0
-    #: By the last fault that can explain some numbers: the first fault that can, and the count of these numbers.
+    #: Key: the last fault that can explain some numbers. Values: the first fault that can, and the count of numbers.
     waiting: dict[int, list[tuple[int, int]]] = {}
     for piece in pieces:
         first, last = bisect_left(ends, piece.earliest), bisect_right(starts, piece.latest) - 1

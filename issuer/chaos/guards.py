@@ -43,7 +43,10 @@ _EXHAUSTED = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A guard. `what`: what the guard ensures. To remove it, change the texts in `scripts`, then call `patch`."""
+    """A guard. `what`: what the guard ensures.
+
+    To remove it, first replace the texts of `scripts` (for each script, pairs of old and new text), then call `patch`.
+    """
 
     what: str
     scripts: Mapping[str, Sequence[Change]] | None = None
@@ -61,7 +64,7 @@ def _load_again() -> None:
 
 
 def _forget_rejoin() -> None:
-    vars(rejoin)["floor"] = lambda *_: iter(())  # imported there by name
+    vars(rejoin)["floor"] = lambda *_: iter(())  # `rejoin` has imported `floor` by name
 
 
 def _forget_fork() -> None:

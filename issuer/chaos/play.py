@@ -17,7 +17,8 @@ from issuer.chaos.screen import Screen
 from issuer.chaos.world import Terms, World
 from issuer.errors import IssuerError
 
-#: After this many faults, the numbers of a world are checked, and a world of new servers and processes is started.
+#: After this many faults, the numbers of a world (the servers and processes of a run) are checked, and a new world is
+#: started.
 BOUT = 60
 
 

@@ -7,8 +7,9 @@ import random
 import socket
 
 LOOPBACK = "127.0.0.1"
-# These ports are below those that Linux and macOS use for outgoing connections. If a client polls an unused port for
-# outgoing connections, the client can connect to itself. Then the server cannot listen on this port again.
+# These ports are below those that Linux and macOS use for outgoing connections. If a server used a port of outgoing
+# connections, a client that polls the port while the server is down could connect to itself. Then the server could not
+# listen on this port again.
 _PORTS = range(31_000, 32_700)
 
 

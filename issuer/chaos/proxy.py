@@ -48,7 +48,8 @@ class FaultKind(Enum):
 class ProxyFault:
     """A fault. `left`: how many more requests the fault affects; None means all. `then`: the fault that follows.
 
-    `kind`: None only counts the requests. `match`: bytes of the requests to affect. `seconds`: delay of the reply.
+    `kind`: the effect; with None, requests are only counted. `match`: bytes that the affected requests contain; None
+    means all requests. `seconds`: delay of the reply.
     """
 
     kind: FaultKind | None = None
@@ -72,7 +73,11 @@ _NONE = ProxyFault(left=0)
 
 @dataclass(eq=False)
 class ProxiedConnection:
-    """A client's connection, and the connection that the proxy has opened for it to the upstream server."""
+    """A client's connection, and the connection that the proxy has opened for it to the upstream server.
+
+    `drop_reply`: the next reply is dropped. `delay`: delay of the next reply, in seconds. `silent`: nothing is sent any
+    more.
+    """
 
     client: socket.socket
     writer: asyncio.StreamWriter | None = None
@@ -83,7 +88,7 @@ class ProxiedConnection:
 
     def abort(self) -> None:
         """Cut both connections."""
-        if self.writer is None:  # just accepted
+        if self.writer is None:  # the connection has just been accepted
             with contextlib.suppress(OSError):
                 self.client.shutdown(socket.SHUT_RDWR)
         for writer in (self.writer, self.up):
@@ -134,7 +139,7 @@ class FaultProxy:
         return [held.request for held in list(self._held)]
 
     def pass_through(self) -> None:
-        """End the fault. Held requests stay held. Connections that `blackhole` has made silent are closed."""
+        """End the fault. Requests that `hold` stopped stay held. Connections that `blackhole` silenced are closed."""
         self._order(self._set(_NONE))
 
     def refuse(self) -> None:
@@ -166,11 +171,11 @@ class FaultProxy:
         self._order(self._set(ProxyFault(FaultKind.HOLD, match, times)))
 
     def release(self) -> int:
-        """Deliver the held requests. Return their number."""
+        """Deliver the held requests. Return how many there were."""
         return self._order(self._release())
 
     def redirect(self, upstream: tuple[str, int]) -> None:
-        """Close all connections. Connect new clients to this server."""
+        """Close all connections. From now on, connect clients to the server `upstream`."""
         self.upstream = upstream
         self._order(self._cut())
 

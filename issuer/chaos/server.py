@@ -122,7 +122,7 @@ class RedisServer:
                 until(self._answers, _START_TIMEOUT, f"{self!r} is ready", ignoring=_NOT_YET)
             except _DiedError:
                 # Another process may have taken the port since _free_port() found it. Only the first start may choose
-                # another port, because later clients use the old one.
+                # another port, because clients use the port after that.
                 if not first or "in use" not in self.log() or attempt == _START_ATTEMPTS:
                     raise
                 self.port = self._free_port()

@@ -35,7 +35,7 @@ from issuer.wiring import aconnect, connect
 
 #: Seconds that a caller waits after an error.
 AFTER_ERROR = 0.01
-#: In ns. Calls that take less and return consecutive numbers are recorded as one call.
+#: Several calls that return consecutive numbers are recorded as one call, if each takes less than this time in ns.
 LONG = 20_000_000
 #: On this signal a process prints the stack of each of its threads and tasks.
 STACKS = signal.SIGUSR2
@@ -70,7 +70,8 @@ class Job:
 class Setup:
     """Settings of a worker. Times are in seconds. `pace`: pause between two calls.
 
-    `loads`: whether the worker records the segments that it loads; see `Loads`.
+    `colour`: whether the worker draws in threads or in asyncio tasks. `without`: guards to remove. `loads`: whether the
+    worker records the segments that it loads; see `Loads`.
     """
 
     name: str
@@ -117,7 +118,7 @@ def trap_file(folder: Path, name: str) -> Path:
 
 
 def lay_traps(setup: Setup) -> None:
-    """Install traps: at the point of a load that the trap file names, the process sends itself a signal."""
+    """Install traps. The trap file names a signal, and a point of a load: there the process sends itself the signal."""
     path = trap_file(Path(setup.folder), setup.name)
     load, reserve_and_load = tag_scripts.load, extend.reserve_and_load
 

@@ -62,7 +62,8 @@ now = time.monotonic_ns
 class Terms:
     """Settings of a run. Times are in seconds.
 
-    `callers`: how many threads or tasks of a worker do the same job. `pace`: pause between two calls of a caller.
+    `step`, `lease`: settings of the tags. `callers`: how many threads or tasks of a worker do the same job. `pace`:
+    pause between two calls of a caller.
     `most`: maximum count of numbers of a call. `timeout`: timeout of a call. `patience`: time without numbers after
     which a run is stuck. `without`: guards to remove. `journal`: whether reservations are written to a journal.
     """
@@ -151,7 +152,8 @@ class World:
 
     def commanded(self, times: int, *words: str) -> None:
         """Run an `issuer` command in `times` processes at once. Raises IssuerError if one fails."""
-        # The default of 1 s was too short once in a long run, because all these processes start at once under load.
+        # The default Redis timeout of 1 s was too short once in a long run, because all these processes start at once
+        # under load.
         environment = plain_environment() | {"ISSUER_REDIS_TIMEOUT": "5"}
         environment |= {"ISSUER_JOURNAL": self.journal} if self.journal else {}
         options = {
@@ -167,7 +169,7 @@ class World:
             raise IssuerError(f"{times} issuer {' '.join(words)}: {ended.stderr.strip()}")
 
     def redis_began(self, binary: Path) -> None:
-        """Start the servers and the proxies, and set `fronts` and `desk`."""
+        """Start the servers and the proxies. Set `fronts`, `desk` and `link`, the proxy between replica and master."""
         self.master = self._ends.enter_context(self.server(binary))
         self.other = self._ends.enter_context(self.server(binary))
         self.link, self.desk, *self.fronts = [
@@ -188,7 +190,7 @@ class World:
         return self.desk.url
 
     def front_url(self, at: int) -> str:
-        """Return the URL of Redis for one half of the workers."""
+        """Return the URL of Redis for one half of the workers. `at`: 0 or 1, index of the half's proxy."""
         return self.fronts[at].url
 
     def setups(self, config: str) -> list[Setup]:
@@ -225,7 +227,7 @@ class World:
         ]
 
     def create(self, name: str, order: str, *, above: int = 0, lease: int | None = None, keyed: bool = False) -> int:
-        """Create a tag, check its numbers, and return its index."""
+        """Create a tag, and return its index. Its numbers are checked from now on."""
         self.ids.create(name, step=self.terms.step, order=order, above=above, lease=lease)  # type: ignore[arg-type]
         return self.watch(name, order, above, keyed=keyed)
 
@@ -301,7 +303,7 @@ class World:
         self.follow()
         self.link.blackhole()
         # `more` is not used, because it sets `_settled`. When a master gets its first replica, it starts a new term.
-        # The gap from this must be charged to this fault.
+        # The gap that this causes must be charged to this fault.
         self.crew.wait_served(now())
 
     def swap(self) -> None:

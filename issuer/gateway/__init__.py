@@ -1,5 +1,5 @@
 """Commands for Redis as packed bytes, and their replies as values.
 
-Each Lua script and each command has one typed function. Only this package handles the scripts' KEYS and ARGV, and the
-bytes of replies. It does no I/O: the drivers send the commands.
+Each Lua script and each command has one typed function. Only this package handles the KEYS and ARGV of scripts, and the
+bytes of replies. This package does no I/O: the drivers send the commands.
 """

@@ -21,10 +21,10 @@ class RedisCall(Generic[T_co]):
 
     Attributes:
         packed: The command as bytes.
-        text: Text of the script, for a server that does not have it yet. "" for other commands.
-        decode: Converts the reply.
-        repeatable: True if the command can be sent again after an error: that costs at most a gap. Other commands are
-            sent only once.
+        text: If the command calls a script: text of the script, for a server that does not have it yet. Otherwise "".
+        decode: Function that converts the reply.
+        repeatable: True if the command can be sent again after an error. If the server then runs it twice, some numbers
+            are never issued: a gap. Other commands are sent only once.
         key: Redis key of the command. The key selects the node of a Cluster, and error messages contain it.
     """
 
@@ -35,7 +35,7 @@ class RedisCall(Generic[T_co]):
     key: str = ""
 
 
-#: A command inside a script.
+#: A call of a Redis command in the text of a script.
 _CALLED = re.compile(r"redis\.p?call\('(\w+)'")
 
 #: Commands with a separate permission for each subcommand, such as "config|get".
@@ -97,7 +97,7 @@ def folder() -> Path:
 
 @cache
 def script(name: str) -> Script:
-    """Return a script with its includes. Raises ConfigurationError if no script has this name."""
+    """Return the script with this name, with its includes. Raises ConfigurationError if no script has this name."""
     if name not in NAMES:
         raise ConfigurationError(f"no script {name!r}; there are {', '.join(NAMES)}")
     place = folder()
@@ -116,11 +116,14 @@ def evalsha(
     *,
     repeatable: bool = False,
 ) -> RedisCall[T_co]:
-    """Return a call of a script. `keys`: KEYS of the script. The first key also selects the node of a Cluster."""
+    """Return a call of the script `name`. `decode`, `repeatable`: as in RedisCall.
+
+    `keys`, `args`: KEYS and ARGV of the script. The first key also selects the node of a Cluster.
+    """
     source = script(name)
     return RedisCall(pack("EVALSHA", source.sha, len(keys), *keys, *args), source.text, decode, repeatable, keys[0])
 
 
 def pairs(reply: Any) -> dict[bytes, bytes]:
-    """Return a reply of names and values as a dictionary. RESP2 sends such a reply as a list."""
+    """Return a reply of names and values as a dictionary. RESP2 sends a list: name, value, name, value and so on."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

@@ -14,7 +14,7 @@ DESCRIPTION_BYTES = 1000
 #: Control characters, and Unicode's line and paragraph separators.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-#: Separates a tag from the name of its part.
+#: Separates a tag from the name of its part, as in "orders#7". A part counts for one shard or one restart key.
 PART = "#"
 
 #: Redis keys are `{prefix}:{<tag>}`. The braces mark the tag as the Cluster hash tag, so braces in a tag are encoded.
@@ -34,9 +34,9 @@ def check_tag(tag: object) -> str:
 
 
 def check_found(tag: object) -> str:
-    """Return the name of an existing tag, for inspect, halt, recover and delete. Raises InvalidArgument.
+    """Check the name of an existing tag as `check_tag` does, but allow blanks around it. Return the name.
 
-    Unlike `check_tag`, it allows blanks around the name, as older versions did.
+    Older versions created tags with such names. They can still be inspected, halted, recovered and deleted.
     """
     return _text(tag, "a tag", 1, TAG_BYTES)
 
@@ -77,7 +77,7 @@ def check_key(key: object) -> str:
 
 
 def part_tag(tag: str, part: str) -> str:
-    """Return the name of the tag that counts for a shard or for one restart key, such as "orders#7"."""
+    """Return the name of a tag's part, which counts for one shard or one restart key: for shard 7, "orders#7"."""
     name = f"{tag}{PART}{part}"
     size = len(name.encode(errors="surrogatepass"))
     if size > TAG_BYTES:
@@ -93,8 +93,9 @@ def part_tag(tag: str, part: str) -> str:
 
 
 def kept_key(hash_key: str, key: str, owner: str = "") -> str:
-    """Return the Redis key that keeps the number for an idempotency key, in the Cluster slot of the tag's hash.
+    """Return the Redis key that keeps the number for the idempotency key `key`.
 
+    `hash_key`: Redis key of the tag's hash. The returned key is in the same slot of a Cluster.
     `owner`: name of the caller's token, without a colon, or "". Callers with different tokens get different Redis keys,
     even if they use the same idempotency key.
     """
@@ -102,7 +103,7 @@ def kept_key(hash_key: str, key: str, owner: str = "") -> str:
 
 
 def tag_of(prefix: str, key: str) -> str | None:
-    """Return the tag whose hash has this Redis key, None if it is no tag's key. The reverse of `redis_key`."""
+    """Return the tag whose hash has this Redis key. None if it is not the key of a tag. The reverse of `redis_key`."""
     head, tail = f"{prefix}:{{", "}"
     name = key.removeprefix(head).removesuffix(tail)
     for encoded, plain in (("%7B", "{"), ("%7D", "}"), ("%25", "%")):
@@ -111,7 +112,7 @@ def tag_of(prefix: str, key: str) -> str | None:
 
 
 def due_channel(prefix: str) -> str:
-    """Return the channel on which scripts report the keys of tags that need a segment, see lua/include/report.lua."""
+    """Return the channel on which scripts publish the keys of tags that need a segment, see lua/include/report.lua."""
     return f"{prefix}:due"
 
 

@@ -1,4 +1,7 @@
-"""One typed function for each script that leases machine numbers, which keep Snowflake numbers of processes apart."""
+"""One typed function for each script that leases machine numbers.
+
+Each Snowflake number contains the machine number of its process, so no two processes issue the same number.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from issuer.gateway.keys import redis_key
 class Claimed:
     """The reply of `machine_claim`. If the status is "yours", use only timestamps above `floor` (ms since 1970).
 
-    `wait`, in seconds: for "held", until the machine number is free. For "settling", until Redis knows the numbers in
-    use. For "ahead", how far the ceiling is too high. `store`: for "otherstore", the store that the hash belongs to.
+    `wait`, in seconds, depends on the status. "held": until the machine number is free. "settling": until Redis has
+    recorded which machine numbers are in use. "ahead": how much the ceiling exceeds the latest time that is allowed.
+    `store`: for "otherstore", id of the store that the hash belongs to.
     """
 
     status: Literal["yours", "held", "settling", "ahead", "otherstore", "notmaster", "corrupt"]
@@ -27,7 +31,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The reply of `machine_renew`. "lost": another process may have the number. `floor`, `wait`: as in Claimed."""
+    """The reply of `machine_renew`. "lost": another process may have the machine number. Other fields: see Claimed."""
 
     status: Literal["yours", "lost", "ahead", "notmaster", "corrupt"]
     floor: int = 0
@@ -36,7 +40,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The reply of `machine_release`. "lost": this process no longer had the number."""
+    """The reply of `machine_release`. "lost": this process no longer had the machine number."""
 
     status: Literal["free", "lost", "notmaster", "corrupt"]
 
@@ -44,10 +48,11 @@ class Released:
 def machine_claim(
     key: str, number: int, holder: str, token: str, ceiling: int, *, lease: float, margin: float, first: int, store: str
 ) -> RedisCall[Claimed]:
-    """`machine_claim`: lease the machine number for `lease` seconds. `margin`: how much clocks may differ, in seconds.
+    """`machine_claim`: lease the machine number `number` for `lease` seconds.
 
-    `token`: random text that renewals must send. `ceiling`: last timestamp to use, in ms since 1970. `first`: 1 if this
-    process has just created the tag, and the tag shares no namespace, otherwise 0. `store`: id of the store.
+    `holder`: name of the process, for people. `token`: random text that renewals must send. `ceiling`: last timestamp
+    to use, in ms since 1970. `margin`: how much clocks may differ, in seconds. `first`: 1 if this process has just
+    created the tag, and the tag does not share a namespace, otherwise 0. `store`: id of the store.
     """
     words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
     return evalsha("machine_claim", (key,), words, partial(_granted, Claimed))
@@ -56,22 +61,25 @@ def machine_claim(
 def machine_renew(
     key: str, number: int, token: str, ceiling: int, *, lease: float, margin: float
 ) -> RedisCall[Renewed]:
-    """`machine_renew`: extend the lease to `lease` seconds from now. `ceiling`: last timestamp to use from now on."""
+    """`machine_renew`: extend the lease of a machine number to `lease` seconds from now.
+
+    `ceiling`: last timestamp to use from now on. `token`, `margin`: as in `machine_claim`.
+    """
     words = (number, token, ceiling, _ms(lease), _ms(margin))
     return evalsha("machine_renew", (key,), words, partial(_granted, Renewed), repeatable=True)
 
 
 def machine_release(key: str, number: int, token: str, used: int) -> RedisCall[Released]:
-    """`machine_release`: release the machine number. `used`: the last timestamp used, in ms since 1970."""
+    """`machine_release`: release the machine number. `used`: the last timestamp that was used, in ms since 1970."""
     return evalsha("machine_release", (key,), (number, token, used), _released, repeatable=True)
 
 
 def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
-    """Return commands that take a machine number from its holder. The timestamps are kept.
+    """Return commands that take a machine number from its holder. The recorded timestamps stay in Redis.
 
-    The holder loses the number at its next renewal. Until then it can use timestamps up to the recorded ceiling. The
-    next holder starts above this ceiling, so no script is needed. The name is deleted first, so that an interrupted
-    call can be repeated.
+    The holder loses the machine number at its next renewal. Until then it can use timestamps up to the recorded
+    ceiling. The next holder starts above this ceiling, so the commands need not be atomic, and no script is needed. The
+    holder's name is deleted first, so that an interrupted call can be repeated.
     """
     words = (pack("HSET", key, f"{number}:holder", ""), pack("HDEL", key, f"{number}:token", f"{number}:lapses"))
     return tuple(RedisCall(each, "", int, repeatable=True, key=key) for each in words)
@@ -79,9 +87,9 @@ def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine number in Redis. `held`: a process has it. `lapses`: end of the lease. `last`: last usable timestamp.
+    """A machine number in Redis. `holder`: name of the process that has or had it. `held`: a process has it now.
 
-    Both times are in ms since 1970. They are 0 if unknown.
+    `lapses`: end of the lease. `last`: last timestamp that the holder may use. Both are in ms since 1970; 0: unknown.
     """
 
     holder: str
@@ -91,7 +99,7 @@ class Machine:
 
 
 def machines(key: str) -> RedisCall[Mapping[int, Machine]]:
-    """Read all machine numbers that were ever leased."""
+    """Return a command that reads all machine numbers that were ever leased. `key`: from `machines_key`."""
     return RedisCall(pack("HGETALL", key), "", _machines, repeatable=True, key=key)
 
 
@@ -108,7 +116,7 @@ def _ms(seconds: float) -> int:
 
 
 def _granted(kind: Any, reply: Any) -> Any:
-    """Return the reply as Claimed or Renewed."""
+    """Convert a reply to `kind`: Claimed or Renewed."""
     status, *rest = [word.decode() for word in reply]
     if status == "yours":
         return kind(status, floor=int(rest[0]))

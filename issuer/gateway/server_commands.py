@@ -1,4 +1,4 @@
-"""Commands that read the state of servers: one typed function each, with a decoder for the reply."""
+"""Commands that read the state of Redis servers: one typed function for each command, with a decoder for the reply."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def _setting(reply: Any) -> str | None:
 
 
 def trials(key: str) -> list[tuple[RedisCall[object], str]]:
-    """Return calls that test whether the server would run the scripts' commands, each with its expected error or "".
+    """Return calls that test whether the server allows the commands that the scripts use.
 
-    A server checks permissions, memory, disk and replicas before it checks arguments. So an error about an invalid
-    argument proves that the server allows the command. Nothing is changed. `key`: a Redis key that does not exist.
+    Each call comes with the text of its expected error, or with "". A server checks permissions, memory, disk and
+    replicas before it checks arguments. So an error about an invalid argument proves that the server allows the
+    command. Nothing is changed. `key`: a Redis key that does not exist.
     """
     commands = (
         (("HMGET", key, "cur"), ""),
@@ -69,7 +70,7 @@ def publish(channel: str, message: str) -> RedisCall[int]:
 
 
 def server_time(key: str = "") -> RedisCall[int]:
-    """`TIME`: the clock of the server that has the key, in ms since 1970."""
+    """`TIME`: the clock of the server that has this Redis key, in ms since 1970."""
     return RedisCall(pack("TIME"), "", _milliseconds, repeatable=True, key=key)
 
 
@@ -78,7 +79,7 @@ def _milliseconds(reply: Any) -> int:
 
 
 def replication_info(key: str) -> RedisCall[dict[str, str]]:
-    """`INFO replication` of the server that has the key: its role, and `master_replid`, the id of the master's term."""
+    """`INFO replication` of the server that has this key. `master_replid` in it is the id of the master's term."""
     return RedisCall(pack("INFO", "replication"), "", _info, repeatable=True, key=key)
 
 
@@ -96,12 +97,12 @@ _PAIR = re.compile(r"([^=,]+)=([^,]*)")
 
 
 def replicas(info: dict[str, str]) -> list[dict[str, str]]:
-    """Return the replicas in a master's `INFO replication`: ip, port, state, offset, lag."""
+    """Return the replicas in a master's `INFO replication`, each as a dict with ip, port, state, offset and lag."""
     return [dict(_PAIR.findall(line)) for name, line in info.items() if _REPLICA.fullmatch(name)]
 
 
 def master_of(name: str, key: str) -> RedisCall[tuple[str, int] | None]:
-    """Request the address of the named master from a Sentinel. None if unknown. `key`: for messages."""
+    """`SENTINEL GET-MASTER-ADDR-BY-NAME`: address of the named master, None if unknown. `key`: for error messages."""
     return RedisCall(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
 
 
@@ -110,7 +111,7 @@ def _address(reply: Any) -> tuple[str, int] | None:
 
 
 def replicas_of(name: str, key: str) -> RedisCall[list[tuple[str, int]]]:
-    """Request the addresses of the named master's replicas, also failed ones, from a Sentinel. `key`: for messages."""
+    """`SENTINEL REPLICAS`: addresses of the named master's replicas, also of failed ones. `key`: for error messages."""
     return RedisCall(pack("SENTINEL", "REPLICAS", name), "", _addresses, repeatable=True, key=key)
 
 
@@ -128,7 +129,7 @@ class Shard:
 
 
 def cluster_slots(key: str) -> RedisCall[list[Shard]]:
-    """`CLUSTER SLOTS`: the nodes of all slots. `key`: for messages."""
+    """`CLUSTER SLOTS`: the nodes of all slots. `key`: for error messages."""
     return RedisCall(pack("CLUSTER", "SLOTS"), "", _shards, repeatable=True, key=key)
 
 
@@ -143,7 +144,7 @@ def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:
     """`CLUSTER NODES`: the replicas of the master that replies, and masters without slots. Failed nodes are included.
 
     CLUSTER SLOTS omits replicas that have lost their master, and masters that have lost their slots. `host`: name of
-    the node that replies. If the name is a hostname, hostnames are returned. `key`: for messages.
+    the node that replies. If it is a hostname, not an IP address, hostnames are returned. `key`: for error messages.
     """
     return RedisCall(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
 

@@ -45,7 +45,7 @@ class Leased:
 class DrawnOnce:
     """The reply of `once`. "ok": `number` was drawn for the idempotency key. "again": the key already had this number.
 
-    "older": Redis would draw the number after `number`, but the caller has already seen this or a higher number.
+    "older": nothing was drawn, because the next number, `number` + 1, is not above `seen`, so Redis went back in time.
     `scheme`: for "again", id of the scheme with which the number was drawn. `extend`, `max`: as in Drawn.
     """
 
@@ -58,7 +58,7 @@ class DrawnOnce:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The reply of `giveback`. "back": the numbers were returned. "spent": they are a gap, for the reason `why`."""
+    """The reply of `giveback`. "back": the numbers were returned. "spent": they were not: a gap. `why`: the reason."""
 
     status: Literal["back", "spent", "notmaster", "corrupt"]
     why: str = ""
@@ -69,8 +69,8 @@ class Opened:
     """The reply of `open`: state of a tag's hash. `cur`: last number drawn. `top`: highest number in the hash.
 
     `load` needs `reign` (id of the master's term) and `born` (id of the hash). `due`: a segment should be loaded.
-    `elected`: this caller should load it. `over`: the server's clock in ms, if the tag's period has ended. `store`,
-    `scheme`: ids in the hash, for "otherstore" and "otherscheme".
+    `elected`: this caller should load it. `over`: if the tag's period has ended, the server's clock in ms, else None.
+    `store`, `scheme`: ids in the hash, if the status is "otherstore" or "otherscheme".
     """
 
     status: Literal["open", "otherstore", "otherscheme", "notmaster", "corrupt"]
@@ -87,7 +87,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The reply of `load`. "current" or "next": the buffer that now has the segment. "stale": rejected, see `why`."""
+    """The reply of `load`. A hash has a buffer for the current segment, and one for the next.
+
+    "current" or "next": the buffer that now has the segment. "full": both have numbers. "stale": rejected, see `why`.
+    """
 
     status: Literal["current", "next", "full", "stale", "notmaster", "corrupt"]
     why: str = ""
@@ -95,9 +98,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """The reply of `floor`: the last number drawn (`cur`) and the highest number in the hash (`top`), after and before.
+    """The reply of `floor`. `cur`: last number drawn. `top`: highest number in the hash.
 
-    `cur_before` and `top_before` are None if the hash was missing or corrupt.
+    `cur_before`, `top_before`: the same before the call, None if the hash was missing or corrupt. `store`: id in the
+    hash, if the status is "otherstore".
     """
 
     status: Literal["floored", "otherstore", "notmaster", "corrupt"]
@@ -109,15 +113,15 @@ class Floored:
 
 
 def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
-    """Return the arguments about the scheme, which come last. Without a scheme, return no arguments."""
+    """Return the last arguments of a script: id of the scheme, and `until`. Without a scheme, return none of them."""
     return (scheme, *until) if scheme else ()
 
 
 def draw(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Drawn]:
     """`next`: draw up to n numbers. n: 1..2^63-1.
 
-    `window`: maximum time, in seconds, for an elected caller to load a segment. Then another caller can be elected.
-    None: never elect this caller. `scheme`: id of the tag's scheme or "".
+    `window`: maximum time, in seconds, for an elected caller to load a segment. After it, another caller can be
+    elected. None: this caller is never elected. `scheme`: id of the tag's scheme or "".
     """
     return evalsha("next", (key,), (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
 
@@ -125,40 +129,41 @@ def draw(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[
 def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int) -> RedisCall[DrawnOnce]:
     """`once`: draw one number for an idempotency key. `kept`: Redis key that keeps the number for `ttl` seconds.
 
-    `seen`: draw only a number above this one. 0 means any number.
+    `seen`: draw only a number above this one. 0 means any number. `window`, `scheme`: as in `draw`.
     """
     words = (_election(window), scheme, max(1, round(ttl * 1000)), seen)
     return evalsha("once", (key, kept), words, _drawn_once, repeatable=True)
 
 
 class Draws:
-    """Draws of one tag, packed in advance except for the count n. `of` takes 0.3 us, `draw` takes 6 us."""
+    """Draw commands of one tag, packed in advance except for the count n: `of` takes 0.3 us, `draw` takes 6 us."""
 
     __slots__ = ("_head", "_tail", "one")
 
     def __init__(self, key: str, window: float | None, scheme: str = "") -> None:
         """`key`, `window`, `scheme`: as in `draw`."""
-        # Split the packed command before and after n. The tail is what comes after n.
+        # The packed command is split into the bytes before n (head) and the bytes after n (tail).
         tail = pack(_election(window), *_scheme(scheme)).partition(b"\r\n")[2]
         self.one = draw(key, 1, window, scheme).packed
         self._head = self.one[: -len(tail) - len(b"$1\r\n1\r\n")]
         self._tail = tail
 
     def of(self, n: int) -> bytes:
-        """Return the packed draw of n numbers."""
+        """Return the packed command that draws n numbers."""
         digits = b"%d" % n
         return b"%b$%d\r\n%b\r\n%b" % (self._head, len(digits), digits, self._tail)
 
 
 def lease(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Leased]:
-    """`lease`: draw up to n numbers, as `draw` does, to issue them from the caller's memory."""
+    """`lease`: draw up to n numbers, which the caller then issues from its memory. Arguments: as in `draw`."""
     return evalsha("lease", (key,), (n, _election(window), *_scheme(scheme)), _leased, repeatable=True)
 
 
 def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> RedisCall[GivenBack]:
-    """`giveback`: return numbers used+1 .. high, the rest of a lease. `used`: last number issued, or low.
+    """`giveback`: return numbers used+1 .. high, the rest of a lease. `used`: last number issued, or low if none was.
 
-    Stop using these numbers before you send this command: afterwards any process can draw them.
+    `reign`, `born`, `backs`: from the lease; see Leased. Stop using the numbers before you send this command, because
+    any process can draw them afterwards.
     """
     return evalsha("giveback", (key,), (used, high, reign, born, backs), _given_back)
 
@@ -176,14 +181,18 @@ def open(
 ) -> RedisCall[Opened]:
     """`open`: prepare the hash for the current term, read its state, and elect a loader.
 
-    `born`: a new random word. `store`: id of the store. `scheme`: id of the tag's scheme, or "". `until`: end of the
-    tag's period in ms of the server's clock, for a hash that is prepared now. 0: not known yet. 2^63-1: no periods.
+    `born`: a new random word. `store`: id of the store. `window`, `scheme`: as in `draw`. `role`: see Role. `until`:
+    end of the tag's period in ms of the server's clock, used if the hash is prepared now. 0: not known yet. 2^63-1: the
+    tag has no periods.
     """
     return evalsha("open", (key,), (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> RedisCall[Loaded]:
-    """`load`: put the numbers low+1 .. high into the hash. The draw of number `mark` requests the next segment."""
+    """`load`: put the numbers low+1 .. high into the hash. When number `mark` is drawn, the next segment is requested.
+
+    `reign`, `born`: from the reply of `open`.
+    """
     return evalsha("load", (key,), (low, high, mark, reign, born), _loaded)
 
 
@@ -199,7 +208,8 @@ def floor(
 ) -> RedisCall[Floored]:
     """`floor`: skip all numbers up to `at`, for ever.
 
-    `scheme`: id of the tag's scheme from now on. "" removes the scheme, None does not change it. `until`: as in `open`.
+    `manner`: "keep" rejects a corrupt hash, "repair" replaces it. `scheme`: id of the tag's scheme from now on. ""
+    removes the scheme, None does not change it. `born`, `store`, `until`: as in `open`.
     """
     words = () if scheme is None else (scheme or "-", until)
     return evalsha("floor", (key,), (at, born, store, manner, *words), _floored)
@@ -269,7 +279,7 @@ def _floored(reply: Any) -> Floored:
     return Floored(status)
 
 
-#: The fields of a tag's hash: those that are numbers, and all that `read_hash` reads.
+#: Fields of a tag's hash. NUMBERS: those that are numbers. FIELDS: all that `read_hash` reads.
 NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark", "backs", "backs_before", "backs_low")
 FIELDS = (*NUMBERS, "fence", "born", "store", "scheme")
 
@@ -310,7 +320,10 @@ _READ, _STANDS = (tuple(pack("HMGET", "", *fields).split(pack("")[4:])) for fiel
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The standing of a tag's hash. `due`: it needs a segment. `store`: id of the store in it, or "". None: no hash."""
+    """State of a tag's hash, as a keeper reads it. A keeper loads segments for all tags of a store.
+
+    `due`: the hash needs a segment. `store`: id of the store in the hash, "" if it has none, None if there is no hash.
+    """
 
     due: bool
     store: str | None = ""
@@ -322,7 +335,7 @@ def read_hash(key: str) -> RedisCall[Hash]:
 
 
 def stands(key: str) -> RedisCall[Standing]:
-    """Return a command that reads what a keeper must know of a tag's hash. It costs a third of `read_hash`."""
+    """Return a command that reads only what a keeper needs from a tag's hash. It costs a third of `read_hash`."""
     return RedisCall(pack(key)[4:].join(_STANDS), "", _standing, repeatable=True, key=key)
 
 

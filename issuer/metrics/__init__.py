@@ -5,10 +5,10 @@
     metrics = install(ids)
     content_type, body = metrics.exposition()
 
-`connect(metrics=True)` installs the metrics, too. The metrics cost a draw no extra work: the count of issued numbers is
-computed from positions of counters. The extra `metrics` of the package is required; without it the import raises
-ConfigurationError. docs/reference/metrics.md lists all metrics; docs/operate/monitoring.md describes how several worker
-processes share metrics.
+`connect(metrics=True)` installs the metrics, too. The metrics cost a draw no extra work: when the metrics are read, the
+count of issued numbers is computed from positions of counters. The extra `metrics` of the package is required; without
+it the import raises ConfigurationError. docs/reference/metrics.md lists all metrics; docs/operate/monitoring.md
+describes how several worker processes share metrics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The metrics of all issuers that share a registry of prometheus_client. Each read updates the metrics."""
+"""The metrics of all issuers that share a registry of prometheus_client. They are updated when they are read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVERY: Final = 5.0
 
 #: How long a fork waits for a thread that is counting an event, in seconds. A busy machine may delay this thread.
 FORK_WITHIN: Final = 5.0
-#: Pause between two checks of a thread that waits until a fork is over, in seconds.
+#: A thread that waits for the end of a fork checks again after this time, in seconds.
 GIVING_WAY: Final = 0.001
 
 #: Errors that prometheus_client raises for a metrics file that is empty, truncated or damaged.
@@ -60,7 +60,7 @@ AnyIssuer = Issuer | AsyncIssuer
 
 
 class _Collector:
-    """A collector of prometheus_client. The function `collect` returns its metrics."""
+    """A collector of prometheus_client. prometheus_client calls `collect`, which returns the metrics."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self.collect = collect
@@ -82,7 +82,7 @@ def _of_all(folder: str) -> Iterable[Metric]:
 def _sound(file: str) -> bool:
     if _merged([file]) is not None:
         return True
-    if not _runs(file):  # a process that runs may just be creating its file
+    if not _runs(file):  # a running process may still be creating its file
         _sparing.say(log.warning, file, "broken", "metrics: %s cannot be read, so its counts are missing", file)
     return False
 
@@ -103,7 +103,10 @@ class Source:
         self.lines = Lines()
 
     def read(self, book: Book, into: Readings) -> bool:
-        """Update the metrics of the issuer. Return False if the issuer is closed, and this source can be dropped."""
+        """Raise the counters in `book`, and add the gauges to `into`.
+
+        Return False if the issuer is closed. The caller then drops this source.
+        """
         ids = self.ids()
         ended = ids is None or ids.closed
         lines: Any = () if ids is None else ids.engine.registry.combiners.values()
@@ -114,7 +117,7 @@ class Source:
         return not ended
 
     def knows(self, tag: str) -> bool:
-        """Return True if this process has seen that the tag exists. Callers can also send invented names."""
+        """Return True if this process has seen that the tag exists. Callers can also request tags that do not exist."""
         ids = self.ids()
         combiner = None if ids is None else ids.engine.registry.combiners.get(tag)
         return combiner is not None and (combiner.supply.state.record is not None or combiner.supply.state.seen > 0)
@@ -141,11 +144,11 @@ class Book:
     def _begin(self) -> None:
         self._labels: set[str] = set()
         self._read_at = monotonic()
-        if several_processes():  # the metrics are in files, not in the registry
+        if several_processes():  # prometheus_client keeps the metrics in files, not in the registry
             self._families = Families(None)
             return
-        # This collector is registered first, and has no metrics of its own. It updates all other collectors before they
-        # are read.
+        # This collector has no metrics of its own. It is registered first, so it is called first, and updates all
+        # metrics before the other collectors return them.
         self._first = _Collector(self._update)
         self._registry.register(self._first)
         try:
@@ -156,7 +159,10 @@ class Book:
             raise ConfigurationError(problem) from error
 
     def label(self, tag: object, known: bool) -> str:  # noqa: FBT001 - callers name it or pass a clear value
-        """Return the label of a tag: its name, or `other`. A shard or series has the label of its tag."""
+        """Return the label of a tag: its name, or `other`. A shard or series has the label of its tag.
+
+        `known`: True if the tag exists. A tag that is not known gets no new label.
+        """
         if not isinstance(tag, str):
             return OTHER
         name = tag.partition(PART)[0]
@@ -181,7 +187,7 @@ class Book:
             count(self._families, self.label(event.tag, source.knows(event.tag)), event)
 
     def raise_to(self, which: Definition, label: str, by: int) -> None:
-        """Raise a counter by a number. `label` is the label of the tag."""
+        """Raise a counter. `which`: definition of the counter. `label`: label of the tag. `by`: increase, 0 or more."""
         self._families.count(which, label, by=by)
 
     def read(self) -> None:
@@ -202,13 +208,16 @@ class Book:
         return ()
 
     def call_periodic(self, at_once: bool) -> None:  # noqa: FBT001 - Observers passes it by position
-        """Update the metrics every few seconds: a rate needs two readings, and other processes may show the metrics."""
+        """Update the metrics if `at_once` is True, or if the last update was 5 s ago.
+
+        The issuer calls this about once a second. A rate needs two readings, and another process may show the metrics.
+        """
         if at_once or monotonic() - self._read_at >= EVERY:
             self.read()
 
     def exposition(self) -> tuple[str, bytes]:
-        """Return the content type and the text; see Metrics."""
-        registry = self._registry  # its first collector, `_first`, updates the metrics
+        """Return the content type and the text; see Metrics.exposition."""
+        registry = self._registry  # when this registry is read, its collector `_first` updates the metrics
         if several_processes():
             self.read()
             registry = CollectorRegistry()
@@ -220,7 +229,7 @@ class Book:
             return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(registry)
 
     def after_fork(self) -> None:
-        """Start the counts of a forked child at 0. The counts until the fork belong to the parent."""
+        """Start the counts of a forked child at 0. The parent reports the counts from before the fork."""
         self._fresh_locks()
         for each in self.sources:
             each.lines = Lines()
@@ -248,7 +257,7 @@ class Metrics:
         return self._book.exposition()
 
     def serve(self, tally: Tally) -> None:
-        """Add the counts of a server, such as its HTTP requests, to the metrics."""
+        """Add the counts of `issuer serve` in this process, such as HTTP requests, to the metrics."""
         self._book.served.append(Served(tally))
 
     def read(self) -> None:
@@ -257,7 +266,9 @@ class Metrics:
 
 
 def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: int = TAGS) -> Metrics:
-    """Count an issuer's events from now on, until it closes. A forked child counts from 0. A second call does nothing.
+    """Count an issuer's events from now on, until the issuer is closed. Return the metrics.
+
+    A forked child counts from 0. A second call for the same issuer does nothing.
 
     Args:
         ids: The issuer.
@@ -299,7 +310,7 @@ def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: 
 def forget(process: int) -> None:
     """Remove the gauges of an exited process. Call it in a supervisor of workers, such as gunicorn's `child_exit`.
 
-    `exposition` also removes the gauges of exited processes, unless another process has the same id by then.
+    `exposition` removes these gauges too, but not if a new process already has the id of the exited one.
 
     Args:
         process: Id of the process.
@@ -320,7 +331,7 @@ def _process_of(file: str) -> str:
 
 
 def _runs(file: str) -> bool:
-    """Return True if the process that created the file is running, or if this is unknown."""
+    """Return True if the process that created the metrics file runs, or if it is unknown whether it runs."""
     try:
         os.kill(int(_process_of(file)), 0)
     except ProcessLookupError:
@@ -341,15 +352,16 @@ log = logging.getLogger("issuer.metrics")
 _sparing = Sparing()
 _lock = threading.Lock()
 #: The book of each registry. Several issuers can share a registry, and a program can have several registries. A book
-#: lives as long as its registry. If several processes share metrics, a book lives as long as its issuers.
+#: exists as long as its registry. If several processes share metrics, the book exists as long as its issuers.
 _books: weakref.WeakKeyDictionary[CollectorRegistry, weakref.ref[Book]] = weakref.WeakKeyDictionary()
 
 
 def _give_way() -> None:
-    """Wait while another thread is about to fork. This must be called before a lock is taken.
+    """Wait while another thread is about to fork. Call this before you take a lock of a book.
 
-    Locks are not fair: while three threads counted events without a pause, a fork waited for 0.8 s (measured). This
-    function itself uses no lock, because a child could inherit a locked lock.
+    Without this wait, a fork could get the locks too late, because locks are not fair: while three threads counted
+    events without a pause, a fork waited for 0.8 s (measured). This function itself uses no lock, because a child could
+    inherit a locked lock.
     """
     own, end = threading.get_ident(), monotonic() + FORK_WITHIN
     while _forking.get(os.getpid(), own) != own and monotonic() < end:
@@ -357,7 +369,10 @@ def _give_way() -> None:
 
 
 def _before() -> None:
-    """Take all locks before a fork. If another thread held a lock during the fork, the child could never release it."""
+    """Take the locks of all books before a fork.
+
+    If another thread held one of them during the fork, the child's copy of the lock would stay locked for ever.
+    """
     _forking[os.getpid()] = threading.get_ident()
     locks = [lock for book in list(_living) for lock in (book.exposing, book.lock)]
     _releases.extend(lock.release for lock in locks if lock.acquire(timeout=FORK_WITHIN))
@@ -375,7 +390,8 @@ def _in_child() -> None:
     _releases.clear()
 
 
-#: Id of the thread that is about to fork, by process id. Because of the process id, a child ignores its parent's entry.
+#: For a process id: the id of the thread that is about to fork. A forked child has another process id than its parent,
+#: so it ignores the parent's entry.
 _forking: dict[int, int] = {}
 _releases: list[Callable[[], None]] = []
 _living: weakref.WeakSet[Book] = living(lambda each: each.after_fork())

@@ -1,4 +1,4 @@
-"""Count events: which counters each event of an issuer raises."""
+"""Counts events: for each event of an issuer, raises the counters that belong to it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ _CAUSES = ("empty", "fenced")
 
 
 def begin(families: Families, tag: str) -> None:
-    """Show the counters that alerts use with 0 first. If a counter's first value is 1, Prometheus sees no increase."""
+    """Create the counters that alerts use, with the value 0. `tag` is the label of the tag.
+
+    If a counter appeared with the value 1, Prometheus would see no increase.
+    """
     for which in (of.LATE, of.WAITS, of.LOST):
         families.count(which, tag, by=0)
     for cause in _CAUSES:

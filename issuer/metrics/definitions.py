@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: Ways to merge a gauge of several processes: sum, maximum or most recent value. Exited processes do not count.
+#: How the values of a gauge in several processes are merged: sum, maximum or most recent value. Values of exited
+#: processes are left out.
 Joined = Literal["livesum", "livemax", "livemostrecent"]
 
-#: Buckets of the histogram, in seconds. A nearby store answers in 1 to 5 ms. A call ends after `store_timeout`, by
-#: default 3 s.
+#: Upper bounds of the buckets of the histogram, in seconds. A nearby store answers in 1 to 5 ms. A request to the store
+#: ends after `store_timeout`, by default 3 s.
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 TAG: Final = ("tag",)
@@ -17,7 +18,10 @@ TAG: Final = ("tag",)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Definition of a metric. The `name` of a counter has no suffix `_total`. `joined` is only for gauges."""
+    """Definition of a metric. The `name` of a counter does not include the suffix `_total`.
+
+    `joined`: how the values of several processes are merged; only for gauges.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -27,7 +31,7 @@ class Definition:
 
     @property
     def shown(self) -> str:
-        """The name that Prometheus shows, for rules, dashboards and documents."""
+        """The name in Prometheus, as rules, dashboards and documents must write it."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 

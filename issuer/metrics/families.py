@@ -15,7 +15,7 @@ Family = Counter | Gauge | Histogram
 
 
 def several_processes() -> bool:
-    """Return True if processes share metrics through files. prometheus_client decides this when it is imported."""
+    """Return True if several processes share metrics through files. prometheus_client decides this at its import."""
     return bool(getattr(values.ValueClass, "_multiprocess", False))
 
 
@@ -23,10 +23,10 @@ class Families:
     """The metrics of a registry: one object of prometheus_client for each definition."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        """Create the metrics in a registry. If several processes share metrics, `registry` is None."""
+        """Create the metrics in `registry`. None: several processes share metrics, so the metrics are in files."""
         self._registry = registry
         self._made: dict[str, Family] = {}
-        #: For each gauge, the labels that have a value.
+        #: For each gauge, by name: the combinations of labels that have a value.
         self._shown: dict[str, set[tuple[str, ...]]] = {}
         try:
             for each in DEFINITIONS:
@@ -51,15 +51,15 @@ class Families:
                     self._registry.unregister(made)
 
     def count(self, which: Definition, *labels: str, by: float = 1) -> None:
-        """Raise a counter by `by`, 0 or more. If `by` is 0 and the counter is new, it is shown with the value 0."""
+        """Raise the counter `which` by `by`, 0 or more. If the counter is new and `by` is 0, the counter shows 0."""
         cast("Counter", self._made[which.name]).labels(*labels).inc(by)
 
     def time(self, which: Definition, *labels: str, seconds: float) -> None:
-        """Add a duration to a histogram."""
+        """Add a duration in seconds to the histogram `which`."""
         cast("Histogram", self._made[which.name]).labels(*labels).observe(max(0.0, seconds))
 
     def show(self, which: Definition, found: Mapping[tuple[str, ...], float]) -> None:
-        """Set a gauge to the values in `found`, by labels. Remove its values for all other labels."""
+        """Set the gauge `which`. `found`: its value for each combination of labels; its other values are removed."""
         gauge = cast("Gauge", self._made[which.name])
         for labels, value in found.items():
             (gauge.labels(*labels) if labels else gauge).set(value)

@@ -1,4 +1,4 @@
-"""Read the counts and gauges of a process, its tags and its server. All are in memory: there is no I/O."""
+"""Reads the counters and gauges of this process: of its tags, and of `issuer serve`. All are in memory: no I/O."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ APART = 1.0
 #: A tag counts as in use for this many seconds after its last use.
 IN_USE = 900.0
 
-#: If the last known state of a Redis hash is older than this, in seconds, the state is not used. The background work
+#: If a tag's Redis hash was last read longer ago than this, in seconds, the values are not used. The background work
 #: reads the hashes of tags in use every second.
 STALE = 60.0
 
-#: Values of the label `le`: the upper bounds of the duration of HTTP requests.
+#: Values of the label `le`: the upper bounds of the duration of HTTP requests, in seconds.
 _WITHIN: Final = (*map(str, WITHIN), "+Inf")
 
-#: If several tags share a label, their gauges are summed up. Exceptions: for these gauges the lowest value is used, and
-#: for those in _HIGHEST the highest value.
+#: Several tags can share a label. Their values of a gauge are then summed up, with three exceptions: the gauges in
+#: _LOWEST use the lowest value, those in _HIGHEST and gauges without labels use the highest value.
 _LOWEST = {of.REMAINING.name, of.RUNWAY.name}
 _HIGHEST = {of.LIMIT.name, of.STEP.name}
 
 
 @dataclass(slots=True)
 class Readings:
-    """Current values of gauges: by definition, then by labels."""
+    """Current values of gauges. `values`: for each definition of a gauge, its value for each combination of labels."""
 
     values: dict[Definition, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
     def add(self, which: Definition, value: float, *labels: str) -> None:
-        """Add a value to a gauge. If the labels have one already, store the sum, or for some gauges the min or max."""
+        """Add a value to a gauge. If these labels have a value, merge both: sum, minimum or maximum; see _LOWEST."""
         found = self.values.setdefault(which, {})
         if labels not in found:
             found[labels] = value
@@ -65,13 +65,14 @@ class Readings:
 
 
 class Gauged:
-    """The metrics of one tag: the counts that were already reported, and measurements for its rate."""
+    """The metrics of one tag: the counts at the last update of the metrics, and measurements for the tag's rate."""
 
     def __init__(self, combiner: AnyCombiner) -> None:
         self.combiner = combiner
         self._issued = 0
         self._draws = 0
-        #: Measurements for the rate, the oldest first: time of `monotonic`, and highest issued counter value then.
+        #: Measurements for the rate, the oldest first. Each has the time of `monotonic`, and the highest counter value
+        #: that was issued by this time.
         self._positions: deque[tuple[float, int]] = deque()
         self._direct = False
 
@@ -82,10 +83,10 @@ class Gauged:
         return state.record is not None or state.seen > 0
 
     def counted(self) -> tuple[int, int]:
-        """Return how many numbers were issued since the last call of this method, and in how many draws."""
+        """Return two increases since the last call of this method: of issued numbers, and of draws."""
         state = self.combiner.supply.state
         draws, issued = state.alone + state.draws, state.issued
-        # While the buffer of a process is being discarded, the count can be too low for a moment.
+        # While this process discards its buffer, `issued` can be too low for a moment.
         more = max(0, issued - self._issued), draws - self._draws
         self._issued, self._draws = max(issued, self._issued), draws
         return more
@@ -121,7 +122,10 @@ class Gauged:
             into.add(of.RUNWAY, inf if not rate else arithmetic.runway(remaining, rate) or 0.0, label)
 
     def _remaining(self) -> int | None:
-        """Return how many numbers are left in Redis, by the state that was last read. None if this state is too old."""
+        """Return how many numbers are left in Redis, according to the last read of the tag's hash.
+
+        None if the hash was not read within STALE seconds, or is corrupt.
+        """
         state = self.combiner.supply.state
         hash = state.hash
         if hash is None or hash.corrupt or monotonic() - state.looked_at > STALE:
@@ -129,7 +133,10 @@ class Gauged:
         return max(0, (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0))
 
     def _rate(self, *, direct: bool) -> float | None:
-        """Return the numbers issued per second: by all processes, or if `direct` (without Redis), by this process."""
+        """Return the numbers issued per second by all processes. None if there are not enough measurements yet.
+
+        `direct`: True if the tag is served without Redis. Then only the numbers that this process issued count.
+        """
         state = self.combiner.supply.state
         now, positions = monotonic(), self._positions
         looked = 0 if state.hash is None else state.hash.cur or 0
@@ -148,13 +155,16 @@ class Gauged:
 
     @property
     def in_use(self) -> bool:
-        """True if the tag has background work. A tag without background work cannot notice that an outage has ended."""
+        """True if the tag was used in the last 15 minutes, so that it has background work.
+
+        A tag without background work cannot notice that an outage has ended.
+        """
         supply = self.combiner.supply
         return supply.used_at > monotonic() - IN_USE
 
 
 def _another(before: int, at: int, *, direct: bool) -> bool:
-    """Return True if the counter went back from `before` to `at`, or if `at` is in another period."""
+    """Return True if the counter went back from `before` to `at`, or if the two are in different periods."""
     return at < before or (not direct and at >> PERIOD_BITS != before >> PERIOD_BITS)
 
 
@@ -170,7 +180,7 @@ def store_silent(supply: Supply) -> bool:
 
 
 class Lines:
-    """The metrics of all tags of an issuer. After the issuer has removed a tag, its last counts are still added."""
+    """The metrics of all tags of an issuer. When the issuer removes a tag, the next `read` adds its last counts."""
 
     def __init__(self) -> None:
         self._gauged: dict[AnyCombiner, Gauged] = {}
@@ -187,10 +197,10 @@ class Lines:
         """Update the counters and read the gauges.
 
         Args:
-            lines: Combiners of the issuer, one for each tag in use.
+            lines: Combiners of the issuer. A combiner draws the numbers of one tag for all callers.
             into: Object that receives the gauges. None if the issuer is closed.
             label: Function that returns the label of a tag. Its second argument is True if the tag exists.
-            count: Function that raises a counter.
+            count: Function that raises a counter. Arguments: definition, label, increase.
             redis: True if the issuer uses Redis.
         """
         now = list(lines)
@@ -218,7 +228,11 @@ class Lines:
 
 
 class Served:
-    """The counts of a server, and their values at the last update of the metrics."""
+    """The metrics of `issuer serve` in this process: HTTP requests, commands over the Redis protocol, and connections.
+
+    `tally` has the current counts. This class also keeps the counts of the last update, because counters are raised by
+    the increase.
+    """
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally

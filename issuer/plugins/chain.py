@@ -45,7 +45,7 @@ class _Plugins(Generic[P]):
 
     @property
     def strategies(self) -> frozenset[str]:
-        """All names of strategies that the plugins are limited to."""
+        """The names of all strategies in the `strategies` of the plugins."""
         return frozenset(name for plugin in self.plugins for name in plugin.strategies or ())
 
     def changes(self, strategy: str) -> bool:
@@ -73,7 +73,8 @@ class Chain(_Plugins[Plugin]):
     def around(self, call: Call, draw: Draw) -> list[int]:
         """Call `before` of each plugin, then `draw`, then `after` of each plugin. Return the resulting numbers.
 
-        If `draw` fails after it has drawn some numbers, `after` is called for the numbers in the error's `drawn`.
+        If `draw` fails after it has drawn some numbers, `after` is called for these numbers. The error's attribute
+        `drawn` contains them.
 
         Raises:
             Refused: A plugin rejected the call. `draw` was not called.
@@ -82,7 +83,7 @@ class Chain(_Plugins[Plugin]):
         return finished(self._of(call.strategy).around(call, draw))
 
     def before(self, call: Call) -> None:
-        """Call `before` of each plugin. Raises Refused."""
+        """Call `before` of each plugin. Raises Refused if a plugin rejects the call."""
         finished(self._of(call.strategy).before(call))
 
     def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
@@ -105,7 +106,7 @@ class AsyncChain(_Plugins[Plugin | AsyncPlugin]):
         return await self._of(call.strategy).around(call, draw)
 
     async def before(self, call: Call) -> None:
-        """Call `before` of each plugin. Raises Refused."""
+        """Call `before` of each plugin. Raises Refused if a plugin rejects the call."""
         await self._of(call.strategy).before(call)
 
     async def after(self, call: Call, numbers: Iterable[int]) -> list[int]:

@@ -29,8 +29,8 @@ class Registered:
     """Settings of a plugin. Set them in the class, or pass `order` and `strategies` for one instance.
 
     Attributes:
-        order: Position among plugins, a whole number. `before` is called first for the plugin with the lowest position.
-            `after` is called last for this plugin.
+        order: Position among plugins, a whole number. The `before` of plugins run from the lowest position to the
+            highest, and their `after` from the highest to the lowest.
         strategies: Names of strategies. The plugin receives only calls for tags with these strategies. None means all
             strategies. `connect` rejects unknown names.
         transforms: True if `after` may return another number.
@@ -48,7 +48,7 @@ class Registered:
 
 
 class Plugin(Registered):
-    """Base class of plugins for both interfaces. Hooks run in any thread, several at once.
+    """Base class of plugins for Issuer and AsyncIssuer. Hooks run in any thread, several at once.
 
     In an event loop, hooks must not block. If a hook raises an error, the error is logged and passed to `on_error`. The
     call then continues as if the plugin did not exist. There is one exception: if `after` of a plugin that transforms

@@ -17,10 +17,10 @@ from issuer.errors import InvalidArgument, brief
 from issuer.plugins.contract import Call, Plugin
 from issuer_persistence.records import HIGHEST, now_ms
 
-#: Default number of records in a history. So many records take 2 MB.
+#: Default number of records in a history. 10 000 records take 2 MB.
 KEPT = 10_000
 
-#: Maximum number of records in a history. So many records take 200 MB.
+#: Maximum number of records in a history. 1 000 000 records take 200 MB.
 KEPT_MOST = 1_000_000
 
 _context: ContextVar[str] = ContextVar("issuer.plugins.history", default="")
@@ -59,8 +59,8 @@ class Record:
     Attributes:
         at: Time in ms since 1970.
         tag: Name of the tag.
-        number: Number at the time when this plugin recorded it. A plugin with a lower `order` runs later, and can still
-            change the number before the caller receives it.
+        number: Number as this plugin received it. The `after` of a plugin with a lower `order` runs later, and can
+            still change the number before the caller receives it.
         host: Host name of the process.
         pid: Id of the process.
         caller: Name of the task that drew the number, or of the thread if there was no task.

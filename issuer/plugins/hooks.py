@@ -1,7 +1,7 @@
 """Runs hooks around a draw. The code is the same for threads and for asyncio.
 
-The methods are coroutines, which wait only for a hook, a draw or other tasks. If hooks and draw are blocking, the
-coroutine ends at its first step. So it can run in any thread, without an event loop.
+The methods are coroutines. A coroutine waits only for a hook, a draw or other tasks. If the hooks and the draw are
+blocking functions, the coroutine never waits. So any thread can run it, without an event loop; see `finished`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 #: A function that draws the numbers of a call, in a thread or a task.
 Draw = Callable[[], list[int]] | Callable[[], Awaitable[list[int]]]
 
-#: After this many numbers of a call, other tasks of the event loop get a turn.
+#: After every 100 numbers of a call, other tasks of the event loop can run.
 TURN_EVERY = 100
 
 log = logging.getLogger("issuer.plugins")
@@ -38,10 +38,13 @@ class Hook(NamedTuple):
 
 
 class Surroundings:
-    """Runs the hooks of all plugins around the draws of one strategy."""
+    """Runs the hooks of plugins before and after draws. Each object serves the tags with one strategy."""
 
     def __init__(self, plugins: Iterable[Plugin | AsyncPlugin], sparing: Sparing, *, tasks: bool) -> None:
-        """`plugins`: the plugins for the strategy, in their order. `tasks`: whether they run in an event loop."""
+        """`plugins`: the plugins for the strategy, in their order. `tasks`: whether they run in an event loop.
+
+        `sparing`: logs errors of hooks, but not every repetition.
+        """
         surrounding = list(plugins)
         self._befores = [hook for plugin in surrounding if (hook := _overridden(plugin, "before")) is not None]
         self._afters = [hook for plugin in reversed(surrounding) if (hook := _overridden(plugin, "after")) is not None]
@@ -96,7 +99,10 @@ class Surroundings:
         return given
 
     async def _changed(self, call: Call, numbers: Iterable[int]) -> tuple[list[int], list[int]]:
-        """Return the resulting numbers, and the drawn numbers that must not be issued."""
+        """Call `after` of each plugin for each number. Return the resulting numbers, and the drawn ones that are lost.
+
+        A drawn number is lost if a plugin that changes numbers fails, or if another number has the same result.
+        """
         given: list[int] = []
         lost: list[int] = []
         seen: set[int] | None = set() if self._changing else None
@@ -125,7 +131,7 @@ class Surroundings:
         return given, lost
 
     async def _failed(self, plugin: Plugin | AsyncPlugin, where: str, call: Call, error: BaseException) -> None:
-        """Log the error of a hook, and call `on_error`. Raises the error if it cancels or ends the caller."""
+        """Log the error of the hook `where`, and call `on_error`. Raises the error if it cancels or ends the caller."""
         raised = _own(plugin, error)
         self._complain(plugin, where, call, raised)
         try:
@@ -167,7 +173,7 @@ def _overridden(plugin: Plugin | AsyncPlugin, name: str) -> Hook | None:
 
 
 def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> int:
-    """Return the result of `after`. Raises ValueError, ConfigurationError."""
+    """Return `answer`, the result of `after`. Raises ValueError or ConfigurationError if it is not allowed."""
     if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= HIGHEST:
         raise ValueError(
             f"`after` of {named(plugin)} returned {brief(answer)}, which is not a whole number 0..{HIGHEST}"

@@ -13,7 +13,7 @@ from issuer.plugins.contract import Call, Plugin
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a tag. If the tag has been in use for less than a window, the rate is still divided by the whole window.
+    """Rates of a tag. Numbers are always divided by the whole window, even if the tag has been in use for less time.
 
     Attributes:
         second: Numbers per second over the last second.
@@ -33,7 +33,10 @@ class Rates:
 
 
 class _Ring:
-    """Counters for slices of time. One more slice is kept than a window needs: the oldest slice counts in part."""
+    """Counts numbers in slices of time.
+
+    A window can begin in the middle of a slice. So one more slice is kept, and the oldest slice counts in part.
+    """
 
     __slots__ = ("_counts", "_slices", "_width")
 
@@ -41,7 +44,7 @@ class _Ring:
         """`width`: duration of a slice. `longest`: duration of the longest window. Both in seconds."""
         self._width = width
         size = round(longest / width) + 1
-        #: For each counter: the index of its slice of time, counted from time 0.
+        #: For each counter: the index of its slice of time, counted from time 0. -1: the counter is unused.
         self._slices = [-1] * size
         self._counts = [0] * size
 

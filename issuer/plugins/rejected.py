@@ -64,7 +64,10 @@ class Rejections:
         self._handler = handler
 
     def tell(self, tag: str, cause: Exception) -> None:
-        """Call the handler. Errors of the handler are logged, except those that end the program."""
+        """Call the handler with the tag and the error `cause`.
+
+        Errors of the handler are logged, except those that end the program.
+        """
         self._emit(Rejected(tag, cause))
         try:
             self._handler(tag, cause)

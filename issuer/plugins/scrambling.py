@@ -1,4 +1,4 @@
-"""Scrambler: replaces each number by its image under a permutation of your own."""
+"""Scrambler: replaces each number by another one, with a one-to-one mapping (a permutation) of your own."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from issuer_persistence.records import (
 class AsyncIssuerCalls:
     """The methods of an AsyncIssuer, except `next` and `stream`."""
 
-    #: The inside of the issuer, for other modules of this package. It may change in any version.
+    #: The internal object that does the work, for other modules of this package. It may change in any version.
     engine: AsyncEngine
 
     @property
@@ -218,9 +218,9 @@ class AsyncIssuerCalls:
             ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store.
             refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded
                 to 0.001.
-            survive: Outage of the store that the numbers in Redis or in the process must outlast at the tag's rate of
-                use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is fetched
-                earlier than at `refill_at`. An adapted step lasts at least twice as long.
+            survive: Duration of a store outage that the numbers in Redis or in the process must outlast, at the tag's
+                rate of use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is
+                fetched earlier than at `refill_at`. An adapted step lasts at least twice this duration.
             description: Text for operators, at most 1000 bytes.
             exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, description and
                 settings of segments may differ from the arguments.
@@ -313,9 +313,9 @@ class AsyncIssuerCalls:
             ahead: Steps per segment, 1..1000.
             refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded
                 to 0.001.
-            survive: Outage of the store that the numbers in Redis or in the process must outlast at the tag's rate of
-                use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is fetched
-                earlier than at `refill_at`. An adapted step lasts at least twice as long.
+            survive: Duration of a store outage that the numbers in Redis or in the process must outlast, at the tag's
+                rate of use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is
+                fetched earlier than at `refill_at`. An adapted step lasts at least twice this duration.
             description: Text for operators, at most 1000 bytes.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
             **given: Settings of the tag's scheme that can be changed, see SchemeOptions.
@@ -449,10 +449,10 @@ class AsyncIssuerCalls:
     async def keep(self, *, timeout: float | None = None) -> None:
         """Load segments in the background for every tag of the store from now on, also for tags that are created later.
 
-        Without this call, an issuer loads segments only for tags from which it draws numbers. Redis reports at once if
-        a caller that cannot load needs a segment, also the first one of a tag. Tags with numbers in Redis are checked
-        every ten minutes as well, at most 1000 tags in 30 seconds. If you call `keep` again, it only checks that Redis
-        and the store answer.
+        Without this call, an issuer loads segments only for tags from which it draws numbers. If a caller that cannot
+        load needs a segment, Redis reports this at once, also for the first segment of a tag. In addition, tags with
+        numbers in Redis are checked every ten minutes, at most 1000 tags in 30 seconds. A second call of `keep` only
+        checks that Redis and the store answer.
 
         Args:
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
