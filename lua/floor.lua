@@ -1,6 +1,7 @@
 --[[
-floor: skip all numbers up to `at`, for ever. Buffered numbers above it stay. A new born is written each time, so that loads
-that are under way are rejected. The hash is never deleted: this script takes the place of a deletion.
+floor: skip all numbers up to `at`, for ever. Numbers in the hash that are above `at` stay. Each call writes a new born (id
+of the hash). So a `load` that was prepared before this call is rejected. A hash is never deleted: call this script
+instead.
 
 KEYS[1]  the tag's hash
 ARGV[1]  at: the numbers up to this one are skipped, 0..2^63-1
@@ -8,8 +9,9 @@ ARGV[2]  born: a new random word, to which the time is added
 ARGV[3]  store: the id of the caller's store
 ARGV[4]  'keep': reject a corrupt hash; 'repair': replace a corrupt hash
 ARGV[5]  scheme: the id of the tag's scheme from now on; '-': no scheme; '' or missing: leave it as it is. Numbers that were
-         loaded under another scheme are dropped, except if that is an earlier scheme with the same values. Ids have the form
-         turn-way or turn-way-...: the values are the same if the way is the same and the turn has risen
+         loaded under another scheme are dropped. One exception: the numbers stay if the old scheme turns counters into the
+         same values. Ids have the form turn-way or turn-way-...: if the new id has the same way and a higher turn, the values
+         are the same
 ARGV[6]  until: only with a scheme. The end of its period in milliseconds of the server's clock; 2^63-1: there are no periods
 
 Returns one of

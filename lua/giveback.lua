@@ -1,14 +1,16 @@
 --[[
 giveback: return the unused rest of a lease, so that these numbers are drawn next. The caller must forget the numbers before
-it sends this. A late or repeated copy of the call does no harm, as long as born is that of the hash (lua/README.md, rule 4):
-`backs` distinguishes a second copy from the first one, even if the same numbers were drawn again in the meantime.
+it sends this. If the network repeats the call, or delivers it late, this does no harm (lua/README.md, rule 4). The script
+rejects the call if the hash has another born. If born is still the same, `backs` distinguishes a second copy of the call from
+the first one, even if the same numbers were drawn again in the meantime.
 
 KEYS[1]  the tag's hash
-ARGV[1]  used: the last number of the lease that was issued, or the lease's low if none was; used+1 .. high are returned
+ARGV[1]  used: the last number of the lease that was issued, or the lease's low if none was issued. The numbers used+1 .. high
+         are returned
 ARGV[2]  high: the last number of the lease
 ARGV[3]  reign: the id of the master's term, which is the fence of the lease
-ARGV[4]  born: the born of the lease
-ARGV[5]  backs: the backs of the lease
+ARGV[4]  born: the id of the hash, from the reply of `lease`
+ARGV[5]  backs: how many times numbers had been returned before the lease, from the reply of `lease`
 
 Returns one of
   {'back'}         used+1 .. high are the next numbers to be drawn
@@ -34,16 +36,18 @@ if not current or seen_reign ~= reign then return {'spent', 'reign'} end
 if born ~= seen_born then return {'spent', 'born'} end
 if not top then return {'corrupt'} end
 if cur ~= high then return {'spent', 'cur'} end
--- The lease can be returned if all draws after it were returned already: since the lease, no numbers were returned
--- (`backs` is the same), or only numbers above it. The last returns in a row began at backs_before and went down to
--- backs_low.
+-- The last number drawn is `high`. So all numbers that were drawn after the lease have been returned. The lease can be
+-- returned in two cases. 1. Since the lease, no numbers were returned: `backs` is the same. 2. Since the lease, only
+-- numbers above the lease were returned: these consecutive returns began when `backs` was backs_before, and the lowest
+-- number that they reached is backs_low.
 local last = seen_backs == backs
 if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end
 -- Buffer 1 may be a later segment now, if it begins at high and all numbers drawn from it were returned. Then cur is
--- the number before that segment, and used+1 .. max belong to the lease or were not drawn yet.
+-- the number before that segment. The numbers used+1 .. high belong to the lease, and high+1 .. max were not drawn yet.
 redis.call('HINCRBY', key, 'backs', 1)
 redis.call('HSET', key, 'cur', used, 'backs_before', seen_backs, 'backs_low', used)
--- A loader that was elected at the threshold finds nothing to load now. The draw that reaches the threshold again
--- elects another loader at once. If the first loader still loads, the load of the second one is rejected: a gap.
+-- A loader that was elected at the threshold finds nothing to load now. So end its election: the draw that reaches the
+-- threshold again elects another loader at once. If the first loader still loads a segment, the segment of the second
+-- loader is rejected, and is a gap.
 if less(used, mark) then redis.call('HDEL', key, 'asked') end
 return {'back'}

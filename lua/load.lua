@@ -1,6 +1,6 @@
 --[[
-load: put a segment (low, high] that was reserved in the store into the hash. It is sent only once, whatever the reply is. A
-copy that the network makes of the call is rejected: either the hash has had numbers above low, or its born is another one.
+load: put a segment (low, high] that was reserved in the store into the hash. It is sent only once, whatever the reply is. If
+the network repeats the call, the copy is rejected: the hash has had numbers above low, or the hash has another born (id).
 
 KEYS[1]  the tag's hash
 ARGV[1]  low: the number before the first one of the segment

@@ -8,9 +8,9 @@ ARGV[2]  holder: application.port.ip, shown to people, and recognized after a re
 ARGV[3]  token: a new random value that renewals and the release must send
 ARGV[4]  ceiling: the holder issues no timestamp above this one, in ms since 1970
 ARGV[5]  lease: duration of the lease without a renewal, in ms
-ARGV[6]  margin: time for which a lapsed number isn't leased again, and by which clocks may differ, in ms
-ARGV[7]  first: '1' if this caller has just created the tag and the namespace is the tag's own, so that no process can hold a
-         number although the hash is missing
+ARGV[6]  margin: for this time a lapsed number isn't leased again, in ms. It is also the most by which clocks may differ
+ARGV[7]  first: '1' if this caller has just created the tag, and no other tag uses the namespace. Then a missing hash shows
+         that no process can hold a number
 ARGV[8]  store: the id of the caller's store
 
 Returns one of
@@ -37,8 +37,8 @@ if state[4] and state[4] ~= store then return {'otherstore', state[4]} end
 if now < since + hold then return {'settling', string.format('%d', since + hold - now)} end
 if owner and now <= lapses + margin then return {'held', string.format('%d', lapses + margin - now + 1)} end
 if now + lease + margin < ceiling then return {'ahead', string.format('%d', ceiling - now - lease - margin)} end
--- Redis may have lost an earlier holder. The ceiling of this holder was limited too: it used no timestamp after the
--- hold.
+-- Redis may have lost the lease of an earlier holder. The ceiling of that holder was limited too: it used no timestamp
+-- after since + hold, the end of the time without claims (see include/settle.lua).
 local floor = math.max(last, since + hold)
 redis.call('HSET', key, number .. ':holder', holder, number .. ':token', token, number .. ':lapses', now + lease,
   number .. ':last', math.max(floor, ceiling), 'store', store)

@@ -4,11 +4,11 @@ machine_release: return a machine number, with the last timestamp that was used.
 KEYS[1]  the hash of the namespace
 ARGV[1]  number: the machine number, as digits
 ARGV[2]  token: that of the claim
-ARGV[3]  used: the last timestamp of which numbers were made, in ms since 1970
+ARGV[3]  used: the last timestamp with which the holder has made numbers, in ms since 1970
 
 Returns one of
-  {'free'}         any process can claim it now
-  {'lost'}         it doesn't belong to this token; nothing changed
+  {'free'}         any process can claim the machine number now
+  {'lost'}         the machine number doesn't belong to this token; nothing changed
   {'notmaster'}    this server isn't a master, or shows no replication id; nothing changed
   {'corrupt'}      a field that should be a number isn't one; nothing changed
   error BADARG     an argument that should be a number isn't one, or the token is empty; nothing changed

@@ -1,6 +1,6 @@
 --[[
 machine_renew: extend the lease of a machine number, with a new ceiling. Only a lease in the hash is extended. A lapsed lease
-is not extended while the master's term is new, because another process may have had the number since.
+is not extended while the master's term is new: since the lease lapsed, another process may have had the number.
 
 KEYS[1]  the hash of the namespace
 ARGV[1]  number: the machine number, as digits
@@ -11,7 +11,7 @@ ARGV[5]  margin: as in machine_claim
 
 Returns one of
   {'yours', floor} extended. From now on the holder must issue only timestamps above the floor, in ms since 1970
-  {'lost'}         another process has it, or may have it: issue nothing more under this number; nothing extended
+  {'lost'}         another process has the number, or may have it: make no more numbers with it; nothing extended
   {'ahead', ms}    the ceiling is this many ms above the highest that the server's clock allows; nothing extended
   {'notmaster'}    this server isn't a master, or shows no replication id; nothing changed
   {'corrupt'}      a field that should be a number isn't one; nothing changed
@@ -30,5 +30,6 @@ local lapsed = lapses < now
 if owner ~= token or (lapsed and now < since + hold) then return {'lost'} end
 if now + lease + margin < ceiling then return {'ahead', string.format('%d', ceiling - now - lease - margin)} end
 redis.call('HSET', key, number .. ':lapses', now + lease, number .. ':last', math.max(last, ceiling))
--- Redis may have lost another holder since the lease lapsed. That holder used no timestamp after the end of the hold.
+-- Since the lease lapsed, another process may have held the number, and Redis may have lost this lease. That process used
+-- no timestamp after since + hold, the end of the time without claims (see include/settle.lua).
 return {'yours', lapsed and string.format('%.0f', since + hold) or '0'}

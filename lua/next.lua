@@ -5,7 +5,7 @@ KEYS[1]  the tag's hash
 ARGV[1]  n: how many numbers, 1..2^63-1
 ARGV[2]  election window in milliseconds: the time that an elected caller has to load a segment before another one is
          elected. A negative number: the caller can't load, and is never elected. Instead, a draw that reaches the
-         threshold, or gets no number for want of a segment, publishes the tag's key on the channel `{prefix}:due`
+         threshold, or gets no number because no segment is left, publishes the tag's key on the channel `{prefix}:due`
 ARGV[3]  scheme: the id of the tag's scheme, as the caller knows it; '' or missing: no scheme
 
 Returns one of

@@ -5,7 +5,7 @@ KEYS[1]  the tag's hash
 KEYS[2]  the Redis key that keeps the number, in the same slot
 ARGV[1]  election window in milliseconds: the time that an elected caller has to load a segment before another one is
          elected. A negative number: the caller can't load, and is never elected. Instead, a draw that reaches the
-         threshold, or gets no number for want of a segment, publishes the tag's key on the channel `{prefix}:due`
+         threshold, or gets no number because no segment is left, publishes the tag's key on the channel `{prefix}:due`
 ARGV[2]  scheme: the id of the tag's scheme, as the caller knows it; '': no scheme
 ARGV[3]  ttl: the time for which the number is kept, in milliseconds, 1..2^63-1
 ARGV[4]  seen: the highest number of the tag that the caller has seen; 0: none, or the order doesn't matter to it
@@ -32,7 +32,7 @@ if not window or not whole(ttl) or ttl == '0' or not whole(seen) then
   return redis.error_reply('BADARG the window and the ttl must be milliseconds, and seen a number')
 end
 --@include reign
--- The key may have got its number in an earlier term. The key keeps this number nevertheless.
+-- Read the key before the fence is checked: even if the key has got its number in an earlier term, it keeps the number.
 local kept = redis.call('GET', KEYS[2])
 if kept then
   local number, under = string.match(kept, '^(%d+):(.*)$')
@@ -40,8 +40,8 @@ if kept then
   return {'again', number, under}
 end
 --@include buffer
--- Check the next number before it is stored for the idempotency key. Otherwise a repeated call would return a rejected
--- number.
+-- `low` is the number before the next one. Check it before the next number is stored for the idempotency key.
+-- Otherwise a repeated call would return a rejected number.
 local low = less(cur, max) and cur or next_max and redis.call('HGET', key, 'next_cur')
 if whole(low) and less(low, seen) then return {'older', low} end
 --@include draw

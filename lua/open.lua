@@ -1,6 +1,6 @@
 --[[
 open: prepare the hash for a reservation. If the hash is missing or from another term of a Redis master, it is prepared for
-the current term, without numbers. The reply has the state of the hash, and elects one caller to load the next segment.
+the current term, without numbers. The reply has the state of the hash. One caller is elected to load the next segment.
 
 KEYS[1]  the tag's hash
 ARGV[1]  born: a new random word. If the hash is prepared now, the time is added to it
@@ -36,8 +36,8 @@ end
 --@include owner
 if not top then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
--- The scheme is checked for a hash of an earlier term too. If the hash were prepared for an older scheme, it would no
--- longer show that the caller's store has gone back in time.
+-- The scheme is also checked if the hash is from an earlier term. The caller's store may have gone back in time, and have
+-- an older scheme. If the hash were prepared for that scheme, nothing would show this any more.
 if not missing and scheme ~= own then return {'otherscheme', scheme} end
 --@include fresh
 --@include arm

@@ -1,7 +1,9 @@
--- Reads the tag's hash. reign: the current master_replid, the id of the term. If the server shows no master_replid,
--- this returns an error status, as there is no fence. Never use master_replid2, the id of the previous term. current:
--- whether the hash was prepared in this term. top: the highest number in the hash; false if a field is corrupt. backs,
--- backs_before, backs_low: see giveback.
+-- Reads the tag's hash, and sets:
+-- reign: the current master_replid, the id of the term. Never use master_replid2, the id of the previous term. If the
+-- server shows no master_replid, there is no fence, and this code returns an error status.
+-- current: true if the hash was prepared in this term.
+-- top: the highest number in the hash, or false if a field is corrupt.
+-- backs, backs_before, backs_low: see giveback.
 local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
 if #reign ~= 40 then return {'notmaster'} end

@@ -1,6 +1,8 @@
--- Reads the fields of a machine number, and `since`: the time when the current term was first seen. reign: the current
--- master_replid, the id of the term. If the server shows no master_replid, this returns an error status. Never use
--- master_replid2, the id of the previous term. Times are ms since 1970, which a Lua number holds exactly.
+-- Reads the fields of a machine number, and sets:
+-- since: the time when the scripts first saw the current term.
+-- reign: the current master_replid, the id of the term. Never use master_replid2, the id of the previous term. If the
+-- server shows no master_replid, this code returns an error status.
+-- Times are ms since 1970, which a Lua number holds exactly.
 local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
 if #reign ~= 40 then return {'notmaster'} end

@@ -1,6 +1,6 @@
--- hold: for this many ms after a new term began, or if the hash was missing, no claim is granted, because Redis may
--- have lost leases. After the hold, all leases of the earlier term are over. A clock that went back counts as a new
--- term.
+-- hold: after a new term began, or after the hash was missing, no claim is granted for this many ms, because Redis may
+-- have lost leases. After this time, all leases of the earlier term are over. If the clock went back, this counts as a
+-- new term.
 longest = math.max(longest, lease)
 local hold = longest + margin
 if state[1] ~= reign or now < since then

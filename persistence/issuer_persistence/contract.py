@@ -1,9 +1,9 @@
-"""Contract of a store: the durable authority that reserves ranges of numbers.
+"""The contract of a store. A store reserves ranges of numbers durably, and keeps one record for each tag.
 
 These rules hold for every method of every store:
 
 - A call that exceeds `timeout` raises `Unconfirmed`, but can still take effect later. Numbers may be used only if the
-  call that reserved them returned.
+  call that reserved them returned without an error.
 - An argument out of its range raises ValueError before the call uses the store. `Store` itself checks the arguments of
   `reserve` and `hand_back`, then calls `reserve_checked` and `hand_back_checked` of the subclass. `TagSettings` and
   `TagChanges` check their values when they are created.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: A batch ends after this many seconds, because other processes wait while it has the store.
+#: After this many seconds, a batch begins no further call, because other processes wait for the store during a batch.
 BATCH_TIME = 0.1
 
 
@@ -89,8 +89,8 @@ class Store(ABC):
     def store_id(self, *, timeout: float) -> str:
         """Return the random id of the store, or "" if nothing was written to the store yet.
 
-        A store creates the id at its first write, with `records.fresh_version`. Redis also holds the id: there, a value
-        that does not have the form of such an id counts as damaged.
+        A store creates the id at its first write, with `records.fresh_version`. Redis holds a copy of the id. If the
+        copy does not have the form of such an id, the tag's data in Redis counts as damaged.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -118,8 +118,9 @@ class Store(ABC):
         If two processes create the same tag at the same time, one of the calls raises TagPresent.
 
         If a tag of this name was deleted earlier, the new tag starts after the old `max` or after `settings.above`,
-        whichever is higher. If the old tag was halted, the new tag is halted too. The new tag keeps the id of the old
-        tag's scheme. All other settings are those given.
+        whichever is higher. If the old tag was halted, the new tag is halted too. A scheme is the settings that turn
+        counter values into numbers. The scheme of the new tag keeps the id of the old scheme. All other settings are
+        those given.
 
         Args:
             tag: Name of the tag.
@@ -131,7 +132,8 @@ class Store(ABC):
             LeaseOnStrict: The order is strict and `lease` is above 0.
             StepsCrossed: `min_step` is above `max_step`.
             LimitHit: A deleted tag of this name has used all numbers up to the new limit.
-            SchemeMismatch: The scheme of the deleted tag had another strategy, restart, scramble, stride or shards.
+            SchemeMismatch: The scheme of the deleted tag had another strategy, options, restart, scramble, stride or
+                shards.
         """
         [made] = self.create_many({tag: settings}, timeout=timeout)
         return made
@@ -140,8 +142,8 @@ class Store(ABC):
     def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
         """Create several tags: all or none of them. Return their records in the order of `settings`.
 
-        The rules for each tag are those of `create`. If one tag cannot be created, the error has its name as `tag`, and
-        none is created. After Unconfirmed, some of the tags may have been created.
+        The rules for each tag are those of `create`. If one tag cannot be created, no tag is created. The error's
+        attribute `tag` is the name of this tag. After Unconfirmed, some of the tags may have been created.
 
         Args:
             settings: Settings of each tag, by name.
@@ -162,7 +164,7 @@ class Store(ABC):
 
     @abstractmethod
     def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
-        """Return a page of the tags that are not deleted, sorted by name: by the bytes of its UTF-8 form.
+        """Return a page of the tags that are not deleted, sorted by the UTF-8 bytes of their names.
 
         The store must find the page by an index, so that every page takes the same time. A tag that exists while all
         pages are read is on exactly one page. A page with fewer than `count` tags is the last one.
@@ -191,7 +193,8 @@ class Store(ABC):
             purpose: Purpose of the reservation, for the ledger entry.
             at_least: Highest number that the caller knows to be reserved, 0..2^63-1. If `max` is lower, raise
                 MaxBehind.
-            exact: What to do if fewer than n numbers are left. True: raise LimitHit. False: reserve those numbers.
+            exact: What to do if fewer than n numbers are left. True: raise LimitHit. False: reserve the
+                numbers that are left.
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
@@ -229,9 +232,9 @@ class Store(ABC):
 
         The caller must not have issued any of these numbers, and must have discarded them before the call.
 
-        First the store shortens each ledger entry. Then, if `max` and `version` are still those of the last
-        reservation, it lowers `max` to `used`. If `used` is lower than the `low` of the first reservation, this `low`
-        is used instead.
+        First the store shortens the ledger entry of each reservation. If the record's `max` and `version` are still
+        those of the last reservation, the store then lowers `max` to `used`. If `used` is lower than the `low` of the
+        first reservation, this `low` is used instead.
 
         Args:
             held: Contiguous reservations of one tag, the oldest first.
@@ -239,8 +242,8 @@ class Store(ABC):
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
-            True if the numbers were returned. False if another caller has reserved higher numbers in the meantime: then
-            nobody ever gets the unused numbers.
+            True if the numbers were returned. False if another caller has reserved higher numbers in the meantime.
+            Then nobody ever gets the unused numbers.
 
         Raises:
             Unconfirmed: The store did not answer in time. Do not use the numbers, because they may have been returned.
@@ -258,7 +261,8 @@ class Store(ABC):
         Args:
             held: The reservations. If `max` and `version` of the record are no longer those of the last reservation,
                 `max` must not be lowered.
-            highs: New `high` of each ledger entry, by id. The store never raises the `high` of an entry.
+            highs: New `high` (last number) of each ledger entry, by the id of the entry. The store never raises the
+                `high` of an entry.
             rest: New `max` of the tag.
             timeout: Longest duration of the call in seconds, above 0.
         """
@@ -267,8 +271,8 @@ class Store(ABC):
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """Change settings of a tag. None leaves a setting unchanged.
 
-        If a caller derives the new scheme from the old scheme, it must pass `seen`, the version of the record that it
-        has read. A `lease` can be changed to 0, but not back to None.
+        If a caller derives the new scheme from the old scheme, it must set `changes.seen` to the version of the record
+        that it has read. A `lease` can be changed to 0, but not back to None.
 
         Args:
             tag: Name of the tag.
@@ -280,7 +284,7 @@ class Store(ABC):
             LeaseOnStrict: The tag is strict and `lease` is above 0.
             StepsCrossed: With these changes, `min_step` would be above `max_step`.
             LimitTooLow: With these changes, the limit would be lower than `max`.
-            VersionMoved: The record has changed: its version is not `seen`.
+            VersionMoved: The record has changed: its version is not `changes.seen`.
         """
 
     @abstractmethod
@@ -378,8 +382,8 @@ class Store(ABC):
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
         """Make several calls to the store, about different tags. The calls may share one transaction.
 
-        Each call is a function. Its arguments are a store and a time limit in seconds. It may use the methods of this
-        store that are about one tag, and `store_id`, `witnessed` and `tags`.
+        Each call is a function. Its arguments are a store and a time limit in seconds. The function may use the
+        store's methods about one tag, and `store_id`, `witnessed` and `tags`.
 
         After 0.1 s no further call is begun. The caller must pass the calls that were not made to another `batch`.
 
@@ -388,8 +392,9 @@ class Store(ABC):
             timeout: Longest duration of the batch in seconds, above 0.
 
         Returns:
-            The result or the StoreError of each call that was made: of the first call, and of most or all others, in
-            the order of `calls`. A call with a StoreError other than `Unconfirmed` has changed nothing.
+            One item for each call that was made, in the order of `calls`: its result or its StoreError. The first call
+            is always made. If 0.1 s was too short, the calls at the end of `calls` are missing. A call with a
+            StoreError other than `Unconfirmed` has changed nothing.
 
         Raises:
             Unconfirmed: The store did not answer in time. Each call may or may not have taken effect.
@@ -399,6 +404,8 @@ class Store(ABC):
 
     def witnessed(self, *, timeout: float) -> Mapping[str, int]:  # noqa: ARG002 - nothing is asked here
         """Return for each tag the highest number that the store's journal has recorded. {} if there is no journal.
+
+        The journal is a file outside the store that lists all reservations.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -436,7 +443,7 @@ class Store(ABC):
 
 
 def in_turn(store: Store, calls: Sequence[Callable[[Store, float], T]], timeout: float) -> list[T | StoreError]:
-    """Make the calls one after the other, see `Store.batch`."""
+    """Make the calls one after the other. Arguments and result are those of `Store.batch`."""
     deadline, end = CallDeadline(timeout), time.monotonic() + BATCH_TIME
     answers: list[T | StoreError] = []
     for call in calls:

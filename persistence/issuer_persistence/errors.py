@@ -21,7 +21,7 @@ class Full(Unconfirmed):
 
     Attributes:
         path: Path of the file.
-        problem: Consequence, such as a line that was not written, or "".
+        problem: Consequence of the full disk, such as a line that was not written, or "".
     """
 
     def __init__(self, path: object, problem: str = "") -> None:
@@ -47,7 +47,7 @@ class Corrupt(StoreError):
 
 
 class Damaged(StoreError):
-    """A line of a journal was modified or damaged. So the whole file was ignored.
+    """A line of a journal was modified or damaged. The whole journal file was ignored.
 
     Attributes:
         path: Path of the file.
@@ -77,7 +77,7 @@ class TagPresent(StoreError):
 
 
 class LimitHit(StoreError):
-    """The tag has fewer numbers left, up to its limit, than were requested. Nothing was reserved."""
+    """Fewer numbers are left up to the limit of the tag than were requested. Nothing was reserved."""
 
     def __init__(self, tag: str, limit: int, maximum: int) -> None:
         super().__init__(f"tag {tag!r}: max {maximum} has reached the limit {limit}")
@@ -93,7 +93,10 @@ class LimitTooLow(StoreError):
 
 
 class LeaseOnStrict(StoreError):
-    """A lease was requested for a strict tag: leased numbers would be issued out of order. Nothing was changed."""
+    """A lease was requested for a strict tag. Nothing was changed.
+
+    A lease is a block of numbers that one process draws in advance. Leased numbers would be issued out of order.
+    """
 
     def __init__(self, tag: str, lease: int) -> None:
         super().__init__(
@@ -104,7 +107,7 @@ class LeaseOnStrict(StoreError):
 
 
 class StepsCrossed(StoreError):
-    """A tag's lowest step would be above its highest one. Nothing was changed."""
+    """With the requested settings, `min_step` of the tag would be above `max_step`. Nothing was changed."""
 
     def __init__(self, tag: str, min_step: int, max_step: int) -> None:
         super().__init__(f"min_step {min_step} is above max_step {max_step}")
@@ -137,7 +140,7 @@ class MaxBehind(StoreError):
         tag: Name of the tag.
         max: Highest reserved number in the store's record.
         at_least: Higher number that Redis, a process or a journal knows to be reserved.
-        certain: True if a journal confirms `at_least`.
+        certain: True if a journal or the ledger confirms `at_least`.
     """
 
     def __init__(self, tag: str, maximum: int, at_least: int, *, certain: bool = False) -> None:

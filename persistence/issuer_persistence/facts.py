@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 
 class Upgrade(NamedTuple):
-    """Result of an upgrade of a store's schema, the layout of its tables. In a store without layouts, both are 1.
+    """Versions of a store's schema before and after an upgrade. The schema is the layout of the store's tables.
+
+    A store without a schema returns 1 for both versions.
 
     Attributes:
         before: Version before the upgrade. 0 if nothing was written yet.

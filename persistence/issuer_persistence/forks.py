@@ -3,19 +3,22 @@
 A hook is registered once, and runs for both kinds of forks. Before a fork in C, the C library calls this module in the
 parent (`pthread_atfork`). In the child, nothing calls this module. Instead, the first call that needs Redis or the
 store calls `notice`, which sees that the process id has changed, and runs the hooks of the child. A call that takes a
-number from memory does not call `notice`. So the parent removes its numbers from memory (`unseen`) during the fork.
+number from memory does not call `notice`. So before a fork in C, the hook `unseen` removes the parent's numbers from
+memory.
 
-Only one thread forks at a time, and other threads wait for their turn: a lock that a hook holds until the end of its
-fork belongs to this fork only. With two forks at once, an SQLite store stayed locked for ever.
+Only one thread forks at a time. Other threads wait for their turn, until this fork is over. The reason: a hook can
+hold a lock until the end of a fork, and such a lock must belong to one fork only. With two forks at once, an SQLite
+store stayed locked for ever.
 """
 
 from __future__ import annotations
 
 import atexit
 
-# Import these modules before the hooks below are registered, so that their fork hook runs after ours. Their hook takes
-# a lock, and a fork within our hooks would wait for this lock for ever (seen). A later import, for example by
-# APScheduler, would also fail in a thread after the main thread has returned.
+# These modules register a fork hook of their own when they are imported. Import them before our hooks are registered,
+# so that their hook runs after ours. Their hook takes a lock, and a fork within our hooks would wait for this lock for
+# ever (seen). A later import, for example by APScheduler, would also fail in a thread after the main thread has
+# returned.
 import concurrent.futures.process
 import concurrent.futures.thread  # noqa: F401
 import ctypes
@@ -46,7 +49,8 @@ class State:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        #: Id of the thread that forks now, once for each nested fork: a signal handler can fork during a fork.
+        #: One item for each fork in progress: the id of the thread that forks. There can be several items of one
+        #: thread, because a signal handler can fork during a fork.
         self.turns: list[int] = []
         #: Ids of the threads that are in a fork in C.
         self.unseen: set[int] = set()
@@ -76,7 +80,8 @@ def register(
 ) -> None:
     """Register hooks for all forks. A hook must not import anything.
 
-    If another thread's fork waits for the import that registers a hook, the hook belongs to this fork, too.
+    A hook can be registered while another thread forks, for example if this fork waits for an import that registers
+    the hook. Then the hook is called for this fork, too.
 
     Args:
         before: Called before a fork. The hook that was registered last is called first.
@@ -87,15 +92,16 @@ def register(
         unseen_over: Called in the parent after a fork in C.
     """
     if _state.turns:
-        _state.ahead.append(before)  # before the next line: a fork that begins in between must not call it twice
+        _state.ahead.append(before)
+    # Change `ahead` first, then `_hooks`. In the other order, a fork that begins in between calls the hook twice.
     _hooks.append(_Hooks(before, in_parent, in_child, unseen, unseen_over))
 
 
 def in_uwsgi_master() -> bool:
-    """Return True in the main process of uWSGI, before it forks its workers. No thread must be started there.
+    """Return True in the main process of uWSGI, which forks the workers. No thread must be started in this process.
 
-    A fork does not copy a thread, but the worker's Python still lists it. At its end the worker would wait for this
-    thread for ever.
+    A fork does not copy threads, but Python in the worker still lists the thread of the main process. So at its end,
+    the worker would wait for this thread for ever.
     """
     worker_id = getattr(sys.modules.get("uwsgi"), "worker_id", None)
     return callable(worker_id) and worker_id() == 0
@@ -134,7 +140,7 @@ def _become_child() -> None:
             _turn = threading.RLock()
             _state.turns.clear()
             _state.unseen.clear()
-            # Set the process id last: until then, other threads of the child wait above.
+            # Set the process id last: until then, other threads of the child wait for the lock `_renewal`.
             _state.process, _state.becoming = os.getpid(), False
 
 
@@ -143,7 +149,7 @@ def _run(hooks: list[Hook | None]) -> None:
         try:
             if hook is not None:
                 hook()
-        except BaseException:  # an interrupt, too: the other hooks must still run, to release their locks
+        except BaseException:  # even after an interrupt, the other hooks must run, to release their locks
             log.exception("the fork handler %r failed", hook)
 
 
@@ -160,15 +166,15 @@ def _prepare() -> None:
     if _state.turns == [own]:
         _state.ahead = [each.before for each in reversed(_hooks)]
     if own in _state.turns:
-        # A signal handler can fork while these hooks run. This inner fork calls the remaining hooks. Their locks are
-        # held until the outer fork is over.
+        # A signal handler can fork while these hooks run. This inner fork calls the remaining hooks `before`. The
+        # locks that these hooks take are held until the outer fork is over.
         while _state.ahead:
             _run([_state.ahead.pop(0)])
 
 
 def _go_on() -> None:
     own = threading.get_ident()
-    if _state.turns == [own]:  # empty in a child that was forked while hooks ran: the child holds no locks
+    if _state.turns == [own]:  # in a child that was forked while hooks ran, `turns` is empty: no lock is held
         _run([each.in_parent for each in _hooks])
     if own in _state.turns:
         _state.turns.pop()
@@ -209,7 +215,10 @@ def _in_parent_unseen() -> None:
 
 
 class _Call:
-    """Descriptor that calls a function when the attribute is read. An attribute of the instance takes precedence."""
+    """Descriptor that calls a function when the attribute is read.
+
+    If the instance has an attribute of the same name, that attribute is read, and the function is not called.
+    """
 
     def __init__(self, function: Hook) -> None:
         self._function = function
@@ -219,7 +228,9 @@ class _Call:
 
 
 class _Calls(threading.local):
-    """Functions that the C library calls before and after a fork. During os.fork, both are replaced by None.
+    """Attributes that the C library's callbacks read before and after a fork. During os.fork, both are None.
+
+    Reading one of these attributes calls a function of this module, see `_Call`.
 
     Since Python 3.13, os.fork holds a lock of the interpreter that threads take when they start and end. A Python
     function could release the GIL to a thread that waits for this lock, and both would hang. So the C library must call

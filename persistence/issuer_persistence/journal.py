@@ -4,15 +4,16 @@ A line is a JSON object that ends with the CRC-32 of the text before it. The fir
 the id of the store. Every other line contains the name and settings of one tag, and one of these kinds:
 
 - `reserve`: the numbers low + 1 .. high were reserved. The line is on disk (fsync) before a number is used.
-- `hand back`: unused numbers were returned. For each segment, by id, the line contains the new last number. If the
-  segment begins after this number, it is empty now.
-- `tag`: the tag was created, changed, recovered or deleted. Its `max` is at least `floor`. A new file begins with one
-  such line for each tag, from the store or the previous file.
+- `hand back`: unused numbers were returned. For the id of each segment, the line contains the new last number of the
+  segment. If the segment begins after this number, the segment is empty now.
+- `tag`: the tag was created, changed, recovered or deleted. The tag's `max` is at least the number `floor` in the line.
+  A new file begins with one such line for each tag. These lines come from the store or from the previous file.
 
 The newline of a line is written after fsync has returned. If a line has no newline, its writing was interrupted, for
-example by a kill or a full disk. The line's numbers were never used, and the next process that appends removes the
-line. If a line with a newline has a wrong checksum, this is an error. All processes append to one file under its lock
-(flock), so the file must be on a local file system with hard links.
+example by a kill or a full disk. If this line is complete, the next process that appends adds the newline. If it is
+incomplete, that process removes the line: the numbers in the line were never used. If a line with a newline has a wrong
+checksum, this is an error. All processes append to one file under its lock (flock), so the file must be on a local file
+system with hard links.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 #: Size in bytes after which a new file is begun: about 7 500 reservations. The rotation of such a file takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024
 
-#: How many segments of a tag are remembered individually: those with the highest numbers. Only these segments can still
-#: be returned: a process holds at most three segments. For all lower segments, only their highest number is remembered.
+#: Number of segments of a tag that are remembered one by one: those with the highest numbers. Only these segments can
+#: still be returned: a process holds at most three. Of all lower segments, only the highest number is remembered.
 KEPT = 8
 
 _FORMAT = 1
@@ -79,7 +80,9 @@ def decoded(line: bytes) -> dict[str, Any] | None:
 
 
 def _whole(tail: bytes) -> bytes:
-    """Return the complete line at the end of a file, or b"" if the last line is incomplete.
+    """Return the last line of a file if it is complete, or b"" if it is incomplete.
+
+    `tail` has the bytes after the last newline of the file.
 
     After a power cut, a line can be followed by a wrong byte in place of its newline. This byte is ignored.
     """
@@ -90,12 +93,12 @@ def _whole(tail: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Known:
-    """The state of one tag according to journals: its newest settings, and its highest numbers.
+    """The state of one tag, as read from journals: its newest settings, and its highest numbers.
 
     Attributes:
         record: Record with the newest settings. Its `max` has no meaning.
         floor: Number that the tag's `max` is never below.
-        segments: Last number of each of the newest segments, by id.
+        segments: Last number of each of the segments with the highest numbers, by the id of the segment.
     """
 
     record: Tag
@@ -108,12 +111,12 @@ class Known:
         return max([self.floor, *self.segments.values()])
 
     def beneath(self, newest: int) -> int:
-        """Return the highest reserved number if the `newest` highest segments are left out."""
+        """Return the highest reserved number, without counting the `newest` segments with the highest numbers."""
         highs = sorted(self.segments.values(), reverse=True)
         return max([self.floor, *highs[newest:]])
 
     def ends(self, segment: str, high: int) -> None:
-        """Record the last number of a segment. If it is recorded several times, in any order, the lowest one counts."""
+        """Record the last number of a segment. Of several numbers for one segment, the lowest one is kept."""
         self.segments[segment] = min(high, self.segments.get(segment, high))
         if len(self.segments) > 2 * KEPT:
             by_end = sorted(self.segments.items(), key=lambda each: each[1])
@@ -121,7 +124,7 @@ class Known:
             self.segments = dict(by_end[-KEPT:])
 
     def joined(self, other: Known) -> Known:
-        """Combine two journals' knowledge of one tag: the newer settings, and all numbers."""
+        """Combine the state of one tag from two journals: the newer settings, and the numbers of both."""
         later = max(self, other, key=lambda each: each.record.timestamp)
         return Known(later.record, max(self.floor, other.floor), {**self.segments, **other.segments})
 
@@ -131,7 +134,7 @@ class Known:
 
 
 def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
-    """Return the fields of a line about a tag: `more`, the tag's settings, the time and the process."""
+    """Return the fields of a line about a tag: its kind, `more`, the tag's settings, the time and the process."""
     settings = {name: getattr(record, name) for name in _SETTINGS}
     said = {"time": now_ms(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, "tag": record.tag, **more, **settings, "changed": record.timestamp, **said}
@@ -165,7 +168,7 @@ class Journals:
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
                 raise Damaged(name, number, f"no version of this program writes such a line: {error}") from error
             if not ended:
-                # Another process may be appending now. Its bytes complete this line, or replace it.
+                # Another process may be appending now. It will complete this line, or replace it. So stop here.
                 break
 
 
@@ -267,7 +270,7 @@ class Journal:
         self._read_as: object = None
 
     def prepare(self, store_id: str, *, timeout: float) -> bool:
-        """Check that a line can be appended. Call this before the store is changed. A full file is rotated.
+        """Check that a line can be appended. Call this before the store is changed. If the file is full, rotate it.
 
         Args:
             store_id: Id of the store.
@@ -278,7 +281,7 @@ class Journal:
 
         Raises:
             Misconfigured: The file cannot be written, is not a journal, or belongs to another store.
-            Damaged: The file must be rotated, and one of its lines was modified.
+            Damaged: The file is full, but cannot be rotated, because one of its lines was modified.
             Unconfirmed: The lock was not free in time, or no line can be written.
         """
         with self._errors():
@@ -328,11 +331,11 @@ class Journal:
         return self._tops if found.st_size else {}
 
     def append(self, store_id: str, lines: Sequence[Mapping[str, object]], *, timeout: float) -> bool:
-        """Append lines, and wait until they are on the disk. If the journal no longer exists, return False.
+        """Append lines, wait until they are on the disk, and return True.
 
-        The caller must then call `begin`. If the call raises an error, all lines or some of the lines may have been
-        written. Errors are those of `prepare`. `timeout`
-        limits the wait for the lock, in seconds. The time of fsync is not limited.
+        If the journal no longer exists, return False. Then the caller must call `begin`. If the call raises an error,
+        all lines or some of the lines may have been written. Errors are those of `prepare`. `timeout` limits the wait
+        for the lock, in seconds. The time of fsync is not limited.
         """
         try:
             with self._errors():
@@ -367,7 +370,7 @@ class Journal:
         return locks.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, deadline)
 
     def _head(self, descriptor: int, store_id: str) -> dict[str, Any] | None:
-        """Return the head of the file, or None for an empty file. Raise Misconfigured if it names another store."""
+        """Return the head of the file. None if it is not complete. If it names another store, raise Misconfigured."""
         beginning = os.pread(descriptor, _HEAD_MOST, 0)
         line, ended, _ = beginning.partition(b"\n")
         if not ended and _begins_a_journal(beginning):
@@ -398,11 +401,12 @@ class Journal:
             os.write(descriptor, b"\n")
 
     def _is_due(self, descriptor: int, head: dict[str, Any] | None) -> bool:
-        # The lines from the old file do not count: with many tags, these lines alone could exceed the limit.
+        # The lines copied from the old file (`carried`, in bytes) do not count: with many tags, these lines alone could
+        # exceed the limit.
         return head is not None and os.fstat(descriptor).st_size - head["carried"] >= self._rotate_at
 
     def _set_right(self, store_id: str, deadline: CallDeadline) -> None:
-        """Under the lock: after a failure, check that there is space again. If the file is full, rotate it."""
+        """Take the lock. After a failed append, check that there is space again. If the file is full, rotate it."""
         descriptor = self._locked(deadline)
         try:
             self._mend(descriptor)
@@ -467,7 +471,8 @@ def _write(descriptor: int, lines: Iterable[bytes]) -> None:
         with suppress(OSError):
             os.ftruncate(descriptor, before)
         raise
-    # A full disk may have no space for the newline. The line counts nevertheless: the next append adds its newline.
+    # If the disk is full, there may be no space for the newline. The line is valid nevertheless: the next append adds
+    # the newline.
     with suppress(OSError):
         os.write(descriptor, b"\n")
 

@@ -83,9 +83,10 @@ class Journalled(Store):
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
     ) -> bool:
-        """See `Store.hand_back_checked`. The journal comes last: if its line is lost, the journal's number is too high.
+        """See `Store.hand_back_checked`. This call changes the store first, and then appends a line to the journal.
 
-        If the journal's number is too high, the cost is a gap. If it were too low, numbers could be issued twice.
+        If the line is lost, the tag's highest number in the journal is too high. The cost is a gap. In the other order,
+        this number could be too low, and numbers could be issued twice.
         """
         deadline = CallDeadline(timeout)
         store_id = self._store.store_id(timeout=deadline.left())
@@ -148,10 +149,16 @@ class Journalled(Store):
     def _compare(self, tag: str, store_id: str, deadline: CallDeadline, *, above: int = 0) -> None:
         """Compare a tag with the journal, once per process. If the store has lost reservations, raise MaxBehind.
 
-        If Redis lost its data in the same incident, only the journal knows the lost reservations. A tag that is missing
-        in the store may only be created `above` all its old numbers. If the store's `max` is lower than the journal's
-        number, `max` is read a second time: perhaps numbers were just returned, and the journal's line is not yet
-        written.
+        If Redis lost its data in the same incident, only the journal still has the lost reservations. If the store's
+        `max` is lower than the journal's highest number, `max` is read again after 0.2 s: perhaps another process has
+        just returned numbers, and has not yet written the journal's line.
+
+        Args:
+            tag: Name of the tag.
+            store_id: Id of the store.
+            deadline: Deadline of the call.
+            above: Number after which the caller creates the tag. If the tag is missing in the store, `above` must be at
+                least the journal's highest number of the tag.
         """
         if tag in self._compared:
             return
@@ -177,7 +184,7 @@ class Journalled(Store):
         return store_id
 
     def _begin(self, store_id: str, deadline: CallDeadline) -> None:
-        """Create the journal with a line for each tag of the store. Otherwise unused tags would be missing."""
+        """Create the journal with a line for each tag of the store. Otherwise it would lack tags that nobody uses."""
         lines: list[dict[str, object]] = []
         after = None
         while page := self._store.tags(after=after, count=_PAGE, timeout=deadline.left()):
@@ -203,8 +210,8 @@ class Journalled(Store):
 
 
 def _floored(record: Tag, floor: int) -> dict[str, object]:
-    """Return a journal line with the tag's settings and `floor`, a number that its `max` is never below.
+    """Return a journal line with the tag's settings and `floor`, a number that the tag's `max` is never below.
 
-    If a change does not set `max`, do not pass the record's `max` as `floor`: returned segments can still lower it.
+    If a change does not set `max`, do not pass the record's `max` as `floor`: returned numbers can still lower `max`.
     """
     return about(record, "tag", floor=floor, segments={})

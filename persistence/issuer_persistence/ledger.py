@@ -147,7 +147,10 @@ class LedgerPage:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, object]], count: int) -> LedgerPage:
-        """Build a page from the rows that a store has read. `count` is the number of rows requested."""
+        """Build a page from the rows that a store has read.
+
+        `count` is the number of rows requested. If there are fewer rows, the page is the last one.
+        """
         entries, damaged = [], []
         for row in rows:
             try:
@@ -159,7 +162,9 @@ class LedgerPage:
 
 
 def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, int]]:
-    """Return the new `max`, and the new high of each entry by id, when the numbers after `used` are returned.
+    """Return the values that the store must set when the numbers after `used` are returned.
+
+    The result is the new `max` of the tag, and the new `high` of each ledger entry, by the id of the entry.
 
     Args:
         held: Contiguous reservations of one tag, the oldest first.

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from issuer_persistence.contract import CallDeadline
 
-#: Limits of the pause between two attempts to lock, in seconds. The pause is a thousandth of the wait so far. A busy
-#: process unlocks for only 0.2 ms between two transactions of 8 ms. With an attempt every 5 ms, other processes waited
-#: up to 3.6 s.
+#: Shortest and longest pause between two attempts to lock, in seconds. Between these limits, the pause is a thousandth
+#: of the wait so far. A busy process unlocks for only 0.2 ms between two transactions of 8 ms. With an attempt every 5
+#: ms, other processes waited up to 3.6 s.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0003, 0.005
 
 _random = random.SystemRandom()
@@ -66,7 +66,7 @@ def lock(descriptor: int, deadline: CallDeadline) -> None:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Return True if the descriptor's file is still at the path. Otherwise other processes lock the new file."""
+    """Return True if the descriptor's file is still at the path. If it was replaced, others lock the new file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:  # for example in a child forked during the call: the descriptor is closed there

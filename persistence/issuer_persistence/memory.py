@@ -30,7 +30,7 @@ class Snapshot:
 
 
 class MemoryStore(TransactionalStore, Transaction):
-    """A store with its records in a dict. Each method holds one lock. When the process ends, the records are lost.
+    """A store with its records in a dict. Each method holds the store's lock. When the process ends, all is lost.
 
     The store object is also the transaction. Writes to a dict cannot fail half way, so there is no rollback.
 

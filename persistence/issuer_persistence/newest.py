@@ -1,4 +1,4 @@
-"""A dictionary with a limited number of entries, for what a store keeps in memory of each tag."""
+"""A dictionary with a limited number of entries. Stores use it to keep data of tags in memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ V = TypeVar("V")
 
 
 class Newest(dict[str, V]):
-    """The entries that were set last. Without a limit, memory would grow with the number of tags.
+    """A dict that keeps only the entries that were set last. Otherwise memory would grow with the number of tags.
 
     Args:
-        most: Maximum number of entries. The one that was set first is dropped for a new one.
+        most: Maximum number of entries. If a further entry is set, the entry that was set first is removed.
     """
 
     def __init__(self, most: int) -> None:

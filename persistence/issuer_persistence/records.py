@@ -46,19 +46,20 @@ LEASE_MOST = 1_000_000
 #: Highest value of `ahead`, the number of steps in a segment.
 AHEAD_MOST = 1000
 
-#: Step of a new tag if the caller sets none, and the lowest step that the issuer adapts.
+#: Default of `step`, and of `min_step`, the lowest step that the issuer sets in the step mode "auto".
 DEFAULT_STEP = 1000
 
-#: Highest step that the issuer adapts, if the caller sets none.
+#: Default of `max_step`, the highest step that the issuer sets in the step mode "auto".
 DEFAULT_MAX_STEP = 1_000_000
 
-#: How long an adapted step lasts, in seconds, if the caller sets nothing: the articles and Leaf advise 10 minutes.
+#: Default of `target`, the time for which an adapted step lasts, in seconds: 10 minutes. Leaf, another issuer, and
+#: articles about such issuers advise this time.
 DEFAULT_TARGET = 600
 
 #: Highest value of `target` and `survive`, in seconds: 30 days.
 DURATION_MOST = 30 * 86_400
 
-#: Lowest and highest value of `refill_at`, and its value if the caller sets none.
+#: Lowest and highest value of `refill_at`, and its default. See `TagSettings`.
 REFILL_AT_RANGE = (0.01, 0.9)
 DEFAULT_REFILL_AT = 0.2
 
@@ -66,7 +67,7 @@ DEFAULT_REFILL_AT = 0.2
 def now_ms() -> int:
     """Return the time in ms since 1970, for `timestamp` and the ledger.
 
-    No number depends on this time. Only the step of a tag with the step mode "auto" does.
+    Numbers do not depend on this time. Only the step of a tag with the step mode "auto" depends on it.
     """
     return time.time_ns() // 1_000_000
 
@@ -166,7 +167,8 @@ SETTINGS: Mapping[str, Setting] = {
     "scheme": Setting(check=problem, missing=PLAIN),
 }
 
-#: Settings of segments: their size, and when the next one is fetched. The parts of a tag have the same ones.
+#: Settings that decide the size of a tag's segments, and when the next segment is fetched. The parts of a tag, its
+#: shards or series, get the same values as the tag.
 PACING = ("target", "min_step", "max_step", "ahead", "refill_at", "survive")
 
 #: Fields of `TagSettings` and `TagChanges` that are not stored as settings of a tag.
@@ -182,7 +184,7 @@ def _check(value: TagSettings | TagChanges) -> None:
     for each in fields(value):
         setting, said = SETTINGS.get(each.name) or _BESIDE[each.name], getattr(value, each.name)
         unsaid = said is None and (setting.unsaid or isinstance(value, TagChanges))
-        # The default for older records, such as the plain scheme, needs no check.
+        # If the value is the default for records of older versions, such as the plain scheme, it needs no check.
         if not unsaid and said is not setting.missing and (wrong := setting.problem(said)):
             raise ValueError(f"{each.name} {wrong}")
     if value.scheme is not None and value.scheme is not PLAIN:
@@ -198,7 +200,7 @@ class TagSettings:
         above: Number after which the tag starts, 0..2^63-1. The first number of the tag is `above` + 1.
         step: Numbers per step, 1..2^63-1.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
-        target: How long an adapted step lasts, in seconds, 1..2_592_000.
+        target: How long the numbers of an adapted step last, in seconds, 1..2_592_000.
         min_step: Lowest adapted step, 1..2^63-1.
         max_step: Highest adapted step, `min_step`..2^63-1.
         limit: Last number of the tag, 1..2^63-1.
@@ -207,7 +209,7 @@ class TagSettings:
             setting.
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
-        survive: Outage of the store that the numbers in hand outlast, in seconds, 0 (none)..2_592_000.
+        survive: Outage of the store that numbers in Redis or in a process must outlast, 0 (none)..2_592_000 seconds.
         description: Text for operators.
         scheme: Settings of the scheme, see `Tag`.
     """
@@ -228,7 +230,7 @@ class TagSettings:
     scheme: Mapping[str, object] = field(default_factory=lambda: PLAIN, hash=False)
 
     def __post_init__(self) -> None:
-        """Check them."""
+        """Check the values."""
         _check(self)
 
     def kept(self) -> dict[str, Any]:
@@ -264,7 +266,7 @@ class TagChanges:
     seen: str | None = None
 
     def __post_init__(self) -> None:
-        """Check them."""
+        """Check the values."""
         _check(self)
 
     def kept(self) -> dict[str, Any]:
@@ -274,7 +276,7 @@ class TagChanges:
 
 
 def number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, highest: int = HIGHEST) -> int:
-    """Return an integer field of a record. Raise Corrupt if the value is not an integer in lowest..highest."""
+    """Return the field `name` of a record. Raise Corrupt if the value is not an integer in lowest..highest."""
     value = fields.get(name)
     if not is_number(value, lowest, highest):
         raise Corrupt(tag, f"{name} must be {_between(lowest, highest)}, not {value!r} ({type(value).__name__})")
@@ -301,7 +303,7 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
 
 
 def typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
-    """Return a field of a record. Raise Corrupt if the value is not of the given type."""
+    """Return the field `name` of a record. Raise Corrupt if the value is not of the type `kind`."""
     value = fields.get(name)
     if not isinstance(value, kind):
         raise Corrupt(tag, f"{name} must be a {kind.__name__}, not {value!r} ({type(value).__name__})")
@@ -317,7 +319,7 @@ class Tag:
         max: Highest number reserved so far, 0..2^63-1. For a new tag with `start=100`, `max` is 99.
         step: Numbers per step.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it. "fixed" in records of older versions.
-        target: How long an adapted step lasts, in seconds, 1..2_592_000.
+        target: How long the numbers of an adapted step last, in seconds, 1..2_592_000.
         min_step: Lowest adapted step, 1..2^63-1.
         max_step: Highest adapted step, `min_step`..2^63-1.
         limit: Last number that may be reserved.
@@ -326,7 +328,7 @@ class Tag:
             setting. A strict tag has 0 or None.
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
-        survive: Outage of the store that the numbers in hand outlast, in seconds, 0 (none)..2_592_000.
+        survive: Outage of the store that numbers in Redis or in a process must outlast, 0 (none)..2_592_000 seconds.
         description: Text for operators.
         created: Time of creation, in ms since 1970.
         timestamp: Time of the last change, in ms since 1970.
@@ -450,7 +452,7 @@ class Tag:
         return replace(self, version=fresh_version(), timestamp=now_ms(), **fields)
 
     def reserved(self, n: int | None, *, at_least: int, exact: bool) -> Tag:
-        """Return the record after a reservation of n numbers, or of the numbers left if fewer than n are left.
+        """Return the record after a reservation of n numbers. If fewer are left up to the limit, reserve only those.
 
         Arguments and errors are those of `Store.reserve`.
         """
@@ -476,7 +478,7 @@ class Tag:
         after = self.changed(max=raised, **changes.kept())
         if after.min_step > after.max_step:
             raise StepsCrossed(self.tag, after.min_step, after.max_step)
-        # After `recover`, `max` may be above the limit. Then changes of other settings, such as the step, are allowed.
+        # After `recover`, `max` may be above the limit. Then other settings, such as the step, can still be changed.
         if after.limit < after.max and (changes.limit is not None or changes.raise_to is not None):
             raise LimitTooLow(self.tag, after.limit, after.max)
         return after
@@ -487,7 +489,7 @@ class Tag:
         return self.changed(max=max(self.max, at_least), halted=False)
 
     def stopped(self, below: int | None) -> Tag:
-        """Return a halted copy of the record. If `max` is at least `below`, return the record unchanged."""
+        """Return a halted copy of the record. If `below` is set and not above `max`, return the record unchanged."""
         self.live()
         in_time = below is None or self.max < below
         return self.changed(halted=True) if in_time and not self.halted else self

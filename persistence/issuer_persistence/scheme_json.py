@@ -19,8 +19,8 @@ DEPTH_MOST = 20
 #: Range of integers that every store keeps exactly: signed 64-bit integers.
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
-#: The fields of a scheme that decide which value belongs to a counter, with their defaults. If two schemes have the
-#: same values in these fields, they turn each counter into the same value.
+#: The fields of a scheme that decide into which value a counter is turned, with the defaults of the fields. If two
+#: schemes are equal in these fields, they turn each counter into the same value.
 _VALUE_MAKING: dict[str, object] = {
     "strategy": "segment",
     "options": {},
@@ -135,8 +135,9 @@ def _key_problem(key: object, at: str) -> str:
 def continued(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the scheme for a deleted tag that is created again. None if numbers could be issued twice.
 
-    The counter of the tag continues. So no number is issued twice if the old and the new scheme turn each counter into
-    the same value. The `id` of a scheme identifies these values, so the result has the `id` of the old scheme.
+    The counter of the new tag continues that of the deleted tag. If the old and the new scheme turn each counter into
+    the same value, no number is issued twice. The `id` of a scheme identifies these values. So the result has the `id`
+    of the old scheme.
     """
     for name, missing in _VALUE_MAKING.items():
         if (old.get(name) or missing) != (new.get(name) or missing):

@@ -44,7 +44,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def shorten(self, entry: str, high: int) -> None:
-        """Lower the `high` of a ledger entry to `high`. Do nothing if the entry is missing or already lower."""
+        """Lower the last number of a ledger entry to `high`. If it is lower, or if there is no entry, do nothing."""
 
     def inspect(self, record: Tag) -> None:  # noqa: B027 - most stores have nothing to check
         """Check the record of a tag before a reservation. Raise an error to reject the reservation."""
@@ -64,8 +64,8 @@ class TransactionalStore(Store):
     def transaction(self, timeout: float, *, writes: bool = True) -> AbstractContextManager[Transaction]:
         """Begin a transaction. If the block ends normally, also by `return`, commit. If the block raises, roll back.
 
-        Only one transaction that writes may be open at a time, in all processes. A further transaction waits, but not
-        longer than `timeout` seconds. `writes` is False if the block only reads.
+        Only one transaction that writes may be open at a time, in all processes together. A further transaction waits,
+        but not longer than `timeout` seconds. `writes` is False if the block only reads.
         """
 
     def store_id(self, *, timeout: float) -> str:

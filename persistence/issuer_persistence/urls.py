@@ -26,7 +26,7 @@ ENCODE = (
 
 
 def flaw(url: str) -> str:
-    """Return what is wrong with the form of a server's URL, and what to do. "" if the form is right.
+    """Return what is wrong with the form of a URL, and what the operator must do. "" if the form is right.
 
     The text contains no part of the URL, because any part could belong to the password.
     """

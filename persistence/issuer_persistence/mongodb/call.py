@@ -58,7 +58,10 @@ _TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}
 
 
 def _shape(name: str, setting: Setting) -> Document:
-    """Return the filter condition for documents with a valid value of a setting, or of older versions without it."""
+    """Return the filter condition for a valid value of the setting `name`.
+
+    If the setting is not required, documents without the setting match, too: older versions wrote them.
+    """
     if setting.range is not None:
         lowest, highest = setting.range
         held = {**INTEGER, "$gte": Int64(lowest), "$lte": Int64(highest)}
@@ -162,8 +165,9 @@ def _following(beyond: Position, *, upward: bool) -> Document:
     than = "$gt" if upward else "$lt"
     high, low, entry = beyond
     if isinstance(high, bool) or not isinstance(high, int | float):
-        # A damaged entry contains, for example, a text as `high`. In the sort order, such entries come before all
-        # numbers. `$lt` does not compare them with numbers, so the next page begins with the highest number.
+        # The last entry of the page is damaged: its `high` is, for example, a text. In the sort order, such entries
+        # come before all numbers. `$lt` does not compare a text with numbers. So the next page begins with the entry
+        # that has the highest number.
         return {"high": {"$lte": Int64(HIGHEST)}}
     same = {"high": _exact(high), "low": _exact(low)}
     return {
@@ -215,9 +219,10 @@ def _named(found: Document) -> Document:
     return {**found, "id": found.get("_id")}
 
 
-#: Newest schema. If a database has a newer schema than a program, the program rejects the database. A database keeps
-#: schema 1 until one of its tags gets a scheme: programs for schema 1 would ignore the scheme, and issue the counter
-#: values. Other settings, such as `lease`, need no new schema: older programs keep unknown fields.
+#: Newest schema (version of the layout) that this program supports. The program rejects a newer schema. A database
+#: keeps schema 1 until one of its tags gets a scheme, which turns counter values into numbers: programs for schema 1
+#: would ignore the scheme, and issue the counter values. Other settings, such as `lease`, need no new schema: older
+#: programs keep unknown fields.
 SCHEMA = 2
 
 _random = random.SystemRandom()
@@ -227,8 +232,8 @@ _random = random.SystemRandom()
 def unbound() -> Iterator[None]:
     """Run the block outside of a pymongo session that the caller may have bound.
 
-    Since pymongo 4.17, after `ClientSession.bind` each operation of the client joins the session. The session's
-    transaction may be rolled back, together with our reservations. Operations of other clients fail.
+    Since pymongo 4.17, after `ClientSession.bind` each operation of the client joins the session. Then the caller could
+    roll back the session's transaction, together with our reservations. Operations of other clients would fail.
     """
     bound = getattr(client_session, "_SESSION", None)
     if bound is None or bound.get() is None:
@@ -319,7 +324,7 @@ class MongoCall:
         self._longest = min(0.05, 2 * self._longest)
 
     def read(self, tag: str) -> Tag | None:
-        """Return the record of a tag, or None if the tag was never created."""
+        """Return the record of a tag, also of a deleted tag. None if the tag was never created."""
         found = self.tags.find_one({"_id": tag})
         return None if found is None else tag_record(found)
 
@@ -364,7 +369,7 @@ class MongoCall:
         return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
 
     def create(self, made: Sequence[Tag], found: Mapping[str, Tag]) -> list[Tag] | None:
-        """Write the records of new tags, and return them. `found`: records of the deleted tags of these names.
+        """Write the records of new tags, and return them. `found`: records of deleted tags with the same names.
 
         If another process has written one of the records in the meantime, undo all writes and return None.
         """
@@ -397,10 +402,14 @@ class MongoCall:
         return inserted
 
     def _undo(self, done: Mapping[str, Tag], found: Mapping[str, Tag]) -> None:
-        """Remove these new records, and mark the tags in `found` as deleted again.
+        """Undo the writes of `create`: delete new records, and mark the tags in `found` as deleted again.
 
-        A record with another version is in use by now, and stays: numbers may have been reserved. Then this method
-        raises Unconfirmed.
+        If the version of a record has changed, the tag is in use by now, and numbers may have been reserved. Then the
+        record stays, and this method raises Unconfirmed.
+
+        Args:
+            done: Records that `create` has written, by name of the tag.
+            found: Records of deleted tags, as they were before.
         """
         new = [each for each in done.values() if each.tag not in found]
         these = {"_id": {"$in": [each.tag for each in new]}, "version": {"$in": [each.version for each in new]}}
@@ -410,7 +419,10 @@ class MongoCall:
             raise Unconfirmed("another process created one of the tags, and the others are in use already")
 
     def announce(self) -> None:
-        """Raise the schema before a tag gets a scheme: older programs, which ignore schemes, then reject the store."""
+        """Set the store's schema to SCHEMA. This call comes before a tag gets a scheme.
+
+        Older programs would ignore the scheme. With the new schema, they reject the store.
+        """
         self._update_meta({"$max": {"schema": SCHEMA}})
 
     def confirm(self) -> None:

@@ -84,7 +84,7 @@ class Collections(NamedTuple):
 
 
 def without_prefix(url: str) -> tuple[str, str | None]:
-    """Remove the option `collectionPrefix` from a URL. Return the URL and the option's value, None if it is not set."""
+    """Remove the option `collectionPrefix` from a URL. Return the URL, and the option's value or None."""
     address, mark, query = url.partition("?")
     separator = "&" if "&" in query else ";"
     prefix, others = None, []
@@ -143,7 +143,8 @@ def options(url: str) -> dict[str, str]:
 def find(database: Database[Document], prefix: str | None) -> tuple[Collections, Document] | None:
     """Return the collections and the `meta` document of the store in this database, or None if there is no store.
 
-    If no prefix is given, and one store has the default prefix and another has no prefix, raise Misconfigured.
+    If `prefix` is None, search collections with the default prefix, and collections without a prefix. If both are
+    stores, raise Misconfigured.
     """
     found = []
     for each in (PREFIX, NO_PREFIX) if prefix is None else (prefix,):
@@ -166,9 +167,16 @@ def find_or_make(
 ) -> tuple[Collections, Document | None, bool]:
     """Return the collections of the store, its `meta` document, and True if this call may have created the store.
 
-    An existing store is only read. So the call also works if MongoDB has no majority, and accepts no writes. If there
-    is no store and `make` is False, none is created, and the document is None. If there is no store, but one of its
-    collections contains documents, raise Misconfigured.
+    If the store exists, it is only read. So the call also works if MongoDB has no majority, and accepts no writes.
+
+    Args:
+        database: Database of the store.
+        prefix: Prefix of the collections' names. None means the default prefix, or no prefix for an old store.
+        pause: Function that waits before the next attempt.
+        make: If False, a missing store is not created, and the document is None.
+
+    Raises:
+        Misconfigured: There is no store, but one of its collections contains documents.
     """
     made = False
     while True:
@@ -177,14 +185,13 @@ def find_or_make(
             return *found, made
         new = Collections.named(database, PREFIX if prefix is None else prefix)
         taken = next((each.name for each in new if each.find_one({}, {"_id": 1}) is not None), None)
-        # A collection that is not empty can also mean that another process has created the store in the meantime.
         if taken is None and not make:
             return new, None, False
         if taken is None:
             made = True
             with suppress(DuplicateKeyError):  # another process was faster
                 new.meta.insert_one({"_id": "store", "id": fresh_version(), "schema": SCHEMA_WITHOUT_SCHEMES})
-        elif find(database, prefix) is None:
+        elif find(database, prefix) is None:  # otherwise, another process has just created the store
             raise Misconfigured(
                 f"the collection {taken!r} of database {database.name!r} has documents, but the collection "
                 f"{new.meta.name!r} has no document of an issuer, so they may belong to another program. Nothing was "
@@ -198,12 +205,13 @@ def find_or_make(
 # authentication error of Atlas.
 _REFUSED = {13, 18, 20, 8000}
 
-# Error codes for "retryable writes are not supported". Amazon DocumentDB has a code of its own. Azure Cosmos DB (2,
-# BadValue) and a standalone MongoDB server (20, IllegalOperation) use general codes: there, the text must be checked.
+# Error codes for "retryable writes are not supported". Amazon DocumentDB has a code of its own, 301. Azure Cosmos DB
+# (2, BadValue) and a standalone MongoDB server (20, IllegalOperation) use general codes. If the code is general, the
+# text of the error must be checked, too.
 _NO_RETRIES, _PERHAPS_NO_RETRIES = 301, {2, 20}
 
 
-#: Services that can lose writes in a failover to another region, by the end of their host names.
+#: Services that can lose writes in a failover to another region. The keys are the ends of the services' host names.
 _SERVICES = {".mongo.cosmos.azure.com": "cosmos-ru", ".mongocluster.cosmos.azure.com": "cosmos-vcore"}
 
 

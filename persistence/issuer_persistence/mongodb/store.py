@@ -2,8 +2,7 @@
 
 There are three collections. `issuer_tags` has one document per tag: `_id` and `bizTag` are the tag's name,
 `refill_at` is a double, `step_mode` is a text, `scheme` is a document, and numbers such as `step` and `lease` are
-Int64. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix of
-the names can be changed.
+Int64. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix `issuer_` can be changed.
 
 Writes use majority and journal, and reads go to the primary, whatever the URL requests. Otherwise, after a rollback of
 the primary, the same range would be reserved twice. The filter of every change matches only documents that have the
@@ -60,9 +59,9 @@ Document = dict[str, Any]
 DATABASE = "issuer"
 
 #: Options of the client. The URL can override them. With pymongo's timeouts of 30 s and 20 s, callers would wait too
-#: long for a server that is down. `connect` is False so that pymongo starts its threads at the first request, and not
+#: long for a server that is down. `connect` is False: then pymongo starts its threads at the first request, and not
 #: while `_connected` holds its lock. In a forked child under gevent, this lock can be one that gevent has not patched.
-#: Then all greenlets would hang.
+#: If pymongo started its threads under such a lock, all greenlets would hang.
 DEFAULTS: dict[str, Any] = {
     "serverselectiontimeoutms": 3000,
     "connecttimeoutms": 3000,
@@ -77,7 +76,8 @@ _LEAVING = 0.5
 #: Time limit for creating the index of the ledger, in seconds. After this time the server stops building it.
 _INDEX_PATIENCE = 3600
 
-#: Records that are remembered. Each takes 0.6 KB. Without its record, a reservation needs one more round trip.
+#: How many tags' records are remembered at most, see `_hints`. Each record takes 0.6 KB. If the record of a tag is not
+#: remembered, a reservation needs one more round trip.
 HINTS_MOST = 10_000
 
 
@@ -118,9 +118,9 @@ class MongoStore(Store):
         self._attempts = Attempts()
         # True after a failed call. Then the next reservation first checks that writes reach a majority.
         self._doubtful = False
-        # Last known records of the tags that were reserved last. The next reservation uses the record's step and limit,
-        # so that it need not read the record first. The filter of the update contains both values: if they are
-        # outdated, the filter matches nothing.
+        # Last known records of the tags with the newest reservations. The next reservation of such a tag uses the step
+        # and limit of this record, and need not read the record first. The filter of the update contains both values:
+        # if they are outdated, the filter matches nothing.
         self._hints: Newest[Tag] = Newest(HINTS_MOST)
 
     @classmethod
@@ -194,8 +194,8 @@ class MongoStore(Store):
                 try:
                     after = self._increment(call, hint, size, at_least=at_least, step_matters=n is None)
                 except Unconfirmed:
-                    # The record may have an invalid scheme, which the filter does not check. Remove the hint, so that
-                    # the next attempt reads the record first. Then an invalid scheme wastes only one segment.
+                    # The record may have an invalid scheme, which the filter does not check. So remove the remembered
+                    # record. The next attempt reads the record first, so an invalid scheme wastes only one segment.
                     self._hints.pop(tag, None)
                     raise
                 if after is not None:
@@ -205,7 +205,7 @@ class MongoStore(Store):
             before = call.live(tag)
             wanted = before.reserved(n, at_least=at_least, exact=exact)
             size = wanted.max - before.max
-            # If fewer numbers are left up to the limit, the last segment is shorter.
+            # If fewer numbers than a full segment are left up to the limit, reserve these numbers.
             if size < (before.segment if n is None else n):
                 after = call.swap(before, wanted)
                 if after is not None:
@@ -271,8 +271,8 @@ class MongoStore(Store):
                     raise TagMissing(tag)
                 if found.deleted:
                     return found
-                # The time of creation is checked, because a delayed request must not delete a tag that was created
-                # again in the meantime.
+                # The time of creation is checked: if the tag was deleted and created again in the meantime, this
+                # delayed request must not delete the new tag.
                 this_one = {"deleted": False, "created": Int64(found.created)}
                 after = call.change(tag, this_one, {"$set": {"deleted": True}})
                 if after is not None:
@@ -341,8 +341,8 @@ class MongoStore(Store):
     def after_fork(self) -> None:
         """Discard the parent's client, but leave its connections open. The next call creates a new client.
 
-        If the caller gave a database object, all later calls raise an error. The client stays in a list, because its
-        destruction would close the parent's connections.
+        If the caller gave a database object, all later calls raise an error. The parent's client is kept in a list,
+        because its destruction would close the parent's connections.
         """
         if self._client is not None:
             _abandoned.append(self._client)
@@ -390,8 +390,8 @@ class MongoStore(Store):
         """Return True if the server may have done a write that it has not confirmed."""
         if self._given is None:
             return self._attempts.unanswered > 0
-        # The caller's own client does not count its attempts. If this client does not retry, an error concerns the only
-        # attempt.
+        # If the caller has given the client, the client does not count its attempts. If this client does not retry, the
+        # error is that of the only attempt, so nothing is in doubt.
         return call.writing and self._given.client.options.retry_writes
 
     def _entered(
@@ -414,13 +414,13 @@ class MongoStore(Store):
             if made:
                 self._make_index(*arguments)
             else:
-                # The ledger may be large. Then the index takes longer than a call may take, and the server stops the
-                # build when the client disconnects.
+                # The ledger may be large. Then creating the index takes longer than a call may take, and the server
+                # stops when the client disconnects. So a thread creates the index.
                 threading.Thread(target=self._make_index, args=arguments, name="issuer-index", daemon=True).start()
         return collections, self._store_id
 
     def _make_index(self, collections: server.Collections, process: int) -> None:
-        """Create the index of the ledger if it is missing. Without the index, pages of the ledger are only slow."""
+        """Create the index of the ledger if it is missing. Without the index, reading the ledger is only slow."""
         try:
             with unbound(), pymongo.timeout(_INDEX_PATIENCE):
                 collections.segments.create_index(INDEX)

@@ -1,10 +1,10 @@
 """The file of an SQLite store. Each transaction opens the file and closes it. Only one process at a time has it open.
 
 SQLite uses POSIX locks. A process loses its POSIX locks when any part of it closes the file, for example a thread that
-copies the data directory. Then two processes reserved the same range (seen: 19 of 231 numbers repeated), or one deleted
-the write-ahead log that the other had open. So each transaction also locks a separate lock file with `flock`, from
-before the database is opened until after it is closed. SQLite's own locks are needed only against programs that do not
-use this lock file.
+copies the data directory. As a result, two processes reserved the same range (seen: 19 of 231 numbers repeated), or one
+process deleted the write-ahead log that the other process had open. So each transaction also locks a separate lock file
+with `flock`, from before the database is opened until after it is closed. SQLite's own locks are needed only against
+programs that do not use this lock file.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class SQLiteFile:
     def transaction(self, deadline: CallDeadline, *, writes: bool) -> Iterator[sqlite3.Connection]:
         """Run the block in a transaction. If the block ends normally, commit. If it raises, roll back.
 
-        If `writes` is False, nothing is changed, and no file is created. Then a missing file is read as an empty store,
-        and a file of an older schema is read as if it had the newer columns, with NULL.
+        If `writes` is False, nothing is changed, and no file is created. A missing file is read as an empty store. A
+        file of an older schema is read as if it had the newer columns, with the value NULL.
         """
         try:
             if writes and not os.path.exists(self.lock) and os.path.exists(self.path):  # noqa: PTH110 - a long name
@@ -107,7 +107,7 @@ class SQLiteFile:
         """Return the schema of the file, and True if a program that does not use the lock file has the file open.
 
         The schema of an empty store is 0. The second value is also True if a program was killed while it wrote to the
-        file. The next write repairs the file.
+        file. In this case the next write repairs the file.
         """
         with self.transaction(deadline, writes=False) as connection:
             schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -151,7 +151,10 @@ class SQLiteFile:
                 locks.close(descriptor)
 
     def _locked(self, deadline: CallDeadline, *, writes: bool) -> int | None:
-        """Lock the lock file, and return its descriptor. A reader does not create the file: None if it is missing."""
+        """Lock the lock file, and return its descriptor.
+
+        If `writes` is False and the lock file is missing, return None, and do not create the file.
+        """
         if writes:
             self._make_directory()
         database = _stat(self.path)
@@ -272,8 +275,9 @@ class SQLiteFile:
     def _check_names(self) -> None:
         """Raise Misconfigured if the file has, or may have, a second name.
 
-        SQLite's log and the lock file depend on the name. So two processes that use two names reserve the same ranges
-        (seen: 4000 repeats in 8000 numbers). If the file itself is a mount point, it has a second name on the host.
+        The names of SQLite's log and of the lock file depend on the name of the file. So two processes that use two
+        names reserve the same ranges (seen: 4000 repeats in 8000 numbers). If the file itself is a mount point, it has
+        a second name on the host.
         """
         self._check_identity()
         found = _stat(self.path)
@@ -366,7 +370,7 @@ def _empty() -> Iterator[sqlite3.Connection]:
 
 
 def _share(descriptor: int, database: os.stat_result) -> None:
-    """Give the lock file the owner and mode of the database, as SQLite does with its log."""
+    """Give the lock file (`descriptor`) the owner and mode of the database, as SQLite does with its log."""
     found = os.fstat(descriptor)
     with suppress(PermissionError):  # the lock file belongs to another user, who has already shared it
         if stat.S_IMODE(found.st_mode) != stat.S_IMODE(database.st_mode):

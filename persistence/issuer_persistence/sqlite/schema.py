@@ -48,7 +48,7 @@ _LEASES = (
 _AHEAD = (
     "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
     # A trigger as for `lease`, against older programs. The column has no default: NULL shows that an older program
-    # wrote the row, and is read as 1.
+    # wrote the row. NULL is read as 1.
     """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
     WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
     BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
@@ -63,7 +63,7 @@ _SCHEMES = (
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
 )
 
-# If an older program has the file open during the upgrade, this program leaves these columns NULL.
+# If an older program has the file open during the upgrade, that older program leaves these columns NULL.
 _LABELS = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
 
 _STEP_MODES = (
@@ -91,7 +91,8 @@ _PACES = (
         CHECK ({name} IS NULL OR (typeof({name}) = 'integer' AND {name} >= {lowest}))"""
         for name, lowest in (("survive", 0), ("target", 1), ("min_step", 1), ("max_step", 1))
     ),
-    # A trigger as for `lease`, against older programs. NULL is read as 0, 600, 1000 and 1 000 000.
+    # A trigger as for `lease`, against older programs. NULL is read as 0 for `survive`, 600 for `target`, 1000 for
+    # `min_step` and 1 000 000 for `max_step`.
     """CREATE TRIGGER pace_is_kept BEFORE INSERT ON tags
     WHEN NEW.target IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND NOT deleted
@@ -108,7 +109,7 @@ ADDED = (
 )  # fmt: skip
 
 #: Newest schema. A file stores its schema in `user_version`. If a file has a newer schema than the program, the program
-#: rejects the file. Otherwise the values of columns that it does not know would be lost.
+#: rejects the file. Otherwise the program would lose the values of columns that it does not know.
 SCHEMA = len(STEPS)
 
 

@@ -44,12 +44,12 @@ log = logging.getLogger("issuer")
 #: Oldest supported version of SQLite. Older versions have several faults in the write-ahead log, and no RETURNING.
 OLDEST = (3, 35)
 
-#: How long a fork, or `close`, waits for a running call of another thread, in seconds: until FORK_GRACE after the
-#: call's deadline, but at most FORK_PATIENCE. On a disk that hangs, a call may never end. If the call is still running
-#: after this time, the store of the forked child rejects all calls.
+#: How long a fork, or `close`, waits for a running call of another thread, in seconds. It waits until FORK_GRACE after
+#: the deadline of this call, but not longer than FORK_PATIENCE. On a disk that hangs, a call may never end.
+#: If the call is still running after this time, the store of the forked child rejects all calls.
 FORK_GRACE, FORK_PATIENCE = 1.0, 10.0
 
-#: For so many tags a process remembers its newest ledger entry. Each takes 0.5 KB.
+#: Maximum number of tags for which a process remembers the newest ledger entry that it wrote. Each entry takes 0.5 KB.
 ENTRIES_MOST = 1000
 
 
@@ -74,7 +74,8 @@ _ENTRY = f"{_OF_TAG} AND id = ?"
 _NEWEST, _OLDEST = f"{_OF_TAG} {_NEWEST_FIRST}", f"{_OF_TAG} {_OLDEST_FIRST}"
 _BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # `high <= ?` uses the index
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
-# SQLite sorts text after all numbers: the upper bound excludes text. In a returned entry, low equals high.
+# `high <= ...` excludes damaged entries with a text, because SQLite sorts text after all numbers. `low < high` excludes
+# entries of which all numbers were returned.
 _TAKEN = "SELECT max(high) FROM segments WHERE tag = ? AND high > ? AND high <= 9223372036854775807 AND low < high"
 _ENDING_WITHIN = "SELECT id FROM segments INDEXED BY segments_by_number WHERE tag = ? AND high BETWEEN ? AND ?"
 _OVERLAPPING = "SELECT id FROM segments WHERE tag = ? AND high > ? AND low < ?"
@@ -99,7 +100,7 @@ def _entry(row: Sequence[object]) -> dict[str, object]:
 
 
 class SQLiteTransaction(Transaction):
-    """One transaction on the open file. `entered`: the ledger entries that the transaction has written."""
+    """One transaction on the open file. `entered` lists the ledger entries that the transaction has written."""
 
     def __init__(self, connection: sqlite3.Connection, file: SQLiteFile, newest: dict[str, LedgerEntry]) -> None:
         self.connection, self._file, self._newest = connection, file, newest
@@ -137,10 +138,11 @@ class SQLiteTransaction(Transaction):
         self.connection.execute(_PUT_ENTRY, [fields[each] for each in ENTRY_COLUMNS])
 
     def _put_back(self, tag: str) -> None:
-        """If this process's newest ledger entry of the tag was overwritten, write it again, so that `verify` finds it.
+        """If this process's newest ledger entry of the tag was overwritten, write the entry again.
 
-        A program that does not use the lock file, and has lost SQLite's own locks, overwrites another process's
-        transaction. Then one range is reserved twice, but only one entry exists, or the index lacks one of the two.
+        A program that does not use the lock file can lose SQLite's own locks. Then this program can overwrite the
+        transaction of another process, so that both reserve the same range. But the ledger has only one of the two
+        entries, or the ledger's index has only one. So `verify` could not find the range that was reserved twice.
         """
         own = self._newest.get(tag)
         if own is None:
@@ -151,7 +153,7 @@ class SQLiteTransaction(Transaction):
         self.connection.execute("REINDEX segments")
         found = self.connection.execute(_OVERLAPPING, of_range).fetchall()
         if not found:
-            return  # the entry was deleted because of its age
+            return  # `prune` has deleted the entry because of its age
         if (own.id,) not in found:
             self._insert(own)
         log.error(
@@ -175,8 +177,9 @@ class SQLiteStore(TransactionalStore):
     def open(cls, url: str) -> SQLiteStore:
         """Return the store for a URL of the form sqlite:///path.
 
-        The path is used without decoding. The path can contain blanks, `?`, `#` and any letter. A path that ends with
-        something like URL parameters, such as `?mode=ro`, is rejected: SQLite would create a new file with this name.
+        The path is used as it is: `%` is not decoded. The path can contain blanks, `?`, `#` and any letter. A path that
+        ends with something like URL parameters, such as `?mode=ro`, is rejected: SQLite would create a new file with
+        this name.
         """
         path = url.removeprefix("sqlite:///")
         if path in {"", url}:
@@ -196,7 +199,7 @@ class SQLiteStore(TransactionalStore):
         self._path = Path(path).absolute()
         self._file = SQLiteFile(self._path)
         self._lock = threading.Lock()
-        #: The newest ledger entry of a tag that this process has written, for the tags that were reserved last.
+        #: Ledger entries that this process has written: the newest entry of each tag, for the last tags reserved.
         self._newest: Newest[LedgerEntry] = Newest(ENTRIES_MOST)
         #: Deadline of the newest call, as a time of `time.monotonic`.
         self._due = 0.0
@@ -248,7 +251,7 @@ class SQLiteStore(TransactionalStore):
             return transaction.connection.execute(_PRUNE, (before,)).rowcount
 
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
-        """See `Store.batch`. All calls share one transaction. It is opened for writing only if one of them writes."""
+        """See `Store.batch`. All calls share one transaction, which is opened for writing only if a call writes."""
         deadline, within = CallDeadline(timeout), partial(_InTransaction, self._path, self._file, self._newest)
         with suppress(_Writes), self.transaction(deadline.left(), writes=False) as reading:
             return in_turn(within(reading, writes=False), calls, deadline.left())
@@ -298,7 +301,7 @@ class SQLiteStore(TransactionalStore):
                 lock = self._lock
                 transaction = SQLiteTransaction(connection, self._file, self._newest)
                 yield transaction
-                if self._lock is not lock:  # a signal handler forked in the block: the child must not commit
+                if self._lock is not lock:  # this child was forked in the block, by a signal handler: do not commit
                     raise Misconfigured(f"{self._path}: {self._refusal}")
             for entry in transaction.entered:
                 self._newest[entry.tag] = entry
