@@ -26,14 +26,14 @@ from issuer.tally import Tally
 log = logging.getLogger("issuer.doors.access")
 audit = logging.getLogger("issuer.audit")
 
-#: Seconds between two checks of the tokens file. A change is applied when two checks in a row find the same state of
-#: the file. Before the second check, an editor may not have written the whole file yet.
+#: Seconds between two checks of the tokens file. A change is applied only after two checks in a row found the same size
+#: and times of the file: at the first check, an editor may not have written the whole file yet.
 LOOK_EVERY: Final = 0.5
 
 #: Bits of the file mode that allow other users to write.
 _OTHERS: Final = 0o022
 
-#: Format of a header: size and checksum of the content that the processes share.
+#: Format of the header before the content that the processes share: size and checksum of this content.
 _HEADER: Final = struct.Struct("=QQ")
 
 
@@ -52,8 +52,8 @@ class Caller:
         Args:
             name: Name of the caller's token.
             scopes: What the caller may do. `admin` includes all scopes.
-            tags: Patterns as in `fnmatch.fnmatchcase`. A tag is allowed if one pattern matches, or equals its name.
-            bucket: Rate limit. None means no limit.
+            tags: Patterns as in `fnmatch.fnmatchcase`. A tag is allowed if a pattern matches its name or equals it.
+            bucket: Limits the rate of the token. None means no limit.
         """
         self.name = name
         self._scopes = frozenset(SCOPES if "admin" in scopes else scopes)
@@ -66,8 +66,8 @@ class Caller:
         """Count one request of the token, and check that the caller has the scope.
 
         Args:
-            scope: The required scope. Of several scopes, one is enough.
-            tag: The tag of the request; None for a request about all tags, which requires the pattern `*`.
+            scope: The required scope. If several scopes are given, one of them is enough.
+            tag: The tag of the request. None means a request about all tags: it requires the pattern `*`.
 
         Raises:
             TooManyRequests: The token's rate is used up.
@@ -78,13 +78,16 @@ class Caller:
         self._allow(scope, tag)
 
     def need_some(self, scope: Scope, tag: str, n: int) -> tuple[int, TooManyRequests | None]:
-        """Count and check n requests, as `need` does. Return how many are allowed, and the error for the others."""
+        """Count and check n requests, as `need` does.
+
+        Return how many of them are allowed, and the error for the others. The error is None if all are allowed.
+        """
         granted, wait = (n, 0.0) if self._bucket is None else self._bucket.take_some(n)
         self._allow(scope, tag)
         return granted, None if granted == n else self._used_up(wait)
 
     def spend(self, n: int, tag: str) -> None:
-        """Count the n numbers of a request against the token's rate. `need` has already counted one number.
+        """Count the n numbers of a request against the token's rate. Call `need` first, which counts one of them.
 
         Raises:
             TooManyRequests: The token's rate is used up.
@@ -97,7 +100,7 @@ class Caller:
             problem = f"token {self.name!r} may draw up to {bucket.most} numbers at once by its rate, not {n}"
             raise InvalidArgument(problem, tag=tag, value=n, argument="n")
         if wait := bucket.take(n - 1):
-            bucket.give_back()  # otherwise a client that retries too soon never gets n numbers
+            bucket.give_back()  # undo the count of `need`: else a client that retries too soon never gets n numbers
             raise self._used_up(wait)
 
     def _used_up(self, wait: float) -> TooManyRequests:
@@ -128,7 +131,7 @@ class _Published:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Hold the lock on the content in a `with` block. The value is False if another process holds the lock."""
+        """Lock the content during a `with` block. The block gets True, or False if another process holds the lock."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):  # which of the two is raised depends on the system
@@ -144,9 +147,9 @@ class _Published:
         os.pwrite(self._file, _headed(content) + content, 0)
 
     def get(self, known: bytes) -> bytes | None:
-        """Return the content. Return None if it equals `known`, or is incomplete.
+        """Return the content, or None if it equals `known` or is incomplete.
 
-        The content is incomplete while a process writes it, and stays so if that process is killed.
+        The content is incomplete while a process writes it. It stays incomplete if this process is killed meanwhile.
         """
         header = os.pread(self._file, _HEADER.size, 0)
         if len(header) < _HEADER.size or header == _headed(known):
@@ -177,7 +180,7 @@ class Access:
         """Read the tokens file.
 
         Args:
-            path: The tokens file. None allows every caller everything, without tokens.
+            path: The tokens file. If None, callers need no token and may do everything.
             clock: Monotonic clock for rates, in seconds.
             wall: Time in seconds since 1970, for tokens that expire.
 
@@ -223,7 +226,7 @@ class Access:
             raise Unauthenticated("no token was sent" if token is None else "the token is empty")
         digest = digest_of(token)
         found = None
-        # All entries are compared, also after a match, so that the duration does not show which one matches.
+        # All entries are compared, also after a match, so that the duration does not show which entry matches.
         for known in self._callers:
             if hmac.compare_digest(known[0], digest):
                 found = known
@@ -234,7 +237,14 @@ class Access:
         return found[2]
 
     def failed(self, protocol: str, address: str, request: str, error: Unauthenticated) -> None:
-        """Count a request without a valid token. Log it, at most once a minute for each address of a client."""
+        """Count a request without a valid token, and log it at most once a minute for each `address`.
+
+        Args:
+            protocol: "http" or "resp".
+            address: Address of the client.
+            request: Text that identifies the request or the connection in the log.
+            error: Why the token is not valid.
+        """
         self.tally.failures[protocol] += 1
         told = "authentication failed over %s, from %s, %s: %s"
         _sparing.say(audit.warning, address, protocol, told, protocol, address, request, error)
@@ -245,7 +255,7 @@ class Access:
         if path is None:
             return
         try:
-            # The state includes inode and size, because editors and Kubernetes replace the file by a new file.
+            # The file's state includes inode and size, because editors and Kubernetes replace the file by a new one.
             state = _state(path.stat())
             settled, self._changed = state == self._changed, state
             if state != self._state and settled:
@@ -272,7 +282,10 @@ class Access:
             log.error("%s; the tokens that were read before stay valid", complaint)
 
     def _read(self, path: Path) -> tuple[int, ...]:
-        """Read and apply the tokens file. Return its state. Raises ConfigurationError if the file is invalid."""
+        """Read the tokens file and apply it. Return the file's state: its times, size, inode and device.
+
+        Raises ConfigurationError if the file cannot be read or is invalid.
+        """
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""Look-ups in the store of tags that a process has not used yet.
+"""Look-ups: queries of the store whether a tag exists, for tags that this process has not used yet.
 
 The number of look-ups is limited, because clients can send any name.
 """
@@ -21,11 +21,11 @@ WAITING_MOST: Final = 1000
 #: Longest time of a look-up in seconds. If the store does not answer, the server draws without a look-up: Redis may
 #: have numbers of the tag.
 WITHIN: Final = 0.5
-#: Look-ups of unknown names per second, over all processes of a server.
+#: Maximum number of look-ups of unknown names per second, over all processes of a server.
 MISSES_PER_SECOND: Final = 100
 #: Seconds for which an unknown name is remembered, so that it is not looked up again.
 REMEMBERED: Final = 1.0
-#: When this many names are remembered, names whose time is over are dropped.
+#: When this many unknown names are remembered, those that are older than REMEMBERED seconds are dropped.
 _REMEMBERED_MOST: Final = 1000
 
 
@@ -37,7 +37,7 @@ class LookUps:
     """
 
     def __init__(self, engine: AsyncEngine, rates: RateBuckets) -> None:
-        """`engine`: the engine of the issuer. `rates`: counts look-ups of unknown names."""
+        """`engine`: the engine of the issuer. `rates`: limits look-ups of unknown names, over all processes."""
         self.engine = engine
         self.knows = engine.knows
         self._misses: Bucket = rates.bucket(": names that are not there", MISSES_PER_SECOND)
@@ -56,6 +56,7 @@ class LookUps:
         Raises:
             UnknownTag: The tag does not exist.
             Unavailable: Other look-ups took too long.
+            TooManyRequests: Too many look-ups wait.
         """
         try:
             await self._in_time(tag, timeout)
@@ -105,7 +106,7 @@ class LookUps:
 
     async def _ask(self, tag: str, within: float) -> None:
         try:
-            async with asyncio.timeout(within):  # the store's thread may take a little longer than this
+            async with asyncio.timeout(within):  # the thread that queries the store may take a little longer
                 there = await self.engine.find(tag, within)
         except (Unavailable, TimeoutError):
             return

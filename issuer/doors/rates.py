@@ -20,9 +20,9 @@ from issuer.errors import ConfigurationError
 
 #: Largest number of names with a rate.
 NAMES_MOST: Final = 16_384
-#: Number of attempts to get a lock. Other processes usually hold a lock for a microsecond. After these attempts a
-#: process continues without the lock, because a suspended process that holds the lock must not stop the others. The
-#: count may then be wrong by a few calls.
+#: Number of attempts to get a lock. Other processes usually hold a lock for a microsecond. After these attempts, a
+#: process continues without the lock: a suspended process that holds the lock must not stop the others. The count of
+#: tokens may then be wrong by a few calls.
 _TRIES: Final = 200
 
 #: Tolerance for rounding of floats.
@@ -35,7 +35,8 @@ def nameless(owner: object) -> int:
     """Return the descriptor of a file without a name. This process and its forks share the file.
 
     The descriptor is closed when `owner` is freed. Other processes cannot open the file, so they cannot hold its locks.
-    This process cannot open the file a second time either: closing a second descriptor would release all of its locks.
+    This process cannot open the file a second time either. This protects its locks: if a process closes any descriptor
+    of a file, the system releases all locks of the process on the file.
     """
     if sys.platform == "linux":
         descriptor = os.memfd_create("issuer")  # works also without a writable directory
@@ -47,11 +48,11 @@ def nameless(owner: object) -> int:
 
 
 class RateBuckets:
-    """Token buckets by name, in memory that a process shares with its forks. A token bucket limits a rate.
+    """Token buckets, one per name, in memory that a process shares with its forks. A token bucket limits a rate.
 
-    For each name, a table holds the time at which the name's bucket was empty. The tokens in the bucket were added
-    after this time. A name keeps its place in the table until the server ends. A file lock protects each place: if a
-    process dies with a lock, the system releases the lock.
+    For each name, a table holds the time at which the name's bucket was empty. The number of tokens in the bucket
+    follows from the time since then. A name keeps its place in the table until the server ends. A file lock protects
+    each place: if a process dies while it holds a lock, the system releases the lock.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -63,7 +64,10 @@ class RateBuckets:
         self._locks = nameless(self)
 
     def bucket(self, name: str, rate: float) -> Bucket:
-        """Return the bucket of a name, which all processes share. Raises ConfigurationError if the table is full."""
+        """Return the bucket of a name, which all processes share. `rate`: tokens per second.
+
+        Raises ConfigurationError if the table is full.
+        """
         return Bucket(self, self._place(name), rate)
 
     def _place(self, name: str) -> int:
@@ -89,7 +93,8 @@ class RateBuckets:
             some: If True and the bucket has fewer than n tokens, take all its tokens. If False, take n tokens or none.
 
         Returns:
-            The number of tokens that were taken, and the seconds until n tokens (with `some`: 1 token) are available.
+            The number of tokens that were taken, and the seconds until the bucket has n tokens again (with `some`: 1
+            token).
         """
         full = max(1.0, rate)
         with self._locked(place):
@@ -115,7 +120,10 @@ class RateBuckets:
 
 
 class Bucket:
-    """The token bucket of a name. It gets `rate` tokens per second, and holds at most those of one second, or 1."""
+    """The token bucket of a name. It gets `rate` tokens per second.
+
+    `most`: the largest number of tokens that can be taken at once: those of one second, but at least 1.
+    """
 
     __slots__ = ("_place", "_rates", "most", "rate")
 

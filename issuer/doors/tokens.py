@@ -1,4 +1,4 @@
-"""The tokens file, which lists the tokens of a server's callers: reads it and makes its lines.
+"""Reads the tokens file, which lists the tokens of a server's callers, and creates lines for it.
 
 The file is TOML. It contains one line per token, with a hash in place of the token:
 
@@ -37,10 +37,12 @@ _HASHES_MOST: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the file.
+    """A line of the tokens file.
 
     Attributes:
-        digests: Digests of all tokens with this name.
+        name: Name of the token.
+        digests: SHA-256 digests of all tokens with this name.
+        tags: Patterns of the tags that the token allows.
         rate: Requests and numbers per second, over all processes. None means no limit.
         expires: Time in seconds since 1970. None means never.
     """
@@ -87,7 +89,10 @@ def digest_of(token: str) -> bytes:
 
 
 def parsed(content: bytes, path: Path) -> list[Entry]:
-    """Return the entries of a tokens file. Raises ConfigurationError, which does not quote the invalid line."""
+    """Return the entries of a tokens file. `path`: path of the file, for error messages.
+
+    Raises ConfigurationError if the content is invalid. The message quotes no line, because it may contain a secret.
+    """
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -115,13 +120,16 @@ def parsed(content: bytes, path: Path) -> list[Entry]:
 
 
 def _line_of(name: str, text: str) -> int:
-    """Return the line number at which an entry begins."""
+    """Return the number of the line at which the entry of a name begins, counted from 1."""
     begins = re.search(rf"""^[ \t]*\[?[ \t]*["']?{re.escape(name)}["']?[ \t]*[=\].]""", text, re.MULTILINE)
     return text.count("\n", 0, begins.start()) + 1 if begins else 1
 
 
 def _entry(name: str, fields: Any) -> Entry:
-    """Return the entry for a line. Raises ConfigurationError, without any value that may be a secret."""
+    """Return the entry for a line of the file. `name`: key of the line. `fields`: value of the line.
+
+    Raises ConfigurationError if the line is invalid. The message contains no value that may be a secret.
+    """
     if not _NAME.fullmatch(name) or name.startswith(PREFIX):
         raise ConfigurationError(
             f"a token's name has 1 to 64 letters, digits, - and _, and does not begin with {PREFIX}"

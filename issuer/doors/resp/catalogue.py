@@ -7,13 +7,13 @@ from typing import Final
 
 from issuer.doors.resp.replies import array, number, pairs, simple, text
 
-#: The name of all unknown commands in metrics.
+#: The name under which the metrics count all unknown commands.
 OTHER: Final = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A command: its arguments, and its description for COMMAND.
+    """A command: its arguments, and its description in replies to COMMAND.
 
     Attributes:
         least: Smallest number of arguments, without the name of the command.

@@ -32,7 +32,14 @@ _NAME_MOST: Final = 200
 
 @dataclass(slots=True)
 class About:
-    """Facts for INFO. `most`: limit of clients. `uptime` returns seconds, `clients` the number of connected clients."""
+    """Facts about the server for the command INFO.
+
+    Attributes:
+        port: Port of the server.
+        most: Largest number of clients.
+        uptime: Function that returns the age of the server in seconds.
+        clients: Function that returns the number of connected clients.
+    """
 
     port: int
     most: int
@@ -122,7 +129,10 @@ def auth(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
 
 
 def hello(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Select the version of the protocol. Options authenticate, or set a name. If a part fails, nothing changes."""
+    """Select the version of the protocol. Options authenticate the client, or set its name.
+
+    If the version or an option is invalid, nothing changes.
+    """
     protocol, name, token = session.protocol, session.name, None
     rest = list(arguments)
     if rest:
@@ -211,7 +221,7 @@ def _described(session: ClientInfo) -> str:
 
 
 def command(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
-    """Count, list or describe commands (COUNT, LIST, INFO, DOCS). Without names, describe all commands."""
+    """Count, list or describe commands (COUNT, LIST, INFO, DOCS). INFO and DOCS without names describe all commands."""
     what, rest = arguments[0].upper() if arguments else b"INFO", arguments[1:]
     names = [name.decode(errors="replace").upper() for name in rest] or list(SPECS)
     match what:
@@ -289,7 +299,7 @@ def _always(reply: bytes) -> AtOnce:
     return lambda _, __, ___: reply
 
 
-#: The commands that need neither Redis nor the store, so that they are answered at once.
+#: The commands that need neither Redis nor the store. They are answered at once.
 AT_ONCE: Final[Mapping[str, AtOnce]] = {
     "AUTH": auth,
     "HELLO": hello,
@@ -300,7 +310,8 @@ AT_ONCE: Final[Mapping[str, AtOnce]] = {
     "COMMAND": command,
     "CONFIG": config,
     "INFO": info,
-    # `Connection` queues the commands after MULTI, and runs them at EXEC. These replies are for other cases.
+    # `Connection` queues the commands after MULTI, and handles EXEC and DISCARD itself. The two errors below are the
+    # replies to EXEC and DISCARD without a MULTI before them.
     "MULTI": _always(OK),
     "EXEC": _always(error("ERR EXEC without MULTI")),
     "DISCARD": _always(error("ERR DISCARD without MULTI")),

@@ -38,9 +38,8 @@ UNANSWERED_MOST: Final = 1024
 #: While this many bytes of replies wait to be written, no command begins.
 UNREAD_MOST: Final = 65_536
 
-#: Maximum time, in seconds, for a client to read the last reply: the reason why its connection is closed. The server
-#: reads and drops what the client sends during this time: unread bytes would make the client's system discard the
-#: reply.
+#: Seconds that a client has to read the last reply, which is the reason why its connection is closed. During this time,
+#: the server reads and drops what the client sends: unread bytes would make the client's system discard the reply.
 LINGER: Final = 1.0
 
 #: Maximum time, in seconds, from connecting to authentication, if the server requires tokens.
@@ -58,7 +57,7 @@ def ending(tag: str | None = None) -> IssuerError:
 
 @dataclass(slots=True)
 class Shared:
-    """State that the connections of a server share. `ticks`: number of searches for idle connections until now."""
+    """State that all connections share. `most`: limit of clients. `ticks`: searches for idle clients until now."""
 
     access: Access
     engine: AsyncEngine
@@ -92,9 +91,9 @@ class Shared:
 class Connection(asyncio.BufferedProtocol):
     """A connection of one client.
 
-    INCRs of a pipeline are drawn at the same time. Any other command that queries Redis or the store begins when all
-    earlier commands are answered, and later commands wait for its reply. So a pipeline has the same effect as its
-    commands one by one.
+    The numbers for the INCRs of a pipeline are drawn at the same time. Any other command that queries Redis or the
+    store begins when all earlier commands are answered. Later commands wait until it is answered. So a pipeline has the
+    same effect as its commands one by one.
 
     `unanswered`: how many INCRs have no reply yet. `lost`: whether the connection is closed.
     """
@@ -115,8 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._farewell: asyncio.TimerHandle | None = None
         #: Timer that closes the connection if the client does not authenticate in time.
         self._authenticating: asyncio.TimerHandle | None = None
-        #: The last data that was only INCRs of one tag, then the tag, and the number of INCRs. Clients often send the
-        #: same data again. Then the data needs no parsing.
+        #: The last data that consisted only of INCRs of one tag. Below it: this tag, and the number of these INCRs.
+        #: Clients often send the same data again. The server then does not parse it.
         self._same = b""
         self._same_tag = ""
         self._same_times = 0
@@ -214,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ closing
 
     def end(self) -> None:
-        """Answer the commands that have arrived, read no more, then close."""
+        """Read no more. Answer the commands that have arrived, then close the connection."""
         self._ending = True
         if self._farewell is not None:
             self.abort()
@@ -238,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _dismiss(self, why: bytes) -> None:
-        """Send the client the reason. Close the connection LINGER seconds later, so that the client can read it."""
+        """Send `why` as the last reply. Close the connection LINGER seconds later, so that the client can read it."""
         self._ending = True
         self._pending.clear()
         self._transport.write(why)
@@ -271,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
             self._same, self._same_times = data, len(requests)
 
     def _advance(self) -> None:
-        """Begin the commands that can begin now."""
+        """Begin the next commands, up to the first that must wait."""
         pending = self._pending
         while (
             pending
@@ -290,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._replies.add(failure(problem))
 
     def _begin(self, request: Request) -> bool:
-        """Begin a command. Return False if all earlier commands must be answered first."""
+        """Begin a command. Return True; or False, without beginning it, if earlier commands must be answered first."""
         if self._transaction is not None:
             return self._transact(self._transaction, request)
         if is_incr(request):
@@ -320,14 +319,14 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.add(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
         self._parser.stranger = self._session.stranger
         if name == "MULTI":
-            # Forget the repeated bytes: for them, `buffer_updated` would draw at once and not queue the INCRs.
+            # Forget the data in `_same`: if it came again, `buffer_updated` would draw at once and not queue the INCRs.
             self._transaction, self._same = CommandQueue(), b""
         elif name == "QUIT":
             self._pending.clear()
             self._ending = True
 
     def _transact(self, transaction: CommandQueue, request: Request) -> bool:
-        """Queue a command of a transaction, or end the transaction."""
+        """Queue a command of a transaction, or end the transaction. Return True or False as `_begin` does."""
         name = request[0].upper()
         if name in (b"QUIT", b"RESET"):
             self._transaction = None
@@ -376,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
         self._draw(tag, times)
 
     def _draw(self, tag: str, times: int) -> None:
-        """Draw numbers for `times` INCRs. INCRs that the client's token does not allow get an error."""
+        """Draw numbers for `times` INCRs of a tag. INCRs that the client's token does not allow get an error."""
         shared = self._shared
         shared.commands["INCR"] += times
         self.asked = True
@@ -405,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wait_for(answer, demand.fail)
 
     def _refusals(self, tag: str, times: int) -> Sequence[bytes]:
-        """Return error replies for the last INCRs, if the client's token does not allow all of them."""
+        """Return an error reply for each of the INCRs that the client's token does not allow: the last of `times`."""
         try:
             granted, problem = self._session.caller().need_some("issue", tag, times)
         except IssuerError as refused:
@@ -428,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wait_for(answer, lambda problem: self._replies.add(failure(problem)))
 
     def _wait_for(self, answer: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]) -> None:
-        """Run `answer` in a task. No other command of the client begins before the task has ended."""
+        """Run `answer` in a task, and call `fail` with its error. Later commands begin only after the task."""
 
         async def answered() -> None:
             try:
@@ -449,7 +448,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ replies
 
     def flush(self) -> None:
-        """Write the next replies if they are ready, and begin the commands that waited for them."""
+        """Write the next replies if they are ready, and begin the commands that waited for these replies."""
         parting = self._shared.draining and self.asked
         if parting:
             self._hold_back(held=True)
@@ -478,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_back(held=False)
 
     def _hold_back(self, *, held: bool) -> None:
-        """Make the system hold back written data, until the next call with `held=False`."""
+        """If `held` is True, make the system hold back written data, until the next call with `held=False`."""
         if sys.platform == "linux" and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 

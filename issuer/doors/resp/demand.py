@@ -27,7 +27,10 @@ class Client(Protocol):
 class Demand(Waiter):
     """Adjacent INCRs of one tag in a client's pipeline, which wait for `n` numbers.
 
-    `missing`: how many INCRs have no number yet. `reply`: the replies to all INCRs, None until the last one is ready.
+    Attributes:
+        missing: Number of INCRs that have no number yet.
+        parts: Replies that are ready.
+        reply: Replies to all INCRs. None until the last one is ready.
     """
 
     __slots__ = ("n", "parts", "reply", "tag")
@@ -46,7 +49,7 @@ class Demand(Waiter):
         return self.reply is not None or self.client.lost
 
     def set_result(self, number: int) -> None:
-        """Answer the last INCR. `give` does the same, but takes twice as long for a single INCR."""
+        """Answer the last INCR with this number. `give` does the same, but takes twice as long for a single INCR."""
         client = self.client
         if self.reply is None and not client.lost:
             self.reply = self.parts + b":%d\r\n" % number
@@ -79,9 +82,11 @@ class Demand(Waiter):
 
 
 class ReplyQueue:
-    """The replies to a client, in the order of its requests. A `Demand` stands for the replies to its INCRs.
+    """The replies to a client, in the order of its requests.
 
-    `packed`: number of bytes in the queue, without the replies to INCRs.
+    Attributes:
+        packed: Total size of the replies in `waiting` that are bytes.
+        waiting: The replies. A `Demand` is the place for the replies to its INCRs, which may not be ready yet.
     """
 
     __slots__ = ("packed", "waiting")
@@ -96,7 +101,7 @@ class ReplyQueue:
         self.packed += len(reply)
 
     def demands(self) -> Iterator[Demand]:
-        """Return the INCRs in the queue."""
+        """Return the demands (groups of INCRs) in the queue."""
         return (reply for reply in list(self.waiting) if isinstance(reply, Demand))
 
     def ready(self) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: Limits of a request in bytes: one argument, a line, and all arguments together.
+#: Limits in bytes, in this order: one argument, a request in a line, and all arguments of a request together.
 BULK_MOST: Final = 65_536
 LINE_MOST: Final = 65_536
 REQUEST_MOST: Final = 1_048_576
@@ -24,13 +24,13 @@ STRANGERS_BYTES: Final = 16_384
 #: Maximum number of bytes in a header such as `$65536`.
 _HEADER_MOST: Final = 16
 
-#: First words of lines in an HTTP request. A web page can make a browser send such a request to any port of its
-#: machine, with commands in the body. The server closes such a connection.
+#: First words of two lines in an HTTP request. A web page can make a browser send such a request to any port of its
+#: machine, with Redis commands in the body. So the server closes a connection that sends such a line.
 OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 _ASTERISK, _DOLLAR = b"*$"
 
-#: The most frequent request: a command with one argument, short and without line breaks.
+#: Pattern of the most frequent request: a command with one argument, both short and without line breaks.
 _PAIR: Final = re.compile(rb"\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n")
 
 _BLANKS: Final = b" \n\r\t\0"
@@ -53,7 +53,7 @@ def is_incr(request: Request) -> bool:
 
 
 class MalformedError(Exception):
-    """The client sent bytes that are no request, or an oversized request. The message does not quote the bytes."""
+    """The client sent bytes that are not a request, or a too large request. The message does not quote the bytes."""
 
 
 class Parser:
@@ -72,15 +72,18 @@ class Parser:
         self.fault = ""
         self.between = True
         self._rest = b""
-        #: `_rest`, the bytes that are not parsed yet, is parsed again when it has this many bytes.
+        #: Number of bytes that `_rest` (the bytes that are not parsed yet) must have before it is parsed again.
         self._needed = 0
-        #: Of an incomplete array: the elements that have arrived, how many are missing, and the bytes that arrived.
+        #: An incomplete array: its elements until now, the number of missing elements, and the bytes of its elements.
         self._arguments: Request = []
         self._missing = 0
         self._size = 0
 
     def feed(self, data: bytes) -> list[Request]:
-        """Return the requests that are complete now, also those before a fault. No request is empty."""
+        """Parse the next bytes. Return the requests that are complete now, also those before a fault.
+
+        No request is empty.
+        """
         requests: list[Request] = []
         if self.fault:
             return requests
@@ -123,7 +126,7 @@ class Parser:
         return at
 
     def _begun(self, data: bytes, at: int) -> int:
-        """Begin an array if its header is complete. Return the position of its first element."""
+        """Begin an array. Return the position of its first element, or `at` if its header is not complete."""
         header = _header(data, at, "invalid multibulk length")
         if header is None:
             return at
@@ -136,7 +139,7 @@ class Parser:
         return at
 
     def _filled(self, data: bytes, at: int) -> int:
-        """Add the complete elements to the array. Return the position of the next element."""
+        """Add the elements that are complete to the array. Return the position of the next element."""
         end = len(data)
         while self._missing and at < end:
             if data[at] != _DOLLAR:
@@ -166,7 +169,10 @@ class Parser:
 
 
 def _header(data: bytes, at: int, fault: str) -> tuple[int, int] | None:
-    """Return the number in a header, and the position after the header. Return None if the header is not complete."""
+    r"""Return the number in a header such as `*2\r\n`, and the position after the header.
+
+    Return None if the header is not complete. `fault`: message of the MalformedError for an invalid header.
+    """
     stops = data.find(b"\r\n", at, at + _HEADER_MOST)
     if stops < 0:
         if len(data) - at >= _HEADER_MOST:
@@ -184,7 +190,10 @@ def _shown(byte: int) -> str:
 
 
 def _line(data: bytes, at: int, requests: list[Request], longest: int) -> int:
-    """Add the request in a line, if the line is complete and not empty. Return the position of the next request."""
+    """Add the request in a line to `requests`, unless the line is empty.
+
+    Return the position of the next request, or `at` if the line is not complete.
+    """
     stops = data.find(b"\n", at, at + longest + 1)
     if stops < 0:
         if len(data) - at > longest:

@@ -24,7 +24,7 @@ log = logging.getLogger("issuer.doors.resp")
 OK: Final = b"+OK\r\n"
 PONG: Final = b"+PONG\r\n"
 
-#: The first word of an error reply, by class of the error. Errors of other classes have their code in capitals.
+#: The first word of an error reply, by class of the error. For other classes, the word is the error's code in capitals.
 WORDS: Final[Sequence[tuple[type[IssuerError], str]]] = (
     (Unavailable, "UNAVAILABLE"),
     (UnknownTag, "NOTAG"),
@@ -81,7 +81,7 @@ def array(items: Sequence[bytes]) -> bytes:
 
 
 def pairs(items: Mapping[str, bytes], protocol: int) -> bytes:
-    """Return replies by name: as a map in version 3 of the protocol, as an array of names and values in version 2."""
+    """Return replies with names: a map in version 3 of the protocol, an array of names and values in version 2."""
     packed = b"".join(text(name) + value for name, value in items.items())
     if protocol == 2:  # noqa: PLR2004 - the versions have no other names
         return b"*%d\r\n%b" % (2 * len(items), packed)
@@ -91,7 +91,7 @@ def pairs(items: Mapping[str, bytes], protocol: int) -> bytes:
 def failure(error_: BaseException) -> bytes:
     """Return the error reply for an error that a command has raised.
 
-    An error of a class that is not the issuer's is logged without its text, which may quote a token of a client.
+    If the error is not an IssuerError, log it without its text, because the text may quote a token of a client.
     """
     if not isinstance(error_, IssuerError):
         frames = extract_tb(error_.__traceback__)
@@ -101,7 +101,7 @@ def failure(error_: BaseException) -> bytes:
     word = next((word for kind, word in WORDS if isinstance(error_, kind)), error_.code.upper())
     message = error_.told(command_line)
     if isinstance(error_, Unavailable):
-        # Only the part before the time is shortened: programs may read the time at the end, always in seconds.
+        # Shorten only the text before the time: programs may read the time at the end. It is always in seconds.
         seconds = f"{error_.retry_after:.0f}" if error_.retry_after >= ROUGH else f"{error_.retry_after:.2g}"
         message = f"{message[: MESSAGE_MOST - 60]}; retry in {seconds} s"
     return error(f"{word} {message}")

@@ -26,7 +26,7 @@ _BACKLOG: Final = 1024
 
 
 class RespServer:
-    """A server that listens. `start` creates it. `shared`: state of all connections."""
+    """A server of the Redis protocol that listens. `start` creates it. `shared`: state of all connections."""
 
     def __init__(self, shared: Shared, server: asyncio.Server, idle: float) -> None:
         self.shared = shared
@@ -39,7 +39,7 @@ class RespServer:
     def drain(self) -> None:
         """Begin a stop: close each connection with the reply to its next command that draws or reads a tag.
 
-        The client sees that the connection is closed before it sends another command, and connects again.
+        The client gets the close together with the reply. So it connects again before it sends another command.
         """
         self.shared.draining = True
         for connection in self.shared.connections:
@@ -48,7 +48,7 @@ class RespServer:
     async def close(self, seconds: float) -> None:
         """Accept no more clients and requests. Return when all requests are answered, after at most `seconds` seconds.
 
-        Requests that are not answered within this time get an error.
+        Requests that are not answered within this time get an error, and their connections are closed.
         """
         deadline = Deadline(seconds)
         self._server.close()
@@ -102,7 +102,7 @@ async def start(
         listening: A socket that listens. The server closes it.
         idle: Seconds after which an idle client is disconnected.
         clients_most: Largest number of clients. Further clients are rejected.
-        look_ups: Look-ups of unknown tags, shared with another server over the same issuer. None if not shared.
+        look_ups: Object that looks up unknown tags, if another server with the same issuer shares it. None creates one.
     """
     loop = asyncio.get_running_loop()
     began = monotonic()

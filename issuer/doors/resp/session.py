@@ -10,7 +10,15 @@ from issuer.errors import Unauthenticated
 
 @dataclass(slots=True)
 class ClientInfo:
-    """A client. `number`: number of its connection. `address`: its host:port. `protocol`: version 2 or 3."""
+    """A connected client.
+
+    Attributes:
+        number: Number of its connection.
+        address: Its address, as host:port.
+        protocol: Version of the protocol: 2 or 3.
+        name: Name that the client has set for its connection.
+        library: Name and version of the client's library, as the client has set them.
+    """
 
     access: Access
     number: int
@@ -26,7 +34,10 @@ class ClientInfo:
         return self._token is None and not self.access.is_open
 
     def caller(self) -> Caller:
-        """Return the caller of the client's token. Raises Unauthenticated, also if the token has been revoked."""
+        """Return the caller that has the client's token.
+
+        Raises Unauthenticated if the token is missing or not valid, for example because it has been revoked.
+        """
         return self._identified(self._token)
 
     def authenticate(self, token: bytes) -> None:

@@ -12,14 +12,14 @@ from issuer.doors.resp.replies import OK, error, simple
 QUEUED: Final = simple("QUEUED")
 ABORTED: Final = error("EXECABORT Transaction discarded because of previous errors.")
 
-#: Maximum number of commands in a transaction. Together the commands may be as long as one request.
+#: Maximum number of commands in a transaction. Together the commands have at most REQUEST_MOST bytes.
 COMMANDS_MOST: Final = 10_000
 
 
 class CommandQueue:
-    """Commands that wait for EXEC. `refused`: whether a command was rejected; EXEC then runs no command.
+    """Commands that wait for EXEC. `refused`: whether a command was rejected. If one was, EXEC runs no command.
 
-    No number is drawn before EXEC. Then the commands run as if they were sent together: INCRs of a tag share a draw.
+    No number is drawn before EXEC. At EXEC, the commands run like a pipeline: INCRs of a tag share a draw.
     """
 
     __slots__ = ("_size", "queue", "refused")
@@ -39,7 +39,10 @@ class CommandQueue:
         return problem
 
     def end(self, name: bytes) -> tuple[bytes, list[Request]]:
-        """Return the reply to EXEC or DISCARD, and the commands to run. Their replies complete the reply to EXEC."""
+        """Return the reply to EXEC or DISCARD, and the commands to run.
+
+        The reply to EXEC is the beginning of an array. The replies to the commands are the elements of this array.
+        """
         if name == b"DISCARD":
             return OK, []
         if self.refused:

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"/(decode|who)/.*", re.DOTALL)
 
 
 class _Line(logging.Formatter):
-    """One line per record. An exception is shown by its class, message and place, without a traceback."""
+    """Formats each record of the log as one line. Of an exception, it shows class, message and place, no traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
@@ -36,15 +36,15 @@ class _Line(logging.Formatter):
         return self.line(record, " ".join(message.splitlines()))
 
     def line(self, record: logging.LogRecord, message: str) -> str:
-        """Return the line."""
+        """Return the line for a record and its message."""
         return f"{_time(record)} {record.levelname.lower():7} {message}"
 
 
 class _JsonLine(_Line):
-    """One JSON object per record."""
+    """Formats each record of the log as one JSON object."""
 
     def line(self, record: logging.LogRecord, message: str) -> str:
-        """Return the line."""
+        """Return the JSON object for a record and its message."""
         content = {"time": _time(record), "level": record.levelname.lower(), "message": message}
         return json.dumps(content | {"logger": record.name, "process": record.process})
 
@@ -61,7 +61,12 @@ def _raised(error: BaseException) -> str:
 
 
 def begin(log_format: str, *, verbose: bool) -> None:
-    """Write the log of this process to stderr, from level INFO on, or from DEBUG on if `verbose` is true."""
+    """Write the log of this process to stderr.
+
+    Args:
+        log_format: "json" writes JSON lines; any other value writes text.
+        verbose: Whether to write also records of level DEBUG. The lowest level is INFO otherwise.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLine() if log_format == "json" else _Line())
     root, ours = logging.getLogger(), logging.getLogger("issuer")
@@ -74,7 +79,7 @@ def begin(log_format: str, *, verbose: bool) -> None:
     threading.excepthook = _thread_failed
     sys.unraisablehook = _unraisable
     logging.captureWarnings(True)  # noqa: FBT003 - the library's signature
-    # The INFO records of this logger contain the last issued number.
+    # The INFO records of this logger contain the last issued number, which must not be in the log.
     logging.getLogger("issuer.extension").setLevel(logging.WARNING)
 
 
@@ -97,7 +102,7 @@ def fail(error: BaseException) -> None:
 
 
 def logged(app: _App) -> _App:
-    """Return an application that logs a line for each request."""
+    """Return an ASGI application that calls `app`, and logs a line for each request."""
 
     async def logging_app(scope: Message, receive: Receive, send: Send) -> None:
         began, status = monotonic(), 0
@@ -117,6 +122,6 @@ def logged(app: _App) -> _App:
 
 
 def _path(path: str) -> str:
-    """Return the path for the log: on one line, and without issued numbers."""
+    """Return a request's path in the form for the log: on one line, and with `...` in place of an issued number."""
     shown = _NUMBER.sub(r"/\1/...", path)
     return shown if shown.isprintable() else ascii(shown)

@@ -1,4 +1,4 @@
-"""Options of a server, with a check: other machines must not reach a server without tokens by accident."""
+"""Options of a server. A check prevents that other machines can draw without a token by accident."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Endpoint:
         name: http or resp.
         family: Address family, as in the module `socket`.
         address: Address, as in the module `socket`.
-        source: Where the setting comes from, for messages: a variable, a file or an argument.
+        source: The variable, file or argument that sets the address. Error messages name it.
     """
 
     name: str
@@ -34,14 +34,19 @@ class Endpoint:
         return ipaddress.ip_address(self.address[0].partition("%")[0]).is_loopback
 
     def shown(self, port: int) -> str:
-        """Return the URL with the port that was bound."""
+        """Return the URL of the endpoint. `port`: port of the listening socket."""
         host = self.address[0]
         return f"{'http' if self.name == 'http' else 'redis'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a server. `given`: the arguments with which workers and keeper call `connect`."""
+    """Options of a server.
+
+    Attributes:
+        given: Arguments with which each process of the server (the workers and the keeper) calls `connect`.
+        verbose: Whether the log contains records of level DEBUG.
+    """
 
     settings: Settings
     given: Mapping[str, Any]
@@ -50,12 +55,17 @@ class ServerOptions:
 
     @property
     def has_redis(self) -> bool:
-        """Whether Redis is used. With Redis, the server runs a keeper."""
+        """Whether the server uses Redis. If so, it also runs a keeper: a process that loads segments into Redis."""
         return bool(self.settings.redis_url != "none")
 
     @classmethod
     def of(cls, settings: Settings, given: Mapping[str, Any], *, verbose: bool) -> ServerOptions:
-        """Return the options of these settings. Raises ConfigurationError if they contradict each other."""
+        """Return the options of a server with these settings.
+
+        Raises:
+            ConfigurationError: The settings contradict each other, contain no address or an unknown host, or let other
+                machines draw without a token by accident.
+        """
         sources = settings.sources
         named = (("http", settings.http), ("resp", settings.resp))
         endpoints = tuple(_endpoint(name, text, sources[name]) for name, text in named if text)

@@ -1,6 +1,7 @@
 """`issuer serve`: creates the sockets, and starts the workers and the keeper of a server.
 
-Workers serve callers. The keeper loads segments for clients that draw from Redis without this library.
+Workers serve callers. The keeper loads segments (ranges of numbers) into Redis, for clients that draw from Redis
+without this library.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def serve(options: ServerOptions) -> int:
             signal.signal(number, _end_at_start)
     logs.begin(options.settings.log_format, verbose=options.verbose)
     raise_limit()
-    connections(len(options.endpoints), options.settings.redis_connections)  # raises now, before a worker starts
+    connections(len(options.endpoints), options.settings.redis_connections)  # raises if too few files can be open
     sockets = listen(options.endpoints)
     with ExitStack() as ends:
         for each in sockets.values():
@@ -103,7 +104,10 @@ def _counting_together() -> Iterator[None]:
 
 
 def _prepare(options: ServerOptions) -> None:
-    """Import the modules of the workers before they are forked. Raises ConfigurationError if the extra is missing."""
+    """Import the modules of the workers before the workers are forked.
+
+    Raises ConfigurationError if a package of the extra `server` is missing.
+    """
     try:
         for name in _EXTRA:
             import_module(name)
@@ -122,13 +126,19 @@ def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) 
 
 
 def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report], None]) -> None:
-    """Run the keeper: load segments for every tag of the store, until the supervisor closes the lifeline."""
+    """Run the keeper, which loads segments for every tag of the store.
+
+    Args:
+        options: Options of the server.
+        lifeline: Pipes from the supervisor. The keeper ends when the pipe `lifeline.end` reports end of file.
+        report: Sends a report to the supervisor.
+    """
     from issuer.metrics import install
 
     stop = threading.Event()
 
     def end_with_supervisor() -> None:
-        # Do not use os.read, which returns at once: the event loop of a worker has made the shared pipe non-blocking.
+        # os.read would return at once: all processes share the pipe, and a worker's event loop makes it non-blocking.
         while not wait([lifeline.end], ALIVE_EVERY):
             report(Alive())
         stop.set()

@@ -1,4 +1,7 @@
-"""Listening sockets and limits of open files. Sockets are created first, so that a port in use is reported at once."""
+"""Listening sockets of a server, and its limits of open files.
+
+The server creates its sockets before it starts processes, so that it reports a port in use at once.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ from issuer.clock import monotonic
 from issuer.doors.server.options import Endpoint
 from issuer.errors import ConfigurationError
 
-#: Number of connections that may wait to be accepted.
+#: Maximum number of connections that wait until a worker accepts them.
 BACKLOG = 1024
 
-#: When the server stops: seconds in which TCP handshakes that have begun can finish.
+#: Seconds that a stopping server waits, so that TCP handshakes that have begun can finish.
 HANDSHAKES: Final = 0.2
-#: When the server stops: longest time in seconds until the workers have accepted the connections that wait already.
+#: Maximum time, in seconds, that a stopping server then waits until its workers have accepted all waiting connections.
 ACCEPTING: Final = 1.0
 
 #: Socket option that sets a packet filter. Python's `socket` lacks the name. The value is valid on every Linux platform
 #: with Python wheels.
 _SO_ATTACH_FILTER: Final = 26
-#: Program of the packet filter (BPF). It drops TCP packets that begin a handshake, with SYN but without ACK.
+#: Program of the packet filter (BPF). It drops TCP packets that begin a handshake. Such packets have SYN but not ACK.
 _NO_SYN: Final = (
     (0x30, 0, 0, 13),  # load the flags
     (0x54, 0, 0, 0x12),  # keep SYN and ACK
@@ -62,7 +65,7 @@ def listen(endpoints: Iterable[Endpoint]) -> dict[str, socket.socket]:
 def _bound(endpoint: Endpoint) -> socket.socket:
     bound = socket.socket(endpoint.family, socket.SOCK_STREAM)
     try:
-        # Otherwise the port stays in use for a minute after a server has ended, because of its old connections.
+        # Without SO_REUSEADDR, old connections of a server would keep the port in use for a minute after its end.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if endpoint.family == socket.AF_INET6:
@@ -80,9 +83,9 @@ def close(sockets: Iterable[socket.socket]) -> None:
     """Close the listening sockets, after the workers have accepted all connections that wait.
 
     When the last copy of a socket is closed, Linux resets the connections that wait to be accepted, and their requests
-    are lost. So a filter drops new handshakes first. The clients of these handshakes retry after a second, and the
-    system then refuses the connection. Systems other than Linux lack this filter, and may reset a client that connects
-    just before the end.
+    are lost. So a filter first drops the packets of new handshakes. The clients of these handshakes retry after a
+    second, and the system then refuses the connection. Systems other than Linux lack this filter: they may reset the
+    connection of a client that connects just before the end.
     """
     listening = list(sockets)
     if sys.platform == "linux":
@@ -111,7 +114,7 @@ def _waiting(listening: socket.socket) -> int:
 
 # ------------------------------------------------------------------ open files
 
-#: The limit of open files that a process requests from the system.
+#: The highest limit of open files that a process requests from the system.
 FILES_MOST: Final = 65_536
 
 #: Maximum number of connections of clients in a worker, for each protocol.
@@ -119,7 +122,8 @@ CONNECTIONS_MOST: Final = 10_000
 #: If the limit of open files allows fewer connections than this, the server does not start.
 CONNECTIONS_LEAST: Final = 50
 
-#: Number of files for the store, the metrics and the listening sockets. Connections to Redis are counted separately.
+#: Number of files that a worker needs for the store, the metrics and the listening sockets. Connections to Redis are
+#: counted separately.
 _OWN: Final = 168
 
 
@@ -133,7 +137,15 @@ def raise_limit() -> None:
 
 
 def connections(protocols: int, to_redis: int) -> int:
-    """Return how many clients a worker accepts per protocol. Raises ConfigurationError if too few files can be open."""
+    """Return how many clients a worker accepts for each protocol.
+
+    Args:
+        protocols: Number of protocols that the server serves.
+        to_redis: Number of connections of a worker to Redis.
+
+    Raises:
+        ConfigurationError: The limit of open files is too low.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES_MOST if soft == resource.RLIM_INFINITY else soft
     each = (files - _OWN - to_redis) // protocols

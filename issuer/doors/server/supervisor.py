@@ -28,7 +28,7 @@ LONGEST_PAUSE: Final = 10.0
 #: If a process has run for this many seconds before it dies, it is started again at once.
 SOUND: Final = 30.0
 
-#: Seconds between two reports of a process that it is alive, and between two checks of the supervisor.
+#: Seconds between two reports `Alive` of a process. The supervisor checks the reports at the same interval.
 ALIVE_EVERY: Final = 1.0
 #: If this many checks in a row find no report of a process, the process is killed. Checks are counted, not seconds: a
 #: suspended machine makes no checks, so no process is killed when the machine resumes.
@@ -45,9 +45,10 @@ _processes = multiprocessing.get_context("fork")
 
 
 class Lifeline:
-    """Two pipes without data that signal a stop to the child processes: their writing ends are closed.
+    """Two pipes with which the supervisor signals a stop to its child processes. No data is sent through them.
 
-    If the supervisor dies, both pipes report end of file too.
+    The supervisor closes the writing end of a pipe, and the children see end of file. If the supervisor dies, the
+    system closes the writing ends of both pipes.
 
     Attributes:
         stopping: Descriptor that reports end of file when a stop begins.
@@ -65,24 +66,27 @@ class Lifeline:
             self._stopping = -1
 
     def cut(self) -> None:
-        """Signal to all children that they must end. A child calls this to close its copies of the writing ends."""
+        """Close all writing ends. If the supervisor calls this method, all children see that they must end.
+
+        Each child also calls it, when it starts, to close the copies that it got from the fork.
+        """
         self.begin_stop()
         os.close(self._end)
 
 
 @dataclass(slots=True)
 class Ready:
-    """Report: the child process serves."""
+    """A report to the supervisor: the child process now serves."""
 
 
 @dataclass(slots=True)
 class Alive:
-    """Report: the child process runs. Children send this report every ALIVE_EVERY seconds."""
+    """A report to the supervisor: the child process runs. Children send this report every ALIVE_EVERY seconds."""
 
 
 Report = Ready | Alive | IssuerError
-#: The work of a child process: a function that returns when `Lifeline.end` reports end of file. The function reports
-#: Alive regularly, and once Ready or an error.
+#: The work of a child process: a function that gets the lifeline, and a function that sends reports to the supervisor.
+#: A job sends Alive regularly, and Ready or an error once. It returns when `Lifeline.end` reports end of file.
 Job = Callable[[Lifeline, Callable[[Report], None]], None]
 
 
@@ -91,6 +95,9 @@ class _Child:
     """A child process of the supervisor. When the process dies, a new one replaces it.
 
     Attributes:
+        report: Pipe on which the supervisor receives the reports of the process.
+        served: Whether a process of this child has reported Ready.
+        began: Monotonic time of the last start.
         starts: Number of processes that were started.
         deaths: Number of deaths in a row after less than SOUND seconds of work.
         silent: Number of checks of the supervisor since the last report of the process.
@@ -131,11 +138,11 @@ class Supervisor:
         """Create a supervisor.
 
         Args:
-            jobs: Pairs of a name for the log and a job.
+            jobs: Pairs of a name, which the log shows, and a job.
             serving: Called once, when all children serve.
             ended: Called with the id of each process that has ended.
             drain_delay: Seconds between SIGTERM and the signal to the children that they must end.
-            close: Called at the end of `drain_delay`.
+            close: Called just before the children get the signal to end. It closes the listening sockets.
         """
         self._children = [_Child(name, job) for name, job in jobs]
         self._serving: Callable[[], object] | None = serving
@@ -146,20 +153,22 @@ class Supervisor:
         self._signalled, self._signal = os.pipe()
         os.set_blocking(self._signalled, False)
         os.set_blocking(self._signal, False)
-        #: Two monotonic times: when the children get the signal to end, and when children that still run are killed.
+        #: Monotonic time at which the children get the signal to end. None before a stop.
         self._drained: float | None = None
+        #: Monotonic time at which children that still run are killed. None until the children have the signal to end.
         self._end: float | None = None
         self._next_look = 0.0
         self._error: IssuerError | None = None
         self._killed = False
 
     def run(self) -> int:
-        """Return the exit code: 0 after a signal, 1 if a process was killed, 128 or more after a second signal.
+        """Run the children until the server stops. Return the exit code.
 
-        Raises the error of a process that cannot start.
+        The exit code is 0 after one signal, and 1 if a process was killed because it did not end in time. After a
+        second signal, it is 128 plus the number of this signal. Raises the error of a process that cannot start.
         """
-        # Exclude existing objects from garbage collection: in children, garbage collection would write to the objects
-        # and copy their memory.
+        # Exclude the existing objects from garbage collection. In a child, garbage collection would write to these
+        # objects, and the system would copy their memory.
         gc.collect()
         gc.freeze()
         with self._catching():
@@ -181,7 +190,10 @@ class Supervisor:
 
     @contextmanager
     def _catching(self) -> Iterator[None]:
-        """Let signals wake the loop of `run`. Signals that are ignored, such as SIGHUP under nohup, stay ignored."""
+        """Let signals wake the loop of `run`.
+
+        A signal that was ignored before, such as SIGHUP under nohup, stays ignored. SIGTERM is never ignored.
+        """
 
         def caught(number: int, _frame: FrameType | None) -> None:
             with suppress(BlockingIOError):
@@ -198,7 +210,7 @@ class Supervisor:
                 signal.signal(each, handler)
 
     def _signals(self) -> int | None:
-        """Begin a stop when the first signal arrives. Return the second signal, or None."""
+        """Begin a stop when the first signal arrives. Return the number of a second signal, or None."""
         with suppress(BlockingIOError):
             for number in os.read(self._signalled, 64):
                 name = signal.Signals(number).name
@@ -207,7 +219,7 @@ class Supervisor:
                 elif self._drained is not None or self._end is not None:
                     return number
                 else:
-                    # A service manager sends SIGTERM. The other signals come from a terminal, where a person waits, so
+                    # A service manager sends SIGTERM. The other signals come from a terminal. There, a person waits, so
                     # the server stops without a delay.
                     delay = self._drain_delay if number == signal.SIGTERM else 0.0
                     log.info(
@@ -218,7 +230,7 @@ class Supervisor:
         return None
 
     def _stop(self) -> None:
-        """Signal to the children that they must end."""
+        """Close the listening sockets, then signal to the children that they must end."""
         if self._end is None:
             self._close()
             self._serving = None  # the sockets are closed, so their ports cannot be logged any more
@@ -268,10 +280,10 @@ class Supervisor:
         child.starts += 1
 
     def _become(self, child: _Child, theirs: Connection) -> None:
-        """Run the job, in the child process.
+        """Run the job of a child. The child process calls this method.
 
-        First close the child's copies of the supervisor's pipes. Otherwise the pipes would not report the supervisor's
-        death.
+        First, the child process closes its copies of the supervisor's pipes. Otherwise the pipes would not report the
+        supervisor's death. `theirs`: writing end of the pipe for reports.
         """
         # A terminal sends Ctrl-C to all its processes, and systemd sends SIGTERM to all processes of a unit. Children
         # ignore both, because the supervisor decides when each child ends.
@@ -287,7 +299,8 @@ class Supervisor:
         os.set_blocking(theirs.fileno(), False)
 
         def report(said: Report) -> None:
-            # If the supervisor is dead, or if it is suspended and the pipe is full, the supervisor needs no report.
+            # An error means that the supervisor is dead, or that it is suspended and the pipe is full. The report is
+            # not needed then.
             with suppress(OSError):
                 theirs.send(said)
 
@@ -300,7 +313,7 @@ class Supervisor:
             log.exception("%s failed", child.name)
             report(IssuerError(f"{child.name} failed with {type(error).__name__}: the log has the details"))
             os._exit(1)
-        # Exit although threads may still wait for Redis or the store.
+        # os._exit does not wait for other threads, which may still wait for Redis or the store.
         logging.shutdown()
         os._exit(0)
 
@@ -345,8 +358,8 @@ class Supervisor:
                 child.report = None
             return
         if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
-            # At its start, the server ends after an error, so that an operator corrects it. Later, the other processes
-            # serve.
+            # An error at the start ends the server, so that an operator corrects the error. After the start, an error
+            # is only logged, because the other processes still serve.
             self._error = self._error or said
             self._stop()
         else:

@@ -1,4 +1,4 @@
-"""The regular check by a keeper, a process that loads segments for all tags of the store."""
+"""The regular check by a keeper: a process that loads segments (ranges of numbers) for all tags of the store."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ EVERY = 2.0
 
 
 class Watch:
-    """Keeps every tag of the store loaded, and reports errors of Redis and of the store."""
+    """Loads segments for every tag of the store, and reports errors of Redis and of the store."""
 
     def __init__(self, issuer: Issuer, warn: Callable[[str], object]) -> None:
-        """`warn`: called when an error begins, changes or ends."""
+        """`warn`: called with a message when an error begins, changes or ends."""
         self._issuer = issuer
         self._warn = warn
         self._trouble: str | None = None

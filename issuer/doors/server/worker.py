@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("issuer.doors.server")
 
-#: Maximum time, in seconds, for running requests when the server stops. Callers that wait longer for a number get an
-#: error.
+#: When the server stops: seconds that running requests have to finish. After this time, callers that still wait for a
+#: number get an error.
 DRAINING: Final = 1.2
-#: Seconds for sending the errors to callers that waited too long when the server stopped.
+#: When the server stops: seconds to send this error to callers that still wait after DRAINING seconds.
 ANSWERING: Final = 0.3
 
-#: Seconds in which an HTTP client must send the head of its first or next request.
+#: Seconds in which an HTTP client must send the head (request line and headers) of its first or next request.
 IDLE: Final = 30.0
 
 
 class _Granian(embed.Server):
-    """Runs granian in an existing event loop, on a socket that listens already."""
+    """Runs the HTTP server granian in an existing event loop, on an existing listening socket."""
 
     def __init__(self, app: Any, listening: socket.socket, most: int = CONNECTIONS_MOST) -> None:
         super().__init__(
@@ -55,15 +55,15 @@ class _Granian(embed.Server):
             backlog=BACKLOG,
             backpressure=most,
             http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000)),
-            # Lines of lower levels contain tracebacks, and paths with numbers that were issued.
+            # Log lines of levels below critical contain tracebacks, and paths with issued numbers.
             log_level=LogLevels.critical,
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
         )
         self._listening = listening
 
     def _init_shared_socket(self) -> None:
-        """Pass a copy of the listening socket to the threads of granian, because they close its descriptor."""
-        # The type stub lacks the arguments: the descriptor, whether it is a Unix socket, the backlog.
+        """Pass a copy of the listening socket to granian, because granian's threads close the descriptor they get."""
+        # The arguments are the descriptor, whether it is a Unix socket, and the backlog. The type stub lacks them.
         self._shd = cast("Any", net).SocketHolder(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
 
 
@@ -76,13 +76,22 @@ def run(
     *,
     first: bool,
 ) -> None:
-    """Serve until the supervisor closes the lifeline. `first`: whether this worker logs warnings for all workers."""
+    """Run a worker: serve until the supervisor signals the end through the lifeline.
+
+    Args:
+        options: Options of the server.
+        sockets: Listening sockets, by name of the protocol.
+        access: Authentication of the callers.
+        lifeline: Two pipes from the supervisor. End of file signals that a stop begins, or that the worker must end.
+        report: Sends a report to the supervisor.
+        first: Whether this worker logs warnings for all workers.
+    """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_Worker(options, sockets, report, access, first).serve(lifeline))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the event loop of uvloop if uvloop is installed, else None."""
+    """Return uvloop's function that creates an event loop, or None if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -101,15 +110,15 @@ class _Worker:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, lifeline: Lifeline) -> None:
-        """Serve until the supervisor ends this process, then stop in order."""
+        """Serve until the lifeline signals the end. Then finish the running requests and stop."""
         loop = asyncio.get_running_loop()
         self._say_alive(loop)
         for pipe, event in ((lifeline.stopping, self.stopping), (lifeline.end, self.stop)):
             loop.add_reader(pipe, self._cut, loop, pipe, event)
-        if not self.first:  # the first worker logs these warnings for all
+        if not self.first:  # the first worker logs these warnings for all workers
             default_is_known()
             logging.getLogger("issuer.doors.access").setLevel(logging.CRITICAL)
-        self.access.look()  # apply changes since the supervisor read the tokens file
+        self.access.look()  # apply changes of the tokens file since the supervisor has read it
         ids = aconnect(**self.options.given)
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
@@ -132,7 +141,7 @@ class _Worker:
             for each in self.sockets.values():
                 each.close()
             await asyncio.gather(*(door.close(DRAINING) for door in doors))
-            # Requests that still wait for a number get an error now.
+            # `close` gives an error to each request that still waits for a number.
             await ids.close()
             await asyncio.gather(*(door.close(ANSWERING) for door in doors))
 
@@ -146,7 +155,10 @@ class _Worker:
         loop.call_later(ALIVE_EVERY, self._say_alive, loop)
 
     async def _drain(self, doors: Sequence[_Http | RespServer]) -> None:
-        """Wait for a stop. Then close each connection after its next reply, so that clients move to other servers."""
+        """Wait until a stop begins. From then on, close each connection after its next reply.
+
+        The clients then connect to other servers.
+        """
         await self.stopping.wait()
         for door in doors:
             door.drain()
@@ -159,7 +171,7 @@ class _Worker:
         if name == "resp":
             from issuer.doors.resp.server import start
 
-            # One fifth of the connections is kept free, so that clients above the limit can connect and get an error.
+            # One fifth of the connections is kept free: clients above the limit can then connect and get an error.
             clients = most * 4 // 5
             return await start(ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups)
         from issuer.doors.web.app import application
@@ -172,9 +184,9 @@ class _Worker:
         return _Http(app, _Granian(logged(app) if options.verbose else app, listening, most))
 
     async def _look(self, ids: AsyncIssuer) -> None:
-        """Query the store once, so that wrong settings end the server at its start.
+        """Query the store once, so that wrong settings of the store end the server at its start.
 
-        If the store is down, the server starts anyway. Callers get 503 until the store answers.
+        If the store is down, the server starts anyway. Callers get the status 503 until the store answers.
         """
         try:
             async with aclosing(ids.engine.care.tag_pages(None, count=1)) as pages:
@@ -186,14 +198,14 @@ class _Worker:
 
 
 async def _looking(access: Access) -> None:
-    """Check the tokens file regularly, so that a revoked token becomes invalid also without new requests."""
+    """Check the tokens file regularly, so that this process applies changes such as a revoked token."""
     while True:
         await asyncio.sleep(LOOK_EVERY)
         access.look()
 
 
 class _Http:
-    """The HTTP server. `task`: runs granian, and ends only when granian ends."""
+    """The HTTP server of a worker. `task`: the asyncio task that runs granian. It ends only when granian ends."""
 
     def __init__(self, app: Application, server: Any) -> None:
         self.drain, self._server = app.drain, server

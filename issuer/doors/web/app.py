@@ -46,8 +46,8 @@ _SUFFIX: Final = b"/next"
 _SLASHES: Final = _PREFIX.count(b"/") + _SUFFIX.count(b"/")
 
 _NEVER: Final = frozenset({b"\0"})
-#: Headers that can change the effect of a draw, each with the values that the short way of `Application` accepts. An
-#: empty set accepts any value.
+#: Headers that can change the effect of a draw, each with the values that are allowed on the short way (see
+#: `Application`). An empty set allows any value.
 _USUAL: Final[dict[bytes, frozenset[bytes]]] = {
     b"host": frozenset(),
     b"authorization": frozenset(),
@@ -61,7 +61,7 @@ _USUAL: Final[dict[bytes, frozenset[bytes]]] = {
     b"sec-fetch-site": _NEVER,
     b"expect": _NEVER,
 }
-#: Paths that accept any Host header, as a page of another site cannot misuse their replies.
+#: Paths that accept any Host header, because a page of another site cannot misuse their replies.
 _PROBES: Final = frozenset((b"/livez", b"/readyz"))
 _QUERIES: Final = frozenset((b"", b"as=string"))
 _VERSIONS: Final = frozenset(("1.0", "1.1"))
@@ -73,12 +73,12 @@ _BODY_MOST: Final = 1500
 #: Name in the metrics for requests that match no route.
 _OTHER: Final = "other"
 
-#: Caller of a route that needs no token.
+#: Caller without a valid token, on a route that needs no token.
 _NOBODY: Final = Caller("", (), ())
 
 
 class _Path(NamedTuple):
-    """The path of a draw. `tag`: the tag in the path. `before`: the reply up to the number."""
+    """The path of a draw. `tag`: the tag in the path. `before`: the beginning of the reply's body, up to the number."""
 
     tag: str
     before: bytes
@@ -86,7 +86,13 @@ class _Path(NamedTuple):
 
 @dataclass(slots=True)
 class _Asked:
-    """The parts of a request that the log and the metrics need. `token`: name of the caller's token."""
+    """The parts of a request that the log and the metrics need.
+
+    Attributes:
+        route: Route of the request. None if no route fits, or if the request was rejected before.
+        token: Name of the caller's token. "" if the caller has none.
+        tag: Name of the tag. "" if the request has none.
+    """
 
     route: Route | None = None
     token: str = ""
@@ -96,9 +102,10 @@ class _Asked:
 class Application:
     """The ASGI application.
 
-    Most draws take a short way, which halves their cost. Such a draw has no body, no parameter except `as`, and only
-    usual headers, and its tag has no texts beside the numbers. All other requests, also invalid ones, take the long
-    way. Both ways use the same functions to identify callers, to draw, and to write replies.
+    Most draws take the short way: code that skips most checks, and halves the cost of a draw. Such a draw has no body,
+    no parameter except `as`, and only usual headers. Its tag has plain numbers, without texts, periods and shards. All
+    other requests, also invalid ones, take the long way. Both ways use the same functions to identify callers, to draw,
+    and to write replies.
     """
 
     def __init__(self, service: Service, access: Access, guard: HeaderGuard) -> None:
@@ -106,7 +113,7 @@ class Application:
         self._tally, self._draws = access.tally, access.tally.draws
         self._next, self._plain = service.ids.next, service.plain
         self._paths: dict[bytes, _Path] = {}
-        #: The headers of a reply, by the length of its body.
+        #: The headers of a reply on the short way, by the length of its body.
         self._headers = {
             size: [*ALWAYS, (b"content-type", JSON), (b"content-length", b"%d" % size)] for size in range(_BODY_MOST)
         }
@@ -157,7 +164,7 @@ class Application:
         except Problem:
             return None
         path = _Path(tag, before_number(tag))
-        if path.tag in self._plain:  # else clients could fill the cache with invented names
+        if path.tag in self._plain:  # without this check, clients could fill the cache with invented names
             if len(self._paths) >= _KEPT:
                 self._paths.clear()
             self._paths[raw] = path
@@ -191,7 +198,7 @@ class Application:
         body = NUMBER_BODY[scope["query_string"] != b""] % (path.before, number)
         await send({"type": START, "status": 200, "headers": self._headers[len(body)]})
         await send({"type": BODY, "body": body})
-        # The code of `Times.add`: a call of the method would double the cost of counting.
+        # A copy of the code of `Times.add`: a call of the method would double the cost of counting.
         took, times = monotonic() - began, self._draws[name]
         times.counts[bisect_left(WITHIN, took)] += 1
         times.seconds += took
@@ -256,7 +263,8 @@ _NEXT: Final = route_of("POST", "/v1/tags/-/next")[0]
 def _tag(path: Mapping[str, str], query: Mapping[str, str]) -> str:
     """Return the tag of a request, or "" if the request has no tag.
 
-    HTTP clients resolve `.` and `..` in paths. So a tag with such a name is in the query, and the path has `-` instead.
+    HTTP clients resolve `.` and `..` in paths. So a client sends a tag with such a name in the query, and sends `-` in
+    the path instead.
     """
     tag = path.get("tag", "")
     if tag == calls.ELSEWHERE and "tag" in query:
@@ -288,14 +296,14 @@ def application(
         metrics: Function that returns the content type and the body of /metrics. None means no metrics.
         allowed_hosts: Accepted `Host` headers besides localhost and IP addresses. "*.example.com" accepts all
             subdomains, "*" accepts every name.
-        longest: Largest `timeout` of a call in seconds, above 0. Larger timeouts are reduced to it.
-        settings: Settings, of which `longest_ttl`, `keys_per_second` and `series_per_tag` are used. None means their
+        longest: Largest `timeout` of a call in seconds, above 0. Larger timeouts are reduced to this value.
+        settings: The settings `longest_ttl`, `keys_per_second` and `series_per_tag` are used. None means their
             defaults.
-        look_ups: Look-ups of unknown tags, shared with another server over the same issuer. None if not shared.
+        look_ups: Object that looks up unknown tags, if another server with the same issuer shares it. None creates one.
 
     Raises:
-        ConfigurationError: `allowed_hosts` is wrong.
-        InvalidArgument: `longest` is wrong.
+        ConfigurationError: `allowed_hosts` is not a list of names.
+        InvalidArgument: `longest` is not a number of seconds above 0.
     """
     longest = seconds(longest, "longest", zero=False)
     look_ups = look_ups or LookUps(ids.engine, access.rates)

@@ -28,7 +28,7 @@ _ONCE: Final = frozenset(
     (b"host", b"origin", b"authorization", b"idempotency-key", b"content-type", b"content-length", b"sec-fetch-site")
 )
 _BROKEN: Final = re.compile("%(?![0-9A-Fa-f]{2})")
-#: Maximum number of digits of an integer in a body. Above 4300, Python itself raises an error with an unsuitable text.
+#: Maximum number of digits of an integer in a body. Above 4300 digits, Python raises an error with an unsuitable text.
 _DIGITS_MOST: Final = 4000
 
 
@@ -40,6 +40,7 @@ class RequestCall:
         as_string: Whether the reply contains numbers of a tag as JSON strings.
         as_text: Whether the reply is the bare number as text.
         as_lines: Whether the reply consists of one line of JSON for each tag.
+        tag: Name of the tag. "" if the request has none.
         key: The Idempotency-Key. None if the request has none.
         timeout: Longest wait in seconds. None means the timeout of the issuer.
         path: Decoded segments of the path, by name.
@@ -62,7 +63,7 @@ class RequestCall:
 def raw_path(scope: Message) -> str:
     """Return the path as the client sent it. A decoded path does not show whether a slash belongs to a tag."""
     raw = scope.get("raw_path")
-    # A server without raw paths cannot serve tags that contain a slash.
+    # An ASGI server that passes no raw path cannot serve tags that contain a slash.
     path = quote(scope["path"]) if raw is None else bytes(raw).partition(b"?")[0].decode("latin-1")
     return path.removeprefix(scope.get("root_path", ""))
 
@@ -154,12 +155,15 @@ async def _whole_body(receive: Receive) -> bytearray:
 
 
 def _too_large() -> Problem:
-    # The connection is closed: otherwise the rest of the body would be read as the next request.
+    # LAST closes the connection after the reply. Otherwise the rest of the body would be read as the next request.
     return Problem(413, "too_large", f"the body is larger than {BODY_MOST} bytes", headers=LAST)
 
 
 def _check_type(said: bytes | None, body: bytearray) -> None:
-    """Raise Problem unless the type is JSON: a browser lets pages of other sites send forms and texts, but not JSON."""
+    """Raise Problem if the Content-Type of a body is not JSON in UTF-8.
+
+    Only JSON is safe: a browser lets pages of other sites send forms and texts, but not JSON.
+    """
     media, _, parameters = (said or b"").lower().partition(b";")
     charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
     if (said is None and not body) or (media.strip() == JSON and charset in (b"", b"utf-8")):
@@ -168,7 +172,10 @@ def _check_type(said: bytes | None, body: bytearray) -> None:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Return the JSON object. Raises Problem for invalid JSON, InvalidArgument if an integer has too many digits."""
+    """Return the JSON object in a body.
+
+    Raises Problem for invalid JSON, and InvalidArgument for an integer with too many digits.
+    """
     try:
         text = body.decode()
         found = json.loads(text, object_pairs_hook=_named, parse_constant=_no_number, parse_int=_integer)
@@ -203,7 +210,10 @@ def _integer(text: str) -> int:
 
 
 def wants(accept: bytes | None, *names: bytes) -> bool:
-    """Return whether the Accept header prefers a media type to JSON. `names`: for example text/plain and text/*."""
+    """Return whether the Accept header prefers a media type to JSON.
+
+    `names`: the media type, and the patterns that include it; for example text/plain and text/*.
+    """
     return accept is not None and _quality(accept, *names) > _quality(accept, JSON, b"application/*")
 
 

@@ -15,7 +15,8 @@ from issuer.errors import InvalidArgument, brief
 from issuer.numbers.limits import NAMES
 from issuer_persistence.records import HIGHEST
 
-#: A text that is read as an integer. The issuer rejects too large integers. Python itself reads up to 4300 digits.
+#: Pattern of a text that is read as an integer. Python can read up to 4300 digits; 100 are allowed here. The issuer
+#: then rejects integers that are too large.
 _DIGITS: Final = re.compile(r"-?[0-9]{1,100}", re.ASCII)
 _SECONDS: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
 
@@ -26,9 +27,10 @@ class Kind:
 
     Attributes:
         schema: JSON schema of the type.
-        fits: Returns whether a value has the type. The issuer checks the range later.
-        said: Name of the type in messages.
-        read: Converts a text from a query to a value. A text that cannot be converted is returned unchanged.
+        fits: Function that returns whether a value has the type. The issuer checks the range later.
+        said: Name of the type in error messages.
+        read: Function that converts a text from a query to a value. It returns a text unchanged if it cannot convert
+            the text.
         members: For a list of objects: the members of each object.
     """
 
@@ -186,7 +188,7 @@ def read_body(found: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, An
 
 
 def _plain(value: Any, kind: Kind) -> Any:
-    """Return the value. Numbers of a tag, which a client may send as strings, are returned as integers."""
+    """Return a value of a body. Clients may send numbers of a tag as strings: return these as integers."""
     if kind is NUMBER:
         return int(value)
     if kind.members:
@@ -197,7 +199,10 @@ def _plain(value: Any, kind: Kind) -> Any:
 
 
 def read_query(found: Mapping[str, str], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the parameters of a query. Raises Problem for unknown ones, InvalidArgument for invalid ones."""
+    """Return the parameters of a query as values.
+
+    Raises Problem if a parameter is unknown, and InvalidArgument if a parameter has the wrong type.
+    """
     known = {field.name: field for field in fields}
     strange = sorted(found.keys() - known.keys())
     if strange:

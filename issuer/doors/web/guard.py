@@ -23,12 +23,14 @@ audit = logging.getLogger("issuer.audit")
 
 #: Names that every resolver and every browser resolves to this machine.
 _LOCAL: Final = ("localhost", "*.localhost")
-#: Maximum number of Host headers whose check is cached. There is a limit because clients can send any text.
+#: Maximum number of Host headers for which the result of the check is cached. There is a limit because clients can send
+#: any text.
 _KEPT: Final = 1000
 
 _BEARER: Final = b"bearer "
 
-#: Form of the request ids that are accepted from clients. Another text could look like a further line of the log.
+#: Pattern of the request ids that are accepted from clients. Another id could contain a line break, and the text after
+#: the line break would look like a line of the log.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,100}")
 
 
@@ -57,10 +59,10 @@ class HeaderGuard:
     def serves(self, host: bytes | None) -> bool:
         """Return whether the Host header is a name of this server, or an IP address.
 
-        Another site can make its own name resolve to this server (DNS rebinding). A browser that shows a page of this
-        site then sends the site's name as Host. A browser sends an IP address only for pages that were loaded from the
-        address. A request of HTTP/1.0 has no Host header (granian passes an empty one). Such a request is accepted,
-        because no browser uses HTTP/1.0.
+        A foreign site can make its own name resolve to this server (DNS rebinding). A browser that shows a page of the
+        foreign site then sends the foreign name as Host. IP addresses are safe: a browser sends an IP address only for
+        pages that were loaded from this address. A request of HTTP/1.0 has no Host header (granian passes an empty
+        one). Such a request is accepted, because no browser uses HTTP/1.0.
         """
         return not host or self._known(host)
 
@@ -95,7 +97,10 @@ def _is_address(name: str) -> bool:
 
 
 def identified(access: Access, authorization: bytes | None) -> Caller:
-    """Return the caller that the Authorization header identifies. Raises Unauthenticated if the header is not valid."""
+    """Return the caller that the Authorization header identifies.
+
+    Raises Unauthenticated if the header is missing or not valid, and the server requires tokens.
+    """
     if authorization is None:
         return access.identify(None)
     if authorization[:7].lower() != _BEARER:
@@ -109,7 +114,10 @@ def identified(access: Access, authorization: bytes | None) -> Caller:
 
 
 def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) -> Reply:
-    """Log a call of an operator. Return the reply, with the id of the request as a header."""
+    """Write an operator's call to the audit log. Return the reply with one more header, the id of the request.
+
+    `call`: name of the route. `token`: name of the caller's token, "" if the server requires no tokens.
+    """
     request = _id(scope)
     who = f"token {token!r}" if token else "a caller without a token"
     audit.info("%s of tag %r: %s, by %s from %s, request %s", call, tag, reply.status, who, _from(scope), request)
@@ -117,7 +125,10 @@ def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) 
 
 
 def unauthenticated(scope: Message, access: Access, error: Unauthenticated, reply: Reply) -> Reply:
-    """Count and log a request without a valid token. Return the reply, with the id of the request as a header."""
+    """Count and log a request without a valid token.
+
+    Return the reply with one more header, the id of the request.
+    """
     request = _id(scope)
     access.failed("http", _from(scope), f"request {request}", error)
     return _named(reply, request)
@@ -128,7 +139,7 @@ def _named(reply: Reply, request: str) -> Reply:
 
 
 def _id(scope: Message) -> str:
-    """Return the header X-Request-Id of the client or a proxy. If there is no valid id, return a new one."""
+    """Return the id of a request: the header X-Request-Id of the client or a proxy, or a new id if it is not valid."""
     sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
     return sent.decode() if _REQUEST_ID.fullmatch(sent) else token_hex(8)
 

@@ -20,7 +20,8 @@ from issuer.views import view
 #: How many numbers one piece of a body contains. Each piece takes 0.15 ms to make, during which no other request runs.
 _PIECE: Final = 1000
 
-#: The forms of a reply with a number: without and with `as=string`. Each is filled with `before_number` and the number.
+#: Bodies of a reply with a number: the first without `as=string`, the second with it. The places are for the result of
+#: `before_number`, and for the number.
 NUMBER_BODY: Final = (b"%b%d}", b'%b"%d"}')
 
 
@@ -50,8 +51,8 @@ async def next_number(service: Service, call: RequestCall) -> Reply:
     )
     if how.restart_key is not None or await service.composed(tag, call.timeout):
         return _issued(call, await service.ids.engine.issue(tag, how, call.timeout))
-    # `issue` is not used here: only concurrent calls of `next` share a draw, and only for `next` can plugins change the
-    # number.
+    # `next` is called here, and not `issue`: only concurrent calls of `next` share a draw, and plugins can change only
+    # the numbers of `next`.
     if call.key is None and how.shard_key is None:
         number = await ids.next(tag, timeout=call.timeout)
     else:
@@ -114,7 +115,7 @@ async def peek(service: Service, call: RequestCall) -> Reply:
 
 
 async def decode(service: Service, call: RequestCall) -> Reply:
-    """Show the parts of a number or a text."""
+    """Show the parts of a number, or of the text of a number."""
     value: int | str = call.path["shown"]
     if call.query.get("number"):
         value = _whole(call.tag, call.path["shown"])

@@ -40,8 +40,8 @@ LINES: Final = b"application/x-ndjson"
 TEXT: Final = b"text/plain; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
 
-#: Headers of every reply. They forbid caching, which could return a number twice, and they forbid browsers to show JSON
-#: as a page.
+#: Headers of every reply. The first forbids caching, because a cache could return a number twice. The second forbids
+#: browsers to show JSON as a page.
 ALWAYS: Final[Headers] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 #: Header of the last reply on a connection.
 LAST: Final[Headers] = ((b"connection", b"close"),)
@@ -57,11 +57,11 @@ NUMBERS: Final = frozenset(
         *("cur", "mark", "next_cur", "next_max", "old", "new", "gap"),
     )
 )
-#: Members that contain counts and settings. Inside these, `as=string` changes nothing.
+#: Members of replies that contain counts and settings. Inside these members, `as=string` changes nothing.
 _OTHERS: Final = frozenset({"scheme", "waste", "layout"})
 
-#: HTTP status by class of the error: the first line that fits. All other errors have the status 500: an operator must
-#: act.
+#: HTTP status by class of the error. The first line that fits an error applies. An error that fits no line has the
+#: status 500, because an operator must act.
 STATUSES: Final[tuple[tuple[type[IssuerError], int], ...]] = (
     (errors.Unauthenticated, 401),
     (errors.Forbidden, 403),
@@ -80,7 +80,8 @@ STATUSES: Final[tuple[tuple[type[IssuerError], int], ...]] = (
     (errors.StoreBehind, 503),
 )
 
-#: Retry-After in seconds for errors without `retry_after`. An operator must act before a retry can succeed.
+#: Retry-After, in seconds, for an error without `retry_after`. After such an error, an operator must act before a retry
+#: can succeed.
 LATER: Final = 10.0
 
 #: How many calls of a traceback the log shows.
@@ -89,7 +90,7 @@ _CALLS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply.
+    """A reply to an HTTP request.
 
     Attributes:
         media: Media type of the body.
@@ -139,7 +140,7 @@ def shown(content: Mapping[str, Any], *, as_string: bool, status: int = 200, hea
 
 
 def as_strings(content: Any, name: str = "") -> Any:
-    """Return the content with numbers of a tag as strings. `name`: name of the member in which the content is."""
+    """Return the content with numbers of a tag as strings. `name`: name of the member that contains the content."""
     if isinstance(content, Mapping):
         return {key: each if key in _OTHERS else as_strings(each, key) for key, each in content.items()}
     if isinstance(content, list | tuple):
@@ -152,10 +153,18 @@ def as_strings(content: Any, name: str = "") -> Any:
 
 
 class Problem(Exception):
-    """A request that is rejected before any operation begins. Nothing was changed."""
+    """A request is rejected before its operation begins, so it has changed nothing."""
 
     def __init__(self, status: int, code: str, detail: str, *, headers: Headers = (), **values: object) -> None:
-        """`values`: further members of the reply, by name."""
+        """Create a problem.
+
+        Args:
+            status: HTTP status of the reply.
+            code: Code of the error, for programs.
+            detail: What is wrong, for people.
+            headers: Additional headers of the reply.
+            values: Additional members of the reply, by name.
+        """
         super().__init__(detail)
         self.status, self.code, self.headers, self.values = status, code, headers, values
 
@@ -171,8 +180,8 @@ def answer(error: Exception, route: str, *, as_string: bool = False, closed: boo
     Args:
         error: Any exception. The client gets no details of an unexpected exception: only the log has them.
         route: Name of the route for the log, without values from the request.
-        as_string: Whether numbers of a tag become strings.
-        closed: Whether the issuer is closed. If True, the client can retry at another server.
+        as_string: Whether numbers of a tag become strings in the reply.
+        closed: Whether the issuer is closed. If it is, the reply lets the client retry at another server.
     """
     if isinstance(error, Problem):
         return _reply(error.status, error.code, str(error), error.values, error.headers)
@@ -198,7 +207,10 @@ def _of_library(error: IssuerError, *, as_string: bool, closed: bool) -> Reply:
 
 
 def _reply(status: int, code: str, detail: str, values: Mapping[str, Any], headers: Headers = ()) -> Reply:
-    """Return problem details. RFC 9457 requires the status's phrase as title if the type is about:blank."""
+    """Return a reply with problem details. `values`: additional members, by name.
+
+    The type is about:blank. For this type, RFC 9457 requires the status's phrase as title.
+    """
     title = HTTPStatus(status).phrase
     content = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, **values}
     return Reply(dumped(content), PROBLEM, status, headers)

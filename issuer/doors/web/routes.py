@@ -91,9 +91,9 @@ class Route:
         body: Members of the body. None means that the request has no body.
         statuses: HTTP statuses of successful replies.
         plain: Whether the reply can also be the bare number as text.
-        line: Name of the schema of a line, if the reply can have one line for each tag.
+        line: Name of the schema of a line, if the reply can have one line for each tag. "" if it cannot.
         key: Whether the route accepts an Idempotency-Key.
-        checked: Whether the handler checks the scope itself.
+        checked: Whether the handler checks the token's scope. If not, the application checks it before the handler.
     """
 
     method: str
@@ -123,7 +123,10 @@ class Route:
 
     @property
     def of_numbers(self) -> bool:
-        """Whether callers that draw may use the route. Such callers can send any name: look the tag up first."""
+        """Whether the route is for a tag and for callers with the scope `issue`.
+
+        Such callers can send any name, so the application looks up the tag first.
+        """
         return self.of_tag and "issue" in self.scope
 
     @property

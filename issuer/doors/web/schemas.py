@@ -44,7 +44,10 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _of_type(hint: Any, name: str = "") -> Schema:
-    """Return the schema of a type. `name`: name of the member. From it, the function recognizes numbers of a tag."""
+    """Return the schema of a type.
+
+    `name`: name of the member that has the type. The name shows whether an integer is a number of a tag.
+    """
     if hint is int and name in NUMBERS:
         return NUMBER
     if hint in _PLAIN or hint in _NAMES:
@@ -60,8 +63,15 @@ def _of_type(hint: Any, name: str = "") -> Schema:
 
 
 def _record(kind: type, *, without: Sequence[str] = (), maybe: Collection[str] = (), **more: Schema) -> Schema:
-    """Return the schema of a dataclass. `without`: hidden fields; `maybe`: optional fields; `more`: further members."""
-    # Some modules import Mapping and Sequence for type checkers only, so they are passed here.
+    """Return the schema of a dataclass.
+
+    Args:
+        kind: The dataclass.
+        without: Names of the fields that replies do not contain.
+        maybe: Names of the optional fields.
+        more: Schemas of additional members, by name.
+    """
+    # Some modules import Mapping and Sequence only for type checkers, so `get_type_hints` would not find these names.
     hints = get_type_hints(kind, localns={"Mapping": Mapping, "Sequence": Sequence})
     names = [each.name for each in fields(kind) if each.name not in without]
     properties = {name: _of_type(hints[name], name) for name in names} | more
@@ -102,7 +112,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "Numbers": _shape({"tag": _TEXT, "numbers": {"type": "array", "items": NUMBER}}),
     "Range": _shape({"tag": _TEXT, "first": NUMBER, "last": NUMBER}),
-    # The fields of a strategy, such as Snowflake, are further members. The strategy chooses their names.
+    # A strategy, such as Snowflake, adds its own fields as members. It chooses their names.
     "Decoded": {
         **_record(Decoded, without=("fields",), maybe={each.name for each in fields(Decoded)} - {"tag", "value"}),
         "additionalProperties": {"type": "integer"},

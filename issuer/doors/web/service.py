@@ -17,13 +17,13 @@ from issuer.settings import Settings
 
 #: Maximum duration of one check of Redis and the store, in seconds.
 LOOK_WITHIN: Final = 2.0
-#: Seconds for which the result of a check is used again.
+#: Seconds for which the result of such a check is used again.
 LOOK_FOR: Final = 1.0
 #: Seconds that /readyz waits for a check. Kubernetes counts a probe as failed if it gets no reply within 1 s.
 LOOK_WAITED_FOR: Final = 0.5
 
-#: Seconds for which this process assumes that a tag has no format. Then it checks whether another process has set a
-#: format.
+#: Seconds for which this process assumes that a tag still has no format. After this time, it checks whether another
+#: process has set a format.
 PLAIN_FOR: Final = 1.0
 #: Maximum number of tags without a format that are remembered.
 _PLAIN_MOST: Final = 10_000
@@ -78,7 +78,7 @@ class Service:
     async def composed(self, tag: str, timeout: float | None) -> bool:
         """Return whether the numbers of the tag have texts, periods or shards, as AsyncIssuer.composed does.
 
-        If the numbers have none, remember the tag in `plain`.
+        If the numbers have none of these, remember the tag in `plain`.
         """
         if await self.ids.composed(tag, timeout=timeout):
             self.plain.pop(tag, None)
@@ -91,7 +91,7 @@ class Service:
     async def beneath(self) -> Readiness:
         """Return whether Redis and the store answer. Requests that arrive at the same time share one check.
 
-        If the check takes too long, return the previous result.
+        If the check takes longer than LOOK_WAITED_FOR, return the previous result.
         """
         if self._looking is None and monotonic() >= self._seen_until:
             self._looking = asyncio.create_task(self._look())

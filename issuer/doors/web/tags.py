@@ -93,7 +93,7 @@ async def inspect(service: Service, call: RequestCall) -> Reply:
 async def configure(service: Service, call: RequestCall) -> Reply:
     """Change settings of a tag."""
     said = {name: value for name, value in call.body.items() if name != "timeout"}
-    service.plain.pop(call.tag, None)  # repeated below, as a draw at the same time may add the tag again
+    service.plain.pop(call.tag, None)  # repeated below, because a concurrent draw may add the tag again
     changed = await service.ids.configure(call.tag, timeout=call.timeout, **said)
     service.plain.pop(call.tag, None)
     return shown(view(changed), as_string=call.as_string)
@@ -129,12 +129,19 @@ def _is_position(place: Any) -> bool:
 
 
 def cursor(place: Any) -> str:
-    """Return the cursor of the next page. `place`: position of the last entry of the present page."""
+    """Return the cursor, the text with which a client requests the next page.
+
+    `place`: position of the last entry of the present page.
+    """
     return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def _beyond(query: Mapping[str, Any], fits: Callable[[Any], bool]) -> Any:
-    """Return the position of the last entry of the previous page, or None for the first page."""
+    """Return the position that the cursor in a query contains: that of the last entry of the previous page.
+
+    Return None if the query has no cursor, so that the first page is shown. Raises InvalidArgument if the cursor is
+    damaged. `fits`: returns whether a decoded cursor can be a position.
+    """
     cursor = query.get("cursor")
     if cursor is None:
         return None

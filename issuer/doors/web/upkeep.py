@@ -16,7 +16,11 @@ from issuer.views import view
 
 
 async def verify(service: Service, call: RequestCall) -> Reply:
-    """Check the ledger. Reply when all tags are checked, or send one line for each tag as soon as it is checked."""
+    """Check the ledger.
+
+    If the client wants lines, send one line for each tag as soon as the tag is checked. Otherwise reply when all tags
+    are checked.
+    """
     if not call.as_lines:
         found = await service.ids.verify(call.tag or None, timeout=call.timeout)
         return shown({"discrepancies": list(map(view, found))}, as_string=call.as_string)
@@ -68,9 +72,9 @@ async def alive(_: Service, call: RequestCall) -> Reply:
 async def readyz(service: Service, call: RequestCall) -> Reply:
     """Reply whether this process accepts requests. Also show whether Redis and the store answer, and the halted tags.
 
-    A process is ready until it begins to stop. While Redis or the store is down, buffered numbers are still served.
-    While a tag is halted, other tags are served. All servers share Redis and the store: if an outage made them not
-    ready, a load balancer would remove all of them at once.
+    A process is ready until it begins to stop. While Redis or the store is down, it still serves buffered numbers.
+    While a tag is halted, it still serves other tags. All servers share Redis and the store: if an outage made the
+    servers not ready, a load balancer would remove all of them at once.
     """
     if service.stopping:
         detail = "this server is stopping: send new requests to another one"
