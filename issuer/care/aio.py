@@ -94,7 +94,8 @@ class AsyncCare:
     async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
         """Verify a tag with its shards or series, or all tags, sorted by name; see Issuer.verify.
 
-        If a tag was deleted in the meantime, its outcome has no result. It also has no error, except for `tag` itself.
+        If a tag was deleted in the meantime, its outcome has no result. Only the outcome of `tag` itself then has an
+        error, UnknownTag.
         """
         if tag is None:
             names = await self._tags(timeout)
@@ -228,7 +229,7 @@ class AsyncCare:
                     yield Outcome(tag, len(tags), batch.results.get(tag), error)
 
     async def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None) -> TagBatch[T]:
-        """Run the steps of these tags to their end, as a batch. `timeout` applies to each request."""
+        """Run the steps of several tags to their end, as a batch. `every`: steps by tag. `timeout`: of each request."""
         batch = TagBatch(every, self._config.store)
         only = next(iter(every)) if len(every) == 1 else None
         while batch.pending:
@@ -264,8 +265,8 @@ class AsyncCare:
                 await combiner.run(combiner.supply.rejoin(), soon)
                 loaded += await combiner.run(combiner.supply.fetch(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - after any error, the other tags must still be served
-                # The user's signal handler may have raised it, because `tick` runs in a thread of the user. `sweep`
-                # does not, so it needs no such check.
+                # If a signal handler of the user raised `error`, raise it again: `tick` runs in a thread of the user.
+                # `sweep` does not run there, so it needs no such check.
                 raise_interrupt(error)
                 self._registry.troubled(combiner, error)
         await self._forget_idle()
@@ -274,8 +275,8 @@ class AsyncCare:
     async def sweep(self) -> None:
         """Do the background work of each tag in use.
 
-        `refresh` runs as a separate job, because it waits for the store. So if the store hangs, it does not delay tags
-        that need only Redis.
+        `refresh` runs as a separate job, because it waits for the store. So a store that hangs does not delay tags that
+        need only Redis.
         """
         self._config.events.call_periodic()
         if self.keeper is not None:

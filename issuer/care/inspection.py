@@ -173,7 +173,7 @@ def tags() -> Steps[list[Tag]]:
 def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspection]:
     """Return the state of a tag in the store and in Redis. `key` is the tag's Redis key, or None without Redis.
 
-    If `deleted` is True, the tag must be a deleted one. If False, a deleted tag raises UnknownTag.
+    If `deleted` is True, the tag must be a deleted one. If `deleted` is False, a deleted tag raises UnknownTag.
     """
     record = yield from read_record(tag, deleted=deleted)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))

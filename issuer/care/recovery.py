@@ -38,10 +38,10 @@ class Recovery:
         old: The store's `max` before the recovery. None if the store had lost the tag, and `recover` created the tag
             again from the journals.
         new: The store's `max` after the recovery. From now on, only numbers higher than `new` are reserved.
-        gap: Maximum count of numbers that the recovery skips: numbers that were reserved but not yet issued.
+        gap: How many numbers the recovery skips at most: numbers that were reserved but not yet issued.
         redis_error: Why Redis could not be queried, as text. It is set only in a dry run. In that case `new` does not
             include numbers that only Redis has recorded.
-        asked: Redis nodes other than the master that answered, as host:port. These are replicas and former masters.
+        asked: Redis nodes that answered, as host:port, without the master. These are replicas and former masters.
         unasked: Redis nodes that did not answer, with the reason. `new` does not include numbers that only these nodes
             have recorded.
         sound: True if no fault was found: the tag was not halted, its hash in Redis was written in the current term,
@@ -176,7 +176,8 @@ def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
 class Others:
     """Result of reading a tag's hash on the Redis nodes other than the master.
 
-    `top`: highest number in these hashes. `asked`: nodes that answered. `unasked`: nodes that did not, with the reason.
+    `top`: highest number in these hashes. `asked`: nodes that answered. `unasked`: nodes that did not answer, or have
+    the hash of another store, with the reason.
     """
 
     top: int = 0

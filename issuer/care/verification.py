@@ -61,8 +61,8 @@ class _Buffer:
     low: int
     high: int
     open: int
-    #: Whether the reservation of these numbers is missing although it is too young to be deleted for its age. None if
-    #: this is not known yet.
+    #: True if the ledger has no reservation of these numbers, although such an entry is too young to be deleted for its
+    #: age. False if the entry may have been deleted. None: not known yet.
     missing: bool | None = None
 
 
@@ -201,7 +201,7 @@ class Audit:
         self._hash = hash
         info = yield from send(server_commands.replication_info(key))
         # If the master's replication id has changed, the hash may come from an old snapshot. Then every draw from the
-        # hash is rejected, so its numbers need no check.
+        # hash is rejected, so its numbers are not searched in the ledger.
         if hash.fence == info.get("master_replid"):
             both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
             for number, low, high in both:
@@ -234,8 +234,8 @@ class Audit:
             if entry.high >= buffer.open:
                 buffer.open = min(buffer.open, max(entry.low, buffer.low))
             else:
-                # The open numbers of the buffer are higher than this entry. So they were reserved after it, and no
-                # later entry can contain them.
+                # The open numbers of the buffer are higher than this entry, so they were reserved later. No entry
+                # contains them, as the next entries are lower.
                 buffer.missing = self._certain(entry.time)
 
     def _check_buffers(self, key: str) -> Steps[None]:
@@ -306,7 +306,7 @@ class Audit:
 
 
 def damage(hash: tag_scripts.Hash) -> str | None:
-    """Return what is wrong with the hash, by the rules of lua/include/hash.lua, or None if the hash is sound."""
+    """Return a text about the damage of the hash. None if the hash obeys the rules of lua/include/hash.lua."""
     if hash.corrupt is not None:
         return f"field {hash.corrupt} is not a whole number in 0..2^63-1"
     first = {"cur": hash.cur, "max": hash.max, "mark": hash.mark}

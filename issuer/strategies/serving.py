@@ -63,7 +63,7 @@ class StrategyRunner:
         return self._checked(numbers, n, highest)
 
     def found(self, deadline: Deadline) -> Steps[None]:
-        """Call `found` of the strategy: this process has just created the tag, whose name was never used."""
+        """Call `found` of the strategy. This process has just created the tag, and no tag had its name before."""
         yield from self._guarded(self.strategy.found(deadline), deadline)
 
     def sweep(self, deadline: Deadline) -> Steps[None]:

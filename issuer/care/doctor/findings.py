@@ -85,7 +85,7 @@ class TagFacts:
     Attributes:
         hash: The tag's hash in Redis. None if there is no Redis, and after an error.
         rate: Numbers used per second. None if there are too few reservations.
-        rated_for: Time over which the rate was measured, in seconds. None if there is no reservation.
+        rated_for: For how long the rate was measured, in seconds. None if there is no reservation.
         store_max: The store's `max`, read again after the hash. None if no number in the hash is higher than the `max`
             in `record`.
         hashes: Two ledger entries, which show that segments are loaded into two Redis hashes in turns. None if there is
@@ -108,7 +108,7 @@ class Facts:
     Attributes:
         redis: Name of Redis in messages. None if there is no Redis.
         redis_error: Error of the search for Redis masters, or of the first tag's hash that could not be read.
-        report_error: Error of a test message on the channel to keepers. On it, draws report tags that need a segment.
+        report_error: Error of a test message on the channel on which draws report tags to keepers.
         store_error: Error of a request to the store.
         records: Records of all tags.
         witnessed: Highest number of each tag in the store's journal.
@@ -150,7 +150,7 @@ class Finding:
         advice: Recommended action, as a template. `remedy` is the readable form.
         tag: Name of the tag concerned, or None.
         error: Error that prevented the check, or None.
-        others: Other tags that the advice names.
+        others: Other tags that the advice names, by their placeholders in `advice`.
     """
 
     check: str
@@ -205,7 +205,7 @@ class Check:
 APART = 2_000
 
 #: If clocks differ by this many ms or more, rate and runway are wrong, because they are computed from times in the
-#: ledger. This is a twentieth of the 20 minutes that a segment should last.
+#: ledger. This is a twentieth of the 20 minutes that a step should last.
 FAR_APART = 60_000
 
 _WHY = (

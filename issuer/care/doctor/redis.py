@@ -63,7 +63,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 
 def info_allowed(facts: Facts) -> Iterator[Finding]:
-    """Check whether the INFO command is allowed. The check for lost data (the fence) needs it."""
+    """Check whether the INFO command is allowed. The fence, which detects lost data of Redis, needs INFO."""
     for server in facts.servers:
         if isinstance(server.error, FenceError):
             yield Check("redis-info", server.name).weak(

@@ -177,7 +177,7 @@ def durability(facts: Facts) -> Iterator[Finding]:
 
 
 def lock(facts: Facts) -> Iterator[Finding]:
-    """Check whether a program that does not use the lock file, such as an older version, has the SQLite file open."""
+    """Check whether another program has the SQLite file open without the lock file, as older versions do."""
     seen = facts.store_facts
     if seen is None or seen.open_elsewhere is None:
         return
@@ -217,9 +217,10 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 
 def timeouts(facts: Facts) -> Iterator[Finding]:
-    """Check that `timeout` is longer than `window`.
+    """Check that callers wait longer than `window`.
 
-    If a loader, the process that loads a segment, hangs, it is replaced after `window`. Callers should still wait then.
+    A loader is the process that loads a segment. If it hangs, it is replaced after `window` seconds. Callers that still
+    wait then get numbers. The others have received an error.
     """
     window = lasting_(facts.settings.window)
     what = f"timeout is {lasting_(facts.settings.timeout)}; a loader that hangs is replaced after {window}"

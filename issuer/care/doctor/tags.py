@@ -19,12 +19,13 @@ from issuer.gateway.tag_scripts import Hash
 from issuer.times import lasting
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
-#: How long a step, which is a part of a segment, should last, in seconds. If the store is down for this time, no caller
-#: waits.
+#: How long a step should last, in seconds. A segment consists of one or more steps. If the store is down for this time,
+#: no caller waits.
 TARGET = 20 * 60
 
-#: A recommended step lasts at most this many times as long as the rate was measured. Otherwise, after a burst of two
-#: seconds, a huge step would be recommended, and each fault would cost two segments of this size.
+#: If a tag's rate was measured over 10 s, for example, the recommended step lasts at most this many times 10 s.
+#: Otherwise, after a burst of two seconds, a huge step would be recommended, and each fault would cost two segments of
+#: this size.
 TRUSTED = 10
 
 #: A segment should have more numbers than this many leases. A lease is the numbers that a process draws in advance.

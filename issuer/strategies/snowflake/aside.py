@@ -28,7 +28,8 @@ from issuer_persistence.records import Tag
 #: Name of the strategy in the registry.
 SNOWFLAKE = "snowflake"
 
-#: Sources that assign machine numbers. With the other sources the operator sets the number of each process.
+#: Sources (values of the option `machine`) that assign machine numbers to processes. With the other sources, an
+#: operator sets the machine number of each process.
 SHARED = ("redis", "file", "store")
 
 
@@ -146,7 +147,7 @@ def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[Machi
 
 
 def _machine(record: Tag) -> int:
-    """Return the machine number of a tag in the store. The tag records the timestamps of this one machine number.
+    """Return the machine number to which a tag belongs. In the store, each machine number has a tag for its timestamps.
 
     In records of older versions, only the name of the tag contains the machine number.
     """

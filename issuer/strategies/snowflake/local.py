@@ -18,7 +18,7 @@ log = logging.getLogger("issuer.strategies")
 #: future. If the process is killed, the next process waits for at most this time.
 AHEAD = 3000
 
-#: This many seconds after a ceiling was written to the file, a higher ceiling is written.
+#: The process writes a higher ceiling to the file this many seconds after it wrote the last one.
 WRITE_AFTER = 1.0
 
 
@@ -35,7 +35,7 @@ class FixedMachine(Machines):
         self._clock = clock
 
     def claim(self) -> Steps[Tenure]:
-        """Lock the file. Raises ConfigurationError if another process of this host has the lock, such as the parent."""
+        """Lock the file. Raises ConfigurationError if another process of this host, or the parent, has the lock."""
         return (yield from blocking(self._claimed))
 
     def _claimed(self) -> Tenure:
@@ -141,7 +141,10 @@ class Copied(LeasedMachines):
             raise
 
     def _resumed(self, known: Mapping[str, str]) -> Steps[Tenure | None]:
-        """Return the machine number in the file as a tenure, if this process can still use it."""
+        """Return the machine number in the file as a tenure. Return None if this process must not use the number.
+
+        `known`: properties in the file.
+        """
         path = self._file.path
         machine, last, ceiling = (whole(known, name, path) for name in ("machineId", "last", "ceiling"))
         renewed, lease = whole(known, "renewed", path), whole(known, "lease", path)
@@ -221,8 +224,8 @@ class Copied(LeasedMachines):
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
         """Record the last timestamp used. Leave the lease to the next process of this name, or until it expires.
 
-        If this process returned the lease, another process could get the machine number at once. If Redis is down when
-        the next process of this name starts, this process would not notice that.
+        If this process returned the lease, another process could get the machine number at once. While Redis is down,
+        the next process of this name could not notice this, and would use the same number.
         """
         if self._copies:
             yield from blocking(lambda: self._file.close(self._properties(used)))

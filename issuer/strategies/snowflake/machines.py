@@ -110,7 +110,7 @@ class Machines(ABC):
 
 
 class LeasedMachines(Machines):
-    """Machine numbers leased in Redis: one hash per namespace, see lua/machine_claim.lua."""
+    """Machine numbers leased in Redis. A hash contains those of a namespace, see lua/machine_claim.lua."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class LeasedMachines(Machines):
         self._store = self._store or (yield from ask(lambda store, timeout: store.made_id(timeout=timeout)))
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease. Here its time counts from before the request, so it ends here earlier than in Redis."""
+        """Renew the lease. This process counts the lease from before the request, so it stops before Redis does."""
         return (yield from self._renew(tenure, self._token))
 
     def _renew(self, tenure: Tenure, token: str) -> Steps[Tenure | None]:
@@ -306,7 +306,7 @@ def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soo
 
 
 def _silent(numbers: Sequence[int], shown: Mapping[int, Machine]) -> list[int]:
-    """Return at most TRIES leased numbers: those with the earliest ends of their leases, sorted by these ends."""
+    """Return at most TRIES numbers: those with the leases that end first, in the order in which they end."""
     held = [number for number in shown if number in numbers]
     return heapq.nsmallest(TRIES, held, key=lambda number: shown[number].lapses)
 

@@ -118,7 +118,7 @@ class Stored(Machines):
         return self._tenure(tenure.machine, tenure.floor, held.high, sent)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Return the unused time, and record this process as the holder."""
+        """Return the unused time to the store, and record this process as the last holder of the machine number."""
         held, self._held = [each for each in self._held if each.high >= used], []
         if not held:
             return
@@ -150,7 +150,7 @@ class Stored(Machines):
 
         record = yield from ask(found)
         if not is_machine(record):
-            # The tag belongs to a user: reserving time would consume its numbers.
+            # A user has created this tag for other numbers. Reserving time would consume these numbers.
             raise ConfigurationError(
                 f"tag {name!r} exists, but does not store the time of a machine number: use another namespace for "
                 "the snowflake tag",
@@ -204,7 +204,7 @@ def forget_holder(namespace: str, number: int) -> Steps[None]:
 
 
 def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
-    """Return the holder of the machine number at a time (ms since 1970). None if the ledger has no such entry."""
+    """Return the holder of the machine number at a time (ms since 1970). None if no ledger entry contains the time."""
     page = yield from ask(
         lambda store, timeout: store.segments(
             _tag(namespace, number), beyond=(timestamp, -1, ""), upward=True, count=LOOKED_AT, timeout=timeout

@@ -42,7 +42,8 @@ log = logging.getLogger("issuer.strategies")
 #: - namespace: tags with the same namespace share machine numbers. Default: the tag itself
 #: - lease: duration of a machine number's lease, 5..2592000 seconds. `lease` and `namespace` together need
 #:   machine=store
-#: - max_wait: how long a call waits for a clock that went back, 0..60000 ms. If it is further behind, the call fails
+#: - max_wait: how long a call waits for a clock that went back, 0..60000 ms. If the clock is further behind, the call
+#:   fails
 OPTIONS = (*layout_.OPTIONS, "machine", "namespace", "lease", "max_wait")
 
 SOURCES = ("redis", "store", "file", "ordinal", "fixed")
@@ -324,7 +325,7 @@ class Snowflake(Strategy):
 
 
 def _checked(options: Mapping[str, Scalar], clock: Clock) -> Layout:
-    """Check the options. Return their layout. Raises ConfigurationError."""
+    """Check the options of a tag, and return the layout that they define. Raises ConfigurationError."""
     check_names("snowflake", options, OPTIONS)
     layout = Layout.of(options)
     if not layout.epoch <= clock.ms() < layout.ends:
@@ -355,7 +356,10 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
 
 
 def _file_name(name: str) -> str:
-    """Return the namespace as a part of a file name, which has at most 255 bytes. A long name is cut, plus a digest."""
+    """Return the namespace as a part of a file name.
+
+    A long name is cut, and a digest is added, because a file name has at most 255 bytes.
+    """
     quoted = quote(name, safe="")
     if len(quoted) <= LONGEST_NAME:
         return quoted
