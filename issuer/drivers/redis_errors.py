@@ -1,4 +1,4 @@
-"""Converts errors of Redis servers to public errors, and checks whether a server is supported."""
+"""Converts errors of Redis servers to public errors. Some errors show that a server is not supported."""
 
 from __future__ import annotations
 

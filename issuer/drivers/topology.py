@@ -185,7 +185,7 @@ class Topology(ABC):
 
     @abstractmethod
     def last_owner(self, key: str) -> Address | None:
-        """Return the last known server of the key, None if a search is needed."""
+        """Return the last known server of the key. None if a search is needed."""
 
     def question(self, key: str) -> RedisCall[Any]:
         """Return the call that asks a guide which server has the key."""
@@ -258,7 +258,7 @@ class Sentinels(Topology):
         return self._master
 
     def question(self, key: str) -> RedisCall[Any]:
-        """Ask for the master."""
+        """Return the call that asks a Sentinel for the master."""
         return server_commands.master_of(self._name, key)
 
     def learn(self, guide: Address, answer: Any, key: str) -> Address | None:  # noqa: ARG002 - one holds every key
@@ -290,7 +290,7 @@ class Sentinels(Topology):
         return [answer] if isinstance(answer, tuple) else answer or []
 
     def lost(self, address: Address) -> None:
-        """Forget the master. Ask another Sentinel first: an isolated Sentinel may report the old master for ever."""
+        """Forget the master. Next time another Sentinel is asked first: an isolated one may report the old master."""
         if self._master == address:
             self._master = None
             self.guides.rotate(-1)
@@ -306,15 +306,15 @@ class Cluster(Topology):
         self._slots: dict[int, Address] = {}
 
     def last_owner(self, key: str) -> Address | None:
-        """Return the owner of the key's slot."""
+        """Return the known owner of the key's slot, or None."""
         return self._slots.get(key_slot(key.encode()))
 
     def question(self, key: str) -> RedisCall[Any]:
-        """Ask for the owners of all slots."""
+        """Return the call that asks a node for the owners of all slots."""
         return server_commands.cluster_slots(key)
 
     def learn(self, guide: Address, answer: Any, key: str) -> Address | None:
-        """Store the owners of all slots, and all nodes as guides."""
+        """Store the owners of all slots, and add all nodes to the guides. Returns the owner of the key's slot."""
         slots: dict[int, Address] = {}
         for shard in answer:
             owner, *replicas = [Address(host or guide.host, port) for host, port in shard.nodes]

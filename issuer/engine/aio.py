@@ -180,9 +180,10 @@ class AsyncEngine(AsyncEngineCalls):
         return tag in self.registry.combiners
 
     async def find(self, tag: str, seconds: float) -> bool:
-        """Return whether the tag exists. If it does not, its first draw will create it, or UnknownTag is raised.
+        """Return whether the tag exists. False if the tag does not exist yet, and its first draw will create it.
 
-        `seconds`: longest wait. Raises UnknownTag if draws do not create tags, and Unavailable.
+        `seconds`: longest wait. Raises UnknownTag if the tag does not exist and draws do not create it. Raises
+        Unavailable.
         """
         try:
             await self.run(read_record(check_tag(tag)), Deadline(seconds), tag)
@@ -267,7 +268,7 @@ class AsyncEngine(AsyncEngineCalls):
         if isinstance(self._chosen, AsyncIOScheduler):
             # The scheduler's state is "running", but its loop runs in the parent. In the child, callers load segments.
             self._chosen = None
-        # First drop the objects that could repeat numbers. After an error Python skips the later steps, and goes on.
+        # First drop the objects that could repeat numbers. If a step fails, Python skips the later ones and goes on.
         PARENTS.append(self._begin_anew())
         self.runner.after_fork()
         self._loop = None

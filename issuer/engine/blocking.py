@@ -48,7 +48,7 @@ class Engine(EngineCalls):
         chosen: Chosen,
         publish: Callable[[dict[str, Iterator[int]]], object],
     ) -> None:
-        """`publish`: gets a dict with the iterator of each tag, for `next`. It is called again after a fork."""
+        """`publish`: function that gets, for each tag, the iterator for `next`. It is called again after a fork."""
         self._publish = publish
         super().__init__(config, redis, chosen)
 
@@ -134,7 +134,7 @@ class Engine(EngineCalls):
 
     def after_fork(self) -> None:
         """Start again in a forked child."""
-        # First drop the numbers that could be issued twice. After an error Python skips the later steps, and goes on.
+        # First drop the numbers that could be issued twice. If a step fails, Python skips the later ones and goes on.
         self.registry.discard()
         if isinstance(self._chosen, BaseScheduler):
             # The scheduler's state is "running", but its thread is in the parent. In the child, callers load segments.

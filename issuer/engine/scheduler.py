@@ -233,7 +233,7 @@ class Scheduler:
     """Runs `sweep` every second, and jobs at once. Its timer starts with the first job, and again if it has died."""
 
     def __init__(self, sweep: Job, crew: Callable[[], Executor], chosen: Chosen) -> None:
-        """`crew`: creates the executor. `chosen`: see Chosen. Only the caller starts and stops its own scheduler."""
+        """`crew`: creates the executor. `chosen`: see Chosen. A scheduler of the caller is not started or stopped."""
         self._sweep = sweep
         self._make_crew = crew
         self._theirs = chosen if isinstance(chosen, BaseScheduler) else None
@@ -260,7 +260,7 @@ class Scheduler:
             elif self._crew is not None:
                 return self._crew.run(job)
         except Exception:
-            # Either no thread can start, or the scheduler was just stopped, or it stores its jobs in a database.
+            # No thread can start, or the scheduler was just stopped, or the caller's one stores jobs in a database.
             log.debug("the scheduler did not accept the job", exc_info=True)
             return False
         return True

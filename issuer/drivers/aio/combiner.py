@@ -116,7 +116,7 @@ class Queue:
         self.until = [until if each == was else each for each in self.until]
 
     def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
-        """Give `error` to each caller with a deadline before `now`. Returns whether there were such callers."""
+        """Give `error` to callers whose deadline was SHORTEST or more before `now`. Returns whether there were any."""
         latest = now - SHORTEST
         late = [caller for caller, until in zip(self.callers, self.until, strict=True) if until <= latest]
         fail(late, error)
@@ -137,7 +137,7 @@ class Queue:
 
 
 def values(value: Callable[[int], int], counters: Sequence[int]) -> list[int]:
-    """Convert counters to numbers, up to the first that `value` rejects, as at the limit. At least one, or raise."""
+    """Convert counters to numbers, until `value` raises an error, as at the limit. Raise it if there is no number."""
     numbers: list[int] = []
     with suppress(IssuerError):
         numbers.extend(map(value, counters))
@@ -337,7 +337,7 @@ class AsyncCombiner:
             low, high = int(reply[1]), int(reply[2])
             if low < before and state.went_back(low, before):
                 return None  # `Supply.obtain` checks the hash and draws again
-            # Most replies have 3 parts: they elect no process to load a segment. Then no numbers are in memory.
+            # The usual case: the reply (3 parts) elects no process to load a segment, and no numbers are in memory.
             if len(reply) == 3 and state.buffer is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high

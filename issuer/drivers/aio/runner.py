@@ -44,7 +44,7 @@ async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) 
 
 
 class TaskLatch:
-    """Wakes tasks of one loop."""
+    """Wakes the tasks of one loop that wait for a flight (work that one task does for all)."""
 
     __slots__ = ("event",)
 
