@@ -184,7 +184,7 @@ def default() -> Issuer:
 
 
 def _fresh_lock() -> None:
-    global _default_lock  # noqa: PLW0603 - a thread that the child does not have may hold the old lock
+    global _default_lock  # noqa: PLW0603 - in a child, a thread that exists only in the parent may hold it
     _default_lock = CallLock()
 
 

@@ -56,7 +56,7 @@ def _go_on() -> None:
 
 
 def _fresh_imports() -> None:
-    global _importing  # noqa: PLW0603 - the lock is held by a thread that the child does not have
+    global _importing  # noqa: PLW0603 - in the child, the holder of the old lock does not exist
     _importing = threading.RLock()
     _waited.clear()
 

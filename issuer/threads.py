@@ -1,8 +1,7 @@
 """The issuer's own threads. They start when needed, execute jobs, and end with the process.
 
 Threads of concurrent.futures, which asyncio also uses, are not suitable: they accept no jobs after the main thread has
-returned. But other threads of the program may continue to draw for days (seen: without a thread for the job, each load
-of a segment waited 0.25 s).
+returned. But other threads of the program may continue to draw for days (seen: each load of a segment waited 0.25 s).
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Crew:
             self.threads.remove(threading.current_thread())
             self._owed.append(None)
             return
-        if self._closed:  # started after `close`, which did not count it
+        if self._closed:  # `close` may have run before this thread was in the list, and queued no end for it
             self.in_person()
             return
         while (job := self._jobs.get()) is not None:

@@ -356,7 +356,7 @@ class Issuing(Generic[L]):
         )
         try:
             yield from ask(lambda store, timeout: store.create(part.combiner.tag, settings, timeout=timeout))
-        except TagPresent:  # another process was faster
+        except TagPresent:  # another process has created the tag
             return
 
     def _check_series(self, record: Tag, most: int) -> Steps[None]:

@@ -93,7 +93,7 @@ def create_many(
     try:
         made = yield from _create({tag: options for tag, options in asked.items() if tag not in there}, config)
     except TagExists:
-        if exist_ok:  # another process was faster
+        if exist_ok:  # another process has created one of the tags: compare it, too
             return (yield from create_many(wanted, config, founded, exist_ok=True))
         raise
     for tag in strange:
@@ -352,7 +352,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
         # Set both bounds of the step, because a part that an older program has created has other bounds.
         shared = replace(shared, min_step=after.min_step, max_step=after.max_step)
         for part in (yield from parts.of(after)):
-            with suppress(UnknownTag):  # deleted in the meantime
+            with suppress(UnknownTag):  # another process has deleted the part
                 yield from _share(part, limit_of_parts(after), shared)
     return scheme_record.in_true_order(after)
 
