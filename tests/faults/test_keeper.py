@@ -104,7 +104,10 @@ def test_reports_that_were_lost_with_the_connection_are_made_up_for(
 ) -> None:
     with connect(redis=proxy.url, store=store, **ENDLESS) as ids, server.client() as client:
         ids.create("a", step=50)
-        kept(ids, client)
+        with connect(redis=server.url, store=store, **ENDLESS) as other:
+            other.warm("a")  # the keeper itself does not look after the tag
+        ids.keep()
+        until(lambda: (found := ids.engine.care.keeper) and found.tags == 1, SOON, "the first walk has ended")
         drawer = Drawer(client, "a")
         proxy.refuse()
         assert drawer.once(20)  # the mark is at 10
