@@ -10,10 +10,14 @@ from issuer_persistence.records import Tag
 
 
 def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
-    """Return the numbers used per second, estimated from reservations, newest first. None for fewer than two of them.
+    """Return the numbers used per second, estimated from reservations. None if there are fewer than two reservations.
 
-    When a segment is reserved, the previous segment is almost used up. If at `now` (ms since 1970) the newest
-    reservation is older than the average interval between two, the additional time counts as time without use.
+    The estimate assumes that a segment is used up when the next one is reserved.
+
+    Args:
+        entries: The reservations, newest first.
+        now: Time in ms since 1970. If the newest reservation is older than the average interval between two
+            reservations, the additional time counts as time without use.
     """
     if len(entries) < 2:  # noqa: PLR2004 - one interval has two ends
         return None
@@ -26,10 +30,10 @@ def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
 
 
 def rate_at_refill(segments: Sequence[LedgerEntry], refill_at: float, now: int) -> float | None:
-    """Return the numbers used per second until `now` (ms since 1970), when the next segment is due. None if unknown.
+    """Return the numbers used per second until `now`, when the next segment is due. None if unknown.
 
-    When a segment is reserved, all numbers of the tag are used except the rest of the segment before: of this one, the
-    share `refill_at` is used. Sizes of segments may differ.
+    When a segment is reserved, the share `refill_at` of the previous segment is used, and all earlier segments are used
+    up. Sizes of segments may differ.
 
     Args:
         segments: The newest segments, newest first.
@@ -43,23 +47,24 @@ def rate_at_refill(segments: Sequence[LedgerEntry], refill_at: float, now: int) 
 
 
 def target(record: Tag, usual: float) -> float:
-    """Return how long a step should last, in seconds: `usual`, or longer if the tag must survive an outage.
+    """Return how long a step should last, in seconds: `usual`, or longer if the tag has the setting `survive`.
 
-    Then a segment lasts twice as long as the outage, and the next one is rarely fetched earlier than at `refill_at`.
+    `survive` is the length of an outage, in seconds. A segment then lasts at least twice as long, so the next one is
+    rarely fetched before the share `refill_at` is used.
     """
     return max(usual, 2 * record.survive / record.ahead)
 
 
-#: A rate needs at least FEW full segments, reserved over at least BURST ms. Within less time, the use may be only a
-#: burst.
+#: To estimate a rate, at least FEW full segments must have been reserved, over at least BURST ms. In less time, the use
+#: may be only a burst.
 FEW, BURST = 3, 3000
 
 
 def conclusive(entries: Sequence[LedgerEntry], segment: int, most: int) -> bool:
-    """Whether these newest reservations of a tag, at most `most`, are enough to estimate its rate of use.
+    """Whether these reservations are enough to estimate a tag's rate of use. They are the newest, at most `most`.
 
-    A reservation of fewer than `segment` numbers is ignored, because a part of it was returned. If all `most`
-    reservations are full segments, they are always enough, even if they were made within less than BURST ms.
+    A reservation of fewer than `segment` numbers is ignored, because a part of it was returned. `most` reservations of
+    full segments are always enough, even if they were made within less than BURST ms.
     """
     whole = [entry for entry in entries if entry.high - entry.low >= segment]
     return len(whole) >= FEW and (whole[0].time - whole[-1].time >= BURST or len(whole) == most)

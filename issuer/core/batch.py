@@ -17,8 +17,8 @@ class TagBatch(Generic[T]):
     """The steps of many tags. The steps of one tag run in their order. An error of one tag does not stop the others.
 
     Attributes:
-        pending: The next request of each tag that has not ended, the longest waiting first. While there is one, call
-            `go_on`.
+        pending: The next request of each tag whose steps have not ended. The request that has waited longest is first.
+            While `pending` is not empty, call `go_on`.
         results: Result of each tag whose steps have ended.
         errors: Error of each tag whose steps have failed.
     """
@@ -33,7 +33,7 @@ class TagBatch(Generic[T]):
             self._resume(tag, None)
 
     def go_on(self) -> Steps[None]:
-        """Send the request that waits longest, together with the other tags' requests of this kind."""
+        """Send the request that has waited longest, together with the other tags' requests of the same kind."""
         kind = type(next(iter(self.pending.values())))
         tags = [tag for tag, step in self.pending.items() if type(step) is kind]
         try:
@@ -48,7 +48,7 @@ class TagBatch(Generic[T]):
         self.pending.pop(tag, None)
         steps = self._steps[tag]
         if isinstance(answer, IssuerError):
-            answer = renewed(answer)  # other tags may get the same error
+            answer = renewed(answer)  # a copy, as other tags may get the same error object
             answer.tag = answer.tag or tag
         try:
             self.pending[tag] = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
@@ -59,7 +59,7 @@ class TagBatch(Generic[T]):
 
 
 def _together(steps: Sequence[Step]) -> Steps[Sequence[Any]]:
-    """Send requests of one kind. Return the answer or the error of each of them, or only of the first ones."""
+    """Send requests of one kind. Return the answer or error of each. The list can end early: the rest is sent later."""
     match steps:
         case [Send(), _, *_]:
             return (yield from pipeline([step.call for step in steps if isinstance(step, Send)]))
@@ -75,7 +75,7 @@ def _together(steps: Sequence[Step]) -> Steps[Sequence[Any]]:
                 return (yield from ask(lambda store, timeout: store.batch(questions, timeout=timeout)))
             except Unconfirmed:
                 raise
-            except StoreError:  # no call has changed anything, so find out which tags have this error
+            except StoreError:  # nothing was changed: send the first request alone, to see which tag has the error
                 pass
     try:
         return [(yield steps[0])]

@@ -61,7 +61,10 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
 def refused(
     reply: Drawn | DrawnOnce | Leased | GivenBack | Opened | Loaded | Floored, tag: str, key: str, store: str = ""
 ) -> IssuerError:
-    """Return the error for a script's reply notmaster, otherstore or corrupt: a retry would get the same reply."""
+    """Return the error for a script's reply notmaster, otherstore or corrupt: a retry would get the same reply.
+
+    `key`: the tag's hash in Redis. `store`: id of this process's store.
+    """
     if reply.status == "notmaster":
         return FenceError(
             "this Redis is not a master, so its numbers cannot be trusted: configure the address of the master", tag=tag
@@ -72,14 +75,17 @@ def refused(
 
 
 def corrupt(tag: str, key: str) -> CorruptState:
-    """Return the error for a tag's hash in Redis if it contains a field or value that no script writes."""
+    """Return the error for a tag's hash in Redis that contains a field or value that no script writes."""
     return CorruptState(
         f"Redis key {key} has fields or values that the issuer never writes", tag=tag, advice="corrupt_state.hash"
     )
 
 
 def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:
-    """Return the error for a machine number's hash that belongs to another store. A tag's hash raises ForeignHash."""
+    """Return the error for a machine number's hash of another store. For a tag's hash, the error is ForeignHash.
+
+    `theirs`: id of that store. `ours`: id of this process's store.
+    """
     return ConfigurationError(
         f"Redis key {key} belongs to another store (id {theirs}, this one is {ours}): two stores on one "
         "prefix would issue the same numbers; configure another prefix for each store"

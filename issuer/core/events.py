@@ -93,7 +93,7 @@ class ExtensionLate(Event):
     The event is sent once each time that this happens.
 
     Attributes:
-        after: Highest number that this process has seen.
+        after: Highest number that this process has seen issued.
     """
 
     after: int
@@ -186,7 +186,9 @@ class NotGivenBack(Event):
 
 @dataclass(frozen=True, slots=True)
 class NumbersWasted(Event):
-    """This process held numbers that it neither issued nor returned, often because others drew in between: a gap.
+    """This process held numbers that it neither issued nor returned. They are a gap.
+
+    Often they could not be returned, because other processes drew in between.
 
     Attributes:
         numbers: How many numbers became a gap.
@@ -256,8 +258,8 @@ class StoreSilent(Event):
 
     Attributes:
         error: Error that the store raised.
-        scheduled: True if the scheduler tries again in the background. False if only the next call tries again. That
-            call then raises the error if it fails.
+        scheduled: True if the scheduler tries again in the background. False if only the next call of a user tries
+            again. If that call fails, it raises the error.
     """
 
     error: Exception
@@ -310,7 +312,8 @@ class Rejected(Event):
     error: Exception
 
 
-#: Called with each event, in the thread or task where it happened. It must be fast, and must not draw numbers.
+#: A function that is called with each event, in the thread or task where the event happened. The function must be
+#: fast, and must not draw numbers.
 Observer = Callable[[Event], object]
 
 Emit = Callable[[Event], None]
@@ -331,7 +334,9 @@ class Observers:
         self._sparing = Sparing()
 
     def call_periodic(self, *, at_once: bool = False) -> None:
-        """Call the functions of `add_periodic`: before each check of the tags in use, and when the issuer closes.
+        """Call the functions that were added with `add_periodic`.
+
+        This is called before each check of the tags in use, and when the issuer closes.
 
         `at_once`: True if the issuer closes, or has closed.
         """
@@ -424,7 +429,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
 def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
     """Return the level, the text and the text's values for the event. None if the event is not logged."""
     line = LINES.get(type(event))
-    if line is None or not getattr(event, "scheduled", True):  # not scheduled: the caller gets the error
+    if line is None or not getattr(event, "scheduled", True):  # not scheduled: a caller gets the error
         return None
     level, text, *values = line
     said = (getattr(event, each) if isinstance(each, str) else each(event) for each in values)

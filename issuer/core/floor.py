@@ -15,13 +15,14 @@ from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 def delete(tag: str, key: str | None) -> Steps[Tag]:
     """Mark the tag as deleted in the store, then have Redis skip all its numbers.
 
-    If Redis was unavailable, call this again. The second call makes Redis skip the numbers, then raises UnknownTag.
+    If Redis was unavailable, call this again. The second call makes Redis skip the numbers, and then raises UnknownTag,
+    because the tag is already deleted in the store.
     """
     before = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if before is None:
         raise UnknownTag(tag)
     if key is not None:
-        # If the key has a wrong type, or Redis is down, raise the error before anything is changed.
+        # Read the hash first: if its key has a wrong type, or Redis is down, this raises before anything is changed.
         yield from send(tag_scripts.read_hash(key))
     tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     if key is not None:
@@ -51,8 +52,8 @@ def floor(
 ) -> Steps[None]:
     """Have Redis skip all numbers up to `at`, for ever. Higher numbers in the hash can still be drawn.
 
-    If `manner` is "repair", a corrupt hash is replaced. `scheme` is the new scheme id of the hash, and `until` the end
-    of its period, see tag_scripts.floor.
+    If `manner` is "repair", a corrupt hash is replaced. `store_id` is the id of the store that the hash must belong to,
+    `scheme` the new scheme id of the hash, and `until` the end of its period, see tag_scripts.floor.
     """
     floored = yield from send(tag_scripts.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
     if floored.status != "floored":

@@ -11,7 +11,7 @@ from issuer.errors import ConfigurationError, InvalidArgument
 from issuer.gateway.keys import PART
 from issuer_persistence.records import Tag
 
-#: The description of a tag that stores a machine number's timestamp begins with this text.
+#: A tag can store the last timestamp of a machine number. The description of such a tag begins with this text.
 TIMESTAMPS = "timestamps, in ms since 1970, that the machine number may have used"
 
 
@@ -21,7 +21,7 @@ def has_parts(record: Tag) -> bool:
 
 
 def parents(records: Iterable[Tag]) -> dict[str, str]:
-    """Return the parent tag of each part, by the part's name. Tags that are not parts are left out."""
+    """Return a dict: the name of each part, and the name of its parent tag. Records of other tags are ignored."""
     return {record.tag: str(record.scheme[PART_OF]) for record in records if PART_OF in record.scheme}
 
 
@@ -34,21 +34,21 @@ def of(record: Tag) -> Steps[list[str]]:
 
 
 def is_part(record: Tag, of_tag: str) -> bool:
-    """Whether the record was created as a part of `of_tag`. The name proves nothing: users may create such names."""
+    """Whether the record was created as a part of `of_tag`. Its name proves nothing: users may create such names."""
     return bool(record.scheme.get(PART_OF) == of_tag) and not is_machine(record)
 
 
 def is_machine(record: Tag) -> bool:
     """Whether the tag issues no numbers, but stores the last timestamp of a machine number.
 
-    The name proves nothing: a part of a keyed tag can also be named `orders#machine-7`. Old records without the setting
-    MACHINE are recognised by their description.
+    The name of such a tag, such as `orders#machine-7`, proves nothing: a part of a keyed tag can have the same name. If
+    an old record has no setting MACHINE, its description shows that it is such a tag.
     """
     return MACHINE in record.scheme or (PART_OF in record.scheme and record.description.startswith(TIMESTAMPS))
 
 
 def check_whole(record: Tag) -> Steps[None]:
-    """Raise InvalidArgument if the tag is a part of an existing tag. It is only changed and deleted with that tag."""
+    """Raise InvalidArgument if the tag is a part of an existing tag: parts are changed and deleted only with it."""
     whole = record.scheme.get(PART_OF)
     found = (yield from ask(lambda store, timeout: store.get(str(whole), timeout=timeout))) if whole else None
     if found is not None and not found.deleted and has_parts(found):
@@ -59,7 +59,7 @@ def check_whole(record: Tag) -> Steps[None]:
 
 
 def not_a_part(record: Tag, of_tag: str) -> ConfigurationError:
-    """Return the error for a tag that has the name of a part but is not one."""
+    """Return the error for a tag that has the name of a part of `of_tag`, but is not a part."""
     name = record.tag
     if is_machine(record):
         problem = (

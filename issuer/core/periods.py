@@ -30,7 +30,7 @@ class Periods:
     """The periods of one kind, such as days, in one time zone. Raises SchemeError.
 
     A period begins as soon as the clocks of the zone show midnight of its first day, or a later time. If the clocks are
-    then put back over midnight, the new period stays the current one.
+    put back over midnight after that, the new period nevertheless stays the current one.
 
     Args:
         restart: "daily", "weekly" (ISO weeks, from Monday), "monthly" or "yearly".
@@ -113,7 +113,7 @@ class Periods:
         return (moment - _EPOCH) // _MILLISECOND
 
     def _after_gap(self, midnight: datetime) -> datetime:
-        """Return the time at which the clocks are put forward and skip this midnight."""
+        """Return the time at which the clocks are put forward, for a midnight that the clocks skip."""
         before, after = midnight.replace(fold=1).astimezone(UTC), midnight.astimezone(UTC)
         wall = midnight.replace(tzinfo=None)
         while after - before > _MILLISECOND:

@@ -59,17 +59,17 @@ def _made(tag: str, within: float) -> Steps[Tag | None]:
     settings = TagSettings(step_mode="auto", order="trend")
     try:
         return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout), within))
-    except TagPresent:  # another process was faster
+    except TagPresent:  # another process has created the tag
         return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout), within))
 
 
 #: How long the first draw of a process waits for the store's id, in seconds. A first connection to MongoDB takes 20 ms
-#: or more. Without the id, the draw cannot check that the tag's hash belongs to this store. If no scheduler checks the
-#: hash later, the draw waits for PATIENCE_ALONE.
+#: or more. Without the id, the draw cannot check that the tag's hash belongs to this store. If this process has no
+#: scheduler that checks the hash later, the draw waits for PATIENCE_ALONE seconds.
 PATIENCE = 0.1
 PATIENCE_ALONE = 1.0
 
-#: If a caller has waited for the id in vain, the next callers do not wait, for this many seconds. Meanwhile the
+#: If a caller has waited for the id in vain, callers do not wait for it in the next ASK_AGAIN seconds. Meanwhile the
 #: scheduler requests the id every second.
 ASK_AGAIN = 5.0
 
@@ -95,7 +95,7 @@ def identity(within: float = inf) -> Steps[str]:
 
 
 def check_owner(tag: str, key: str, hash: tag_scripts.Hash, store_id: str) -> bool:
-    """Return whether the hash exists. Raises ForeignHash if it belongs to another store.
+    """Return whether the tag's hash exists. Raises ForeignHash if the hash belongs to another store than `store_id`.
 
     Raises CorruptState if the hash's field `store` cannot be an id. Only `recover` can repair such a hash.
     """

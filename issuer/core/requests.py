@@ -16,14 +16,14 @@ TTL = 86_400.0
 
 
 def only_one(key: object) -> None:
-    """Raise InvalidArgument if `key` is a number: the caller meant `take(tag, n)` or `timeout=`."""
+    """Raise InvalidArgument if `key` is a number. Then the user probably meant `take(tag, n)` or `timeout=`."""
     if isinstance(key, int | float):
         problem = f"key must be a string, not {brief(key)}: take(tag, n) returns n numbers, and timeout= must be named"
         raise InvalidArgument(problem, value=key)
 
 
 def whole(value: int, name: str, lowest: int, highest: int) -> int:
-    """Return the value if it is a whole number in lowest..highest. Raise InvalidArgument otherwise, also for a bool."""
+    """Return the value if it is a whole number in lowest..highest. Otherwise, or for a bool, raise InvalidArgument."""
     try:
         if isinstance(value, bool):
             raise TypeError  # noqa: TRY301 - handled like every other wrong type, below
@@ -36,7 +36,7 @@ def whole(value: int, name: str, lowest: int, highest: int) -> int:
 
 
 def share(value: object, name: str, lowest: float, highest: float) -> float:
-    """Return the value, rounded to 0.001, if it is a share in lowest..highest. Raise InvalidArgument otherwise."""
+    """Return a share, such as 0.2 for 20 %, rounded to 0.001. Raise InvalidArgument if it is not in lowest..highest."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
         raise InvalidArgument(f"must be {lowest}..{highest}, not {brief(value)}", value=value, argument=name)
     return round(float(value), 3)
@@ -46,7 +46,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def seconds(text: str, name: str) -> int:
-    """Return a duration in seconds: "90s", "10m", "2h" or "1d"."""
+    """Return the duration in a text such as "90s", "10m", "2h" or "1d", in seconds. `name`: argument, for errors."""
     count, unit = text[:-1], text[-1:]
     if not (count.isascii() and count.isdigit() and unit in _UNITS):
         problem = f"must be whole seconds, or a text such as 90s, 10m, 2h or 1d, not {brief(text)}"
@@ -55,7 +55,7 @@ def seconds(text: str, name: str) -> int:
 
 
 def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int | None:
-    """Return the number just below a new tag's first one: `start` - 1, or `above`. Users pass only one of them."""
+    """Return the number just below a new tag's first one: `start` - 1, or `above`. Users pass at most one of both."""
     if start is not None and above is not None:
         raise InvalidArgument("give start or above, not both", tag=tag, value=(start, above))
     if start is not None:

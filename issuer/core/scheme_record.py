@@ -1,4 +1,4 @@
-"""A tag's scheme, as far as the protocol needs it. A scheme turns the counter into the numbers that users see."""
+"""Reads a tag's scheme. A scheme is the settings that turn a tag's counter into the numbers that users see."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from issuer_persistence.records import HIGHEST, Tag, fresh_version
 #: The strategy that uses the tag's counter. All other strategies compute numbers themselves.
 SEGMENT = "segment"
 
-#: Settings that give a tag parts, and the argument that selects a part. Each part is a tag with its own counter.
+#: For each setting that gives a tag parts: the argument that selects a part. Each part is a tag with its own counter.
 PARTS = {"shards": "shard_key", "keyed": "restart_key"}
 
 
 class Numbering(Protocol):
-    """Converts a tag's counter to the numbers that users see. A counter is always converted to the same number."""
+    """Converts a tag's counter to the numbers that users see. Equal counter values always give the same number."""
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""
 
 
 class OtherStrategyError(IssuerError):
-    """The tag's strategy has no counter: the caller must draw from this strategy. Users never see this error."""
+    """A strategy without a counter computes the tag's numbers. Users never see this error: it is caught inside.
+
+    The code that catches the error draws from this strategy instead.
+    """
 
 
 #: Setting in a part's scheme: the name of its parent tag. A name like `orders#17` alone does not make a tag a part.
@@ -37,7 +40,7 @@ MACHINE = "machine"
 
 
 def last_value(scheme: Mapping[str, Any], limit: int) -> int:
-    """Return the limit as users set it. `limit` is the last value of the counter."""
+    """Return the tag's limit as users set it. `limit`: the last value that the counter may have."""
     return int(scheme.get("limit", HIGHEST if "stride" in scheme else limit))
 
 
@@ -46,16 +49,16 @@ def countable(scheme: Mapping[str, Any]) -> bool:
     return strategy(scheme) == SEGMENT and not any(scheme.get(setting) for setting in PARTS)
 
 
-#: The beginning of an id from `id_after`: number of changes, then the name of the mapping from counters to values.
+#: Matches the beginning of an id from `id_after`: count of changes, and name of the mapping from counters to values.
 _ID = re.compile(r"[0-9]+-([^-]+)")
 
 
 def id_after(before: str, *, same_values: bool = False) -> str:
     """Return the id of a scheme that replaces the scheme with id `before` ("" for none).
 
-    The id begins with the count of changes of the tag's scheme, which shows the later one of two ids. The second part
-    names the mapping from counters to values. With `same_values` this part stays the same: each counter keeps its
-    value, and Redis may continue the loaded segments under the new id.
+    The id begins with the count of changes of the tag's scheme: of two ids, the one with the higher count is later. The
+    second part names the mapping from counters to values. With `same_values` this part stays the same: each counter
+    keeps its value, and Redis may continue the loaded segments under the new id.
     """
     way = _ID.match(before) if same_values else None
     return f"{turn(before) + 1}-{f'{way[1]}-' if way else ''}{fresh_version()}"
@@ -73,9 +76,10 @@ def strategy(scheme: Mapping[str, Any]) -> str:
 
 
 def in_true_order(record: Tag) -> Tag:
-    """Return the record with its real order. If another strategy computes the numbers, the order is trend.
+    """Return the record with its real order: trend, if a strategy without a counter computes the numbers.
 
-    Such numbers increase only within one process. Old records can have the order strict, which was not rejected then.
+    Such numbers increase only within one process. Old records of such tags can have the order strict, because older
+    versions did not reject it.
     """
     return record if strategy(record.scheme) == SEGMENT else replace(record, order="trend")
 
@@ -87,14 +91,17 @@ def periods(tag: Tag) -> Periods | None:
 
 
 def reserved(tag: Tag) -> tuple[int, int]:
-    """Return the highest reserved counter and the last possible one. With periods, both within the period of `max`."""
+    """Return the highest reserved counter value, and the last one that the limit permits.
+
+    If the tag has periods, both are numbers within the period of `max`, counted from 1.
+    """
     if periods(tag) is None:
         return tag.max, tag.limit
     return tag.max & SEQ_MOST, min(int(tag.scheme.get("limit", SEQ_MOST)), SEQ_MOST)
 
 
 def in_period(counter: int, scheme: Mapping[str, Any]) -> str | None:
-    """Return the text "17 of 2026-11-21": number and period. None without periods, or before the first one."""
+    """Return a text such as "17 of 2026-11-21": number and period. None if the counter value has no period."""
     if "restart" not in scheme or counter <= SEQ_MOST:
         return None
     named = Periods(str(scheme["restart"]), str(scheme.get("timezone", "UTC")))
@@ -114,13 +121,13 @@ def spanned(low: int, high: int, scheme: Mapping[str, Any]) -> str:
 
 
 def lost(issued: int, skipped: int, scheme: Mapping[str, Any]) -> int:
-    """Return how many numbers are above `issued`, up to `skipped`. With periods: only in the period of `skipped`."""
+    """Return how many numbers are in issued+1..skipped. With periods, only those in the period of `skipped` count."""
     begins = skipped >> PERIOD_BITS << PERIOD_BITS if "restart" in scheme and skipped > SEQ_MOST else 0
     return max(0, skipped - max(issued, begins))
 
 
 def last_counter(tag: Tag) -> int | None:
-    """Return the last counter that the limit permits in the period of `max`. None without limit or periods."""
+    """Return the last counter value that the limit permits in the period of `max`. None without limit or periods."""
     if "limit" not in tag.scheme or periods(tag) is None:
         return None
     return tag.max >> PERIOD_BITS << PERIOD_BITS | reserved(tag)[1]
@@ -143,5 +150,5 @@ def without_raising(scheme: Mapping[str, Any], last: int) -> str:
 
 
 def until(tag: Tag) -> int:
-    """Return a new hash's field `until`, the end of its period. 2^63-1: the tag has no periods. 0: not yet known."""
+    """Return the field `until` of a new hash: the end of its period. 2^63-1: the tag has no periods. 0: unknown yet."""
     return HIGHEST if periods(tag) is None else 0

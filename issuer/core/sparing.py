@@ -12,7 +12,7 @@ from issuer.interrupts import raise_interrupt
 #: The same message is not repeated for this long, in seconds.
 QUIET = 60.0
 
-#: How many messages are remembered. Clients may invent tag names, so further messages of one kind share an entry.
+#: How many messages are remembered. Clients may invent tag names, so all further messages of one kind share an entry.
 REMEMBERED = 1000
 
 #: Seconds between two removals of old entries, when there are too many. A removal takes 0.1 ms.
@@ -48,6 +48,8 @@ class Sparing:
     ) -> None:
         """Log the message, unless the same one was logged less than a minute ago. `log` is a logger's method.
 
+        Two messages are the same if `subject`, such as a tag's name, and `kind` are equal.
+
         Raises no error, even if a handler, a filter or an argument's `__repr__` raises one. Such an error would replace
         the number that the caller is about to return, or the caller's own error.
         """
@@ -72,7 +74,7 @@ class Sparing:
             return 0 if said is None else said[1]
 
     def _remembered(self, thing: tuple[str | None, object], now: float) -> tuple[str | None, object]:
-        """Return the key under which the message is remembered. Beyond REMEMBERED messages, each kind has one key."""
+        """Return the key for the message. If REMEMBERED keys are in use, further messages of a kind share one key."""
         if thing in self._said or len(self._said) < REMEMBERED:
             return thing
         if now >= self._sweep_due:

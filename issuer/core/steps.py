@@ -1,4 +1,8 @@
-"""Steps: the requests that a protocol generator makes to its driver. Flights: work that callers wait for."""
+"""Defines steps and flights.
+
+A step is a request of an operation to its driver, for example a call to Redis. A flight is work, such as fetching a
+segment, that one caller does while other callers wait for it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ T = TypeVar("T")
 
 
 class Latch(Protocol):
-    """Wakes the callers that wait for a Flight: a lock for threads, an event for tasks."""
+    """Wakes the callers that wait for a Flight. For threads it is a lock, for tasks an event."""
 
     def wake(self) -> None:
         """Wake all present and future waiters. Called once."""
@@ -32,24 +36,25 @@ class Flight:
     __slots__ = ("_me", "begun", "error", "finished", "latch", "progress", "started", "wanted")
 
     def __init__(self, latch: Latch, me: Callable[[], object]) -> None:
-        """`me` returns the current thread or task, so the flight knows who started it."""
+        """`latch` wakes the waiters. `me` returns the current thread or task: the flight keeps which one started it."""
         self._me = me
         self.latch = latch
         self.begun = monotonic()
-        #: Who started and who finished the flight. Each is empty until then. Both are dicts because `setdefault` is
-        #: atomic.
+        #: Empty until the flight is started, or finished. Then the entry "by" is set. Only one caller can set it: dicts
+        #: have an atomic `setdefault`.
         self.started: dict[str, object] = {}
         self.finished: dict[str, object] = {}
-        #: The error with which the flight ended, or None. Only after an Unavailable does a retry make sense.
+        #: The error with which the flight ended, or None. A retry makes sense only if it is an Unavailable.
         self.error: IssuerError | None = None
         self.progress = False
-        #: The largest count of numbers that a waiter wants, or 0.
+        #: The largest count of numbers that a waiter has requested. 0: no waiter has requested a count.
         self.wanted = 0
 
     def start(self) -> bool:
         """Start the flight. Returns True to exactly one caller, usually the scheduler: this caller must do the work.
 
-        If a caller is interrupted right after `setdefault`, it can see later, from `ours`, that it started the flight.
+        If that caller is interrupted right after `setdefault`, `ours` is True: so it finds out that it must end the
+        flight.
         """
         me = self._me()
         return not self.finished and self.started.setdefault("by", me) == me
@@ -60,7 +65,10 @@ class Flight:
         return self.started.get("by") == self._me()
 
     def finish(self, *, progress: bool, error: IssuerError | None = None) -> None:
-        """End the flight and wake all waiters. `progress`: numbers were fetched, so callers may retry at once."""
+        """End the flight and wake all waiters. Only the first call of this method has an effect.
+
+        `progress`: numbers were fetched, so callers may retry at once. `error`: the reason of a failure, for waiters.
+        """
         if self.finished:
             return
         self.progress = progress
@@ -81,8 +89,8 @@ def renewed(error: IssuerError) -> IssuerError:
 class Send:
     """Send this call to Redis once, without retries, and return the decoded reply.
 
-    `probe`: if the server did not answer earlier calls, this call may test whether the server answers again. If False,
-    the call is rejected while such a test is due or running.
+    `probe` matters only if the server did not answer earlier calls. If True, this call may be the test of whether the
+    server answers again. If False, the call is rejected while such a test is due or running.
     """
 
     call: RedisCall[Any]
@@ -93,7 +101,7 @@ class Send:
 class Pipeline:
     """Send these calls to Redis, all calls of one server at once, without waiting for each reply.
 
-    Returns a list with the decoded reply of each call, or an IssuerError in its place.
+    Returns a list. For each call it contains the decoded reply, or the IssuerError with which the call failed.
     """
 
     calls: Sequence[RedisCall[Any]]
@@ -101,7 +109,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Call the store. The function receives the store and a time limit in seconds, which is at most `within`."""
+    """Call the store: run `question` with the store and a time limit in seconds. The limit is at most `within`."""
 
     question: Callable[[Store, float], Any]
     within: float = inf
@@ -141,9 +149,10 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Send each read-only call to all other nodes that may have its key: replicas and former masters.
+    """Send each read-only call to all nodes that may have its key, except the master: replicas and former masters.
 
-    Returns a list for each call, with a Sighting for each node. The step takes at most half of the remaining time.
+    Returns one list for each call, with a Sighting for each node. The step takes at most half of the time that is left
+    until the deadline.
     """
 
     calls: Sequence[RedisCall[Any]]
@@ -159,7 +168,8 @@ class Sighting(Generic[T]):
 
 
 Step = Send | Pipeline | Ask | Sleep | Wait | Masters | Visit | Elsewhere
-#: An operation that returns a T. For each step that it yields, the driver sends in the result or throws the error.
+#: An operation: a generator that yields steps and returns a T. The driver runs each step, and sends the step's result
+#: into the generator, or throws the step's error into it.
 Steps = Generator[Step, Any, T]
 
 
@@ -204,7 +214,7 @@ def visit(server: Server, call: RedisCall[T]) -> Steps[T]:
 
 
 def elsewhere(calls: Sequence[RedisCall[T]]) -> Steps[list[list[Sighting[T]]]]:
-    """Yield each call to all other nodes that may have its key, and return the replies to each call."""
+    """Yield an Elsewhere with these calls. Return one list for each call, with a Sighting for each node."""
     seen: list[list[Sighting[T]]] = yield Elsewhere(calls)
     return seen
 
@@ -224,7 +234,7 @@ def wait(flight: Flight, seconds: float) -> Steps[bool]:
 
 
 def asking(steps: Steps[T], instead: Callable[[Ask], Ask]) -> Steps[T]:
-    """Run the steps, with each call of the store replaced by `instead(call)`."""
+    """Run the steps, but replace each step that calls the store (an Ask) by the result of `instead(step)`."""
     try:
         step = next(steps)
         while True:
@@ -242,7 +252,10 @@ def asking(steps: Steps[T], instead: Callable[[Ask], Ask]) -> Steps[T]:
 
 
 def public(steps: Steps[T], tag: str | None, store: Store | None = None) -> Steps[T]:
-    """Run the steps, and convert errors of the store to public ones. `store` is the store that is called."""
+    """Run the steps, and convert errors of the store to errors that users see.
+
+    `tag` and `store`, the store that is called, are for these errors.
+    """
     try:
         return (yield from steps)
     except UnknownTag as error:
@@ -265,12 +278,12 @@ RETRY_AFTER = 0.1
 
 
 class SingleFlight:
-    """Work that one caller does for all callers that need it."""
+    """Lets one caller at a time do work, such as fetching a segment, for all callers. Each attempt is a Flight."""
 
     __slots__ = ("_failed_at", "_flight", "_lock", "_longest", "_make", "_silent_since", "failures", "trouble")
 
     def __init__(self, make: Callable[[], Flight], longest: float = LONGEST) -> None:
-        """`make` creates a flight. After `longest` seconds a flight counts as lost, and a new flight may begin."""
+        """`make` creates a Flight. After `longest` seconds a Flight counts as lost, and a new one may begin."""
         self._lock = CallLock()
         self._make = make
         self._flight: Flight | None = None
@@ -278,7 +291,8 @@ class SingleFlight:
         #: How many flights in a row have failed.
         self.failures = 0
         self._failed_at = 0.0
-        #: Since when flights have found the store down. None if the last flight found it up.
+        #: When a flight first found that the store is down, on the monotonic clock. None: the store is not known to be
+        #: down.
         self._silent_since: float | None = None
         #: The error of the last failed flight, if a retry makes sense. None after a success.
         self.trouble: IssuerError | None = None
@@ -286,8 +300,8 @@ class SingleFlight:
     def join(self, wanted: int = 0) -> tuple[Flight, bool]:
         """Return the current flight and False. If there is none, return a new one and True: the caller must start it.
 
-        `wanted`: how many numbers the flight should fetch. If the current flight has already requested fewer, another
-        flight follows.
+        `wanted`: how many numbers the caller needs. If the current flight has sent its request for fewer numbers, the
+        caller joins another flight afterwards.
         """
         with self._lock.thread, self._lock.call():
             flight, leads = self.flight, False
@@ -308,15 +322,23 @@ class SingleFlight:
         return flight.begun + self._longest - monotonic()
 
     def is_current(self, flight: Flight) -> bool:
-        """Whether no newer flight has begun. A flight that counted as lost may end after a newer one has begun."""
+        """Whether this is the newest flight. A flight that counted as lost may end after a newer one has begun."""
         return self._flight is flight
 
     def finish(
         self, flight: Flight, *, progress: bool, error: IssuerError | None = None, in_a_hurry: bool = False
     ) -> None:
-        """End the flight, and count consecutive failures. `in_a_hurry`: the flight was too short to detect an outage.
+        """End the flight, and count failures in a row.
 
-        A permanent error is raised only for the waiters of this flight. Later callers try again: the cause may be gone.
+        A permanent error is raised only for the waiters of this flight. Later callers try again, because the cause of
+        the error may be gone.
+
+        Args:
+            flight: The flight to end.
+            progress: Whether the work was done, so that callers may retry at once.
+            error: The reason of a failure.
+            in_a_hurry: True if the flight had too little time to find out whether the store is down. Then a
+                StoreUnavailable does not begin an outage.
         """
         now = monotonic()
         if progress:
@@ -336,10 +358,11 @@ class SingleFlight:
     def do(
         self, steps: Callable[[], Steps[None]], done: Callable[[], bool], deadline: Deadline, *, tag: str, what: str
     ) -> Steps[None]:
-        """Run the steps until `done` returns True, or wait for another caller that runs them. Raises their errors.
+        """If `done` returns False, run the steps, or wait for another caller that runs them. Raises their errors.
 
-        If the steps fail with a permanent error, all waiters raise it. Otherwise the next waiter runs the steps until
-        its own deadline, because the first caller may have had little time. `what` names the work in messages.
+        If the steps fail with a permanent error, all waiters raise it. After any other error, the next waiter runs the
+        steps until its own deadline, because the first caller may have had little time. `tag`, and `what`, the name of
+        the work, are for messages.
         """
         while not done():
             flight, leads = self.join()

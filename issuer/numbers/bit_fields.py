@@ -14,7 +14,8 @@ BITS = 63
 class BitFields:
     """Named fields in the bits of one number, from the highest bits to the lowest. Together they have at most 63 bits.
 
-    BitFields([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError.
+    BitFields([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError:
+    `setting` is the setting that the error names.
     """
 
     __slots__ = ("_fields", "bits", "widths")
@@ -44,7 +45,7 @@ class BitFields:
         return next(mask for each, _, mask in self._fields if each == name)
 
     def compose(self, **parts: int) -> int:
-        """Return the packed number. Raises InvalidArgument if a part is missing, unknown or too large."""
+        """Return the packed number. `parts`: number of each field. Raises InvalidArgument if a field is wrong."""
         packed = 0
         for name, shift, mask in self._fields:
             part = parts.pop(name, None)
@@ -56,7 +57,7 @@ class BitFields:
         return packed
 
     def decompose(self, number: int) -> dict[str, int]:
-        """Return the parts by name. Raises NotDecodable if the number has more bits than the layout."""
+        """Return the number of each field by name. Raises NotDecodable if `number` has more bits than all fields."""
         if not is_number(number, 0, (1 << self.bits) - 1):
             raise NotDecodable(f"{brief(number)} is not a number of {self.bits} bits", value=number)
         return {name: number >> shift & mask for name, shift, mask in self._fields}

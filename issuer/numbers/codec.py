@@ -2,8 +2,8 @@
 
     counter -> number within the period -> stride -> scramble -> value -> shard, text
 
-The settings for this are the tag's scheme. If the scheme changes, counter values that are already reserved keep their
-numbers. So a process that still has the old scheme converts these values correctly.
+A tag's scheme has the settings of these conversions. If the scheme changes, counter values that are already reserved
+keep their numbers. So a process that still has the old scheme converts these values correctly.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Decoded:
     Attributes:
         tag: Name of the tag.
         value: The number that users see.
-        counter: Value of the tag's counter. If the tag has periods, only the text shows the period. Then the counter of
-            a number without its text is None.
+        counter: Value of the tag's counter. If the tag has periods and a number was decoded, not a text, this is None:
+            only the text shows the period.
         period: Name of the period, such as "2026-11-21".
         shard: Number of the shard, 0 or more.
         app: Application number. Only tags with shards have one.
@@ -66,9 +66,9 @@ class Scheme:
     """Converts counter values of one tag into numbers and texts, and back. Threads can share it."""
 
     def __init__(self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False) -> None:
-        """`keys`: this process's secrets by name. Raises SchemeError if a secret is missing, or is not the tag's.
+        """`keys`: this process's secrets by name. Raises SchemeError if a secret is missing, or differs from the tag's.
 
-        `reading`: True if numbers are only decoded. Then a missing secret raises an error only if a number needs this
+        `reading`: True if numbers are only decoded. Then a missing secret raises an error only when a number needs this
         secret.
         """
         scheme = tag.scheme
@@ -99,7 +99,7 @@ class Scheme:
         return number if self._scrambling is None else self._scrambling.scramble(number)
 
     def sharded(self, sequence: int, shard: int) -> int:
-        """Return the number that users see. `sequence`: the number within the shard."""
+        """Return the number that users see for a number within a shard (`sequence`) and the shard's number."""
         return self._layout.compose(sequence=sequence, shard=shard, app=self._app)
 
     def decode(self, value: int) -> Decoded:
@@ -120,7 +120,7 @@ class Scheme:
         if self.strategy != scheme_record.SEGMENT or self._keyed:
             return Decoded(self.tag, value)
         number = self._number(value)
-        # A number without its text does not show its period. So its counter value is unknown.
+        # If the tag has periods, a number without its text does not show its period. So its counter value is unknown.
         counter = number if self.periods is None else None
         return Decoded(self.tag, value, counter)
 

@@ -39,8 +39,8 @@ CODES: Final = {
 
 _WHOLE_DAYS = ({"%Y", "%m", "%d"}, {"%y", "%m", "%d"}, {"%Y", "%j"}, {"%y", "%j"}, {"%G", "%V", "%u"})
 
-#: For each kind of period: sets of codes that give each period its own text. {%Y, %V} is missing for weeks: the last
-#: days of 2024 are in week 1 of the ISO year 2025, so "2024-01" would be the text of two weeks.
+#: For each kind of period: sets of codes that are enough to give each period its own text. {%Y, %V} is not enough for
+#: weeks: the last days of 2024 are in week 1 of the ISO year 2025, so "2024-01" would be the text of two weeks.
 _TELLING: Final[Mapping[str, tuple[set[str], ...]]] = {
     "daily": _WHOLE_DAYS,
     "weekly": (*_WHOLE_DAYS, {"%G", "%V"}),
@@ -55,7 +55,10 @@ def tells(codes: Collection[str], restart: str) -> bool:
 
 
 def day(shown: Mapping[str, int]) -> date | None:
-    """Return the first day that matches these codes. None if no code is a year. Raises ValueError if no day matches."""
+    """Return the first day that matches. None if no code is a year. Raises ValueError if no day matches.
+
+    `shown`: the number of each date code, such as {"%Y": 2026, "%m": 11}.
+    """
     for code, number in shown.items():
         if not CODES[code].low <= number <= CODES[code].high:
             raise ValueError(f"{code} cannot be {number}")

@@ -13,7 +13,7 @@ from issuer.errors import InvalidArgument, NotDecodable, brief
 class Base:
     """A positional numeral system. `signs`: its digits, 0 first.
 
-    `lenient`: other characters that `decode` accepts, each with the digit that it stands for.
+    `lenient`: further characters that `decode` accepts, each with the digit that it stands for.
     """
 
     __slots__ = ("_pairs", "_square", "_values", "signs", "size")

@@ -68,7 +68,7 @@ _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scram
 #: Each of these settings can be changed only together with one of the listed settings.
 _CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
 
-#: Settings with a type that is checked also for empty values, and the description of the type for errors.
+#: The types of some settings, and the type's description for errors. Empty values are checked, too.
 _KINDS: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("keyed", "scramble_strict"), (bool, "True or False")),
     "format": (str | None, "a text"),
@@ -93,8 +93,9 @@ def made(
 ) -> tuple[dict[str, Any], int]:
     """Return the scheme of a new tag, and the highest counter value that may be reserved. Raises SchemeError.
 
-    `before`: scheme of a deleted tag with the same name, if there was one. If its last stride or its last key is the
-    same, the new tag also keeps the earlier strides or keys.
+    `given`: the settings of the scheme. `above`: the number just below the first one. `keys`: secrets by name.
+    `before`: scheme of a deleted tag with the same name, if there was one. If its last stride or its last key is
+    the same as the new one, the new tag also keeps the earlier strides or keys.
     """
     _check_names(given)
     for name, other in _WITH.items():
@@ -130,7 +131,7 @@ def changed(
 ) -> tuple[dict[str, Any], int | None]:
     """Return the changed scheme, and the new highest counter value that may be reserved (None if unchanged).
 
-    `limit`: new limit of the tag. None if the limit does not change. Raises SchemeError.
+    `given`: the changed settings. `limit`: new limit of the tag, None if it does not change. Raises SchemeError.
     """
     _check_names(given)
     before = record.scheme
@@ -180,7 +181,7 @@ def _is_said(given: Mapping[str, Any], name: str) -> bool:
 
 
 def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) -> None:
-    """Raise SchemeError for settings that are fixed if shards, keyed series or a strategy issue the numbers."""
+    """Raise SchemeError if a given setting is fixed because shards, keyed series or a strategy issue the numbers."""
     what = "shards" if "shards" in record.scheme else "keyed" if record.scheme.get("keyed") else "strategy"
     if what == "strategy" and record.scheme.get("strategy", SEGMENT) == SEGMENT:
         return
@@ -229,7 +230,7 @@ def _same(before: Mapping[str, Any], name: str, value: object) -> bool:
 
 
 def _alone(given: Mapping[str, Any], name: str, friends: Sequence[str]) -> None:
-    """Raise SchemeError if further settings were given with `name`. `friends`: settings allowed beside `name`."""
+    """Raise SchemeError if the setting `name` was given with others. `friends`: settings that are allowed with it."""
     for other, value in given.items():
         if other not in (name, *friends) and value not in (None, False, "never", SEGMENT, {}):
             raise SchemeError(f"excludes {other}", setting=name, value=given.get(name))
@@ -337,7 +338,7 @@ def _set_stride(
     limit: int,
     before: Mapping[str, Any] | None = None,
 ) -> int:
-    """Set the stride in the scheme. Return the highest counter value with a number up to the limit, or 0.
+    """Set the stride in the scheme. Return the highest counter value that gives a number up to the limit, or 0.
 
     `maximum`: highest counter value that is reserved. `before`: scheme of a deleted tag with the same name.
     """
@@ -362,7 +363,7 @@ def _set_stride(
 
 
 def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the setting `start`, the first number. Return {} if it is 1, or without stride and scrambling."""
+    """Return {"start": first number}. Return {} if it is 1, or if the scheme has no stride and no scrambling."""
     start = above + 1 if before is None else before.get("start", 1)
     return {"start": start} if start > 1 and {"stride", "scramble"} & scheme.keys() else {}
 
@@ -373,7 +374,7 @@ def _same_class(one: stride.StrideSpan, other: stride.StrideSpan) -> bool:
 
 
 def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the scrambled ranges of the old scheme `before` if their last key and limit match. Otherwise `pieces`."""
+    """Return the scrambled ranges of the old scheme `before` if they end with the same key and limit, else `pieces`."""
     old: list[dict[str, Any]] = before.get("scramble", []) if before else []
     return old if old and all(pieces[-1][name] == old[-1][name] for name in ("key", "fingerprint", "limit")) else pieces
 
@@ -456,7 +457,7 @@ def _said(said: object, before: tuple[scrambling.KeySpan, ...], lowest: int) -> 
         raise SchemeError(
             "must be the name of a key, or a list of (first number, name)", setting="scramble", value=said
         )
-    # If the number of the first key is below the start of the tag, the key begins at the start.
+    # If the first key is given from a number below the tag's start, the key begins at the start.
     first = (before[0].start, before[0].key) if before else (lowest, listed[0][1])
     return [first if each[0] < first[0] and each[1] == first[1] else (each[0], each[1]) for each in listed]
 
@@ -493,7 +494,7 @@ def _kept(scrambled_by: scrambling.Scrambling) -> list[dict[str, Any]]:
 
 
 def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Mapping[str, bytes]) -> dict[str, Any]:
-    """Add an id to a scheme that changes counter values. The id is new if this conversion or the limit has changed."""
+    """Add an id to a scheme that converts counter values. The id is new if the conversion or limit has changed."""
     ways = {name: scheme[name] for name in _VALUES if name in scheme}
     was = {name: before[name] for name in _VALUES if name in before}
     if not ways:
@@ -501,7 +502,7 @@ def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Ma
     if ways == was and "id" in before:
         identity = before["id"]
     else:
-        # The limit alone does not change numbers. If it affects the scrambling, it is also in `scramble`.
+        # The limit alone does not change numbers. If the limit affects scrambling, the setting `scramble` has it, too.
         same = {**ways, "limit": None} == {**was, "limit": None}
         identity = id_after(str(before.get("id", "")), same_values=same)
     found = {**scheme, "id": identity}

@@ -26,8 +26,8 @@ class Permutation:
     be issued twice.
 
     The permutation is a Feistel network with keyed BLAKE2s as its round function. The range has `size` numbers. Each
-    number of the range is a pair of two numbers up to about the square root of `size`. If the resulting pair is outside
-    the range, it is permuted again. That happens for about one pair in the square root of `size`.
+    number is split into a pair of numbers, each up to about the square root of `size`. If the permuted pair is outside
+    the range, it is permuted again. That happens for about one in sqrt(size) pairs.
     """
 
     __slots__ = ("_lefts", "_rights", "_rounds", "_size", "high", "low")

@@ -1,7 +1,7 @@
 """Scrambling: each number is replaced by a number with as many digits, which hides how many were issued.
 
-A *domain* is a range of numbers with equally many decimal digits and one key, up to the tag's limit. Each domain is
-permuted onto itself. So no number repeats, and no number is above the limit.
+A *domain* is a range of numbers with equally many decimal digits and the same key, up to the tag's limit. Each domain
+is permuted onto itself. So no number repeats, and no number is above the limit.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ class Scrambling:
     def may_begin(self, most: int) -> int:
         """Return the lowest number at which another key may begin, if the numbers up to `most` are reserved.
 
-        All numbers with as many digits as `most` and the same key are lower: each may have been issued already.
+        It is above all numbers with as many digits as `most` and the same key: each may have been issued already.
         """
         which = bisect_right(self._lows, most) - 1
         return most + 1 if which < 0 else self._domains[which][1] + 1
 
     def _made(self, which: int) -> Permutation:
         low, high, piece = self._domains[which]
-        # Several threads can do this at once: their results are equal.
+        # Several threads can do this at once, without a lock: their results are equal.
         self._found[which] = made = Permutation(_same_key(self.pieces[piece], self._keys), low, high)
         return made
 

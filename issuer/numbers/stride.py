@@ -30,7 +30,7 @@ class StrideSpan:
 
 
 class Strides:
-    """The stride of a tag, and its earlier strides. Counter values below the first StrideSpan are not changed."""
+    """The stride of a tag, and its earlier strides. Below the first StrideSpan, counter value and number are equal."""
 
     __slots__ = ("_firsts", "_starts", "pieces")
 
@@ -64,7 +64,7 @@ class Strides:
         raise NotDecodable(f"{value} is not a number of the tag: {why}", value=value)
 
     def highest(self, limit: int) -> int:
-        """Return the highest counter value with a number up to `limit`, or 0."""
+        """Return the highest counter value that gives a number up to `limit`. 0 if there is none."""
         which = bisect_right(self._firsts, limit) - 1
         following = self._starts[which + 1] - 1 if which + 1 < len(self._starts) else HIGHEST
         if which < 0:
@@ -87,7 +87,9 @@ def checked(stride: object, offset: object) -> tuple[int, int]:
 def changed(
     pieces: Sequence[StrideSpan], max: int, stride: int, offset: int, *, above: object = None
 ) -> tuple[StrideSpan, ...]:
-    """Return the spans of a tag after a change of its stride. `max`: highest counter value that is reserved.
+    """Return the spans of a tag after a change of its stride. `pieces`: its spans before the change.
+
+    `max`: the highest counter value that is reserved. `stride`, `offset`: the new settings.
 
     The next number is the lowest number with the new offset that is above all issued numbers and above `above`. Sites
     do not change their stride at the same moment. Until all sites have changed it, one site could issue a number with

@@ -48,7 +48,8 @@ Check = Callable[[str], str]
 class Part:
     """A part of a template. `kind`: "text", "seq", "shard", "key", "check", or a date code such as "%y".
 
-    `width`: number of characters. 0 if the width is not fixed.
+    `text`: the literal text, or the name of the check. `width`: number of characters, 0 if it is not fixed. `base`:
+    numeral system of a number.
     """
 
     kind: str
@@ -72,7 +73,7 @@ class Part:
         return min(HIGHEST, self.base.size**self.width - 1) if self.width else HIGHEST
 
     def pattern(self, date: dt.date | None) -> str:
-        """Return a pattern for the operator %, such as "%(seq)06d". A date code becomes the digits of the date."""
+        """Return a pattern for Python's operator %, such as "%(seq)06d". For a date code: the digits of the date."""
         if self.kind == "text":
             return self.text.replace("%", "%%")
         if date is not None and self.kind in CODES:
@@ -84,7 +85,7 @@ class Part:
         return self.kind in {"seq", "shard"} and self.base is digits.DECIMAL
 
     def shown(self, number: int | None) -> int | str:
-        """Return the value that fills `pattern`: a number if the base is 10, or a text. Raises FormatOverflow."""
+        """Return the value to insert into `pattern`: a number if the base is 10, else a text. Raises FormatOverflow."""
         if number is None or not is_number(number):
             raise InvalidArgument(f"{self.kind} must be an integer in 0..2^63-1, not {brief(number)}", value=number)
         if number > self.most:
@@ -105,7 +106,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The parts of a text. `codes`: number of each date code. `date`: first day that matches, None without a year."""
+    """The parts of a text. `codes`: number of each date code. `date`: first day that matches. None without a year."""
 
     seq: int
     date: dt.date | None = None

@@ -18,11 +18,11 @@ from issuer_persistence.errors import StoreError
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, now_ms
 
-#: The rate is computed from the newest SEGMENTS among the newest ENTRIES of the ledger. Other entries are those of
-#: callers of `reserve`.
+#: The rate is computed from the newest SEGMENTS segments among the newest ENTRIES entries of the ledger. Other entries
+#: come from callers of `reserve`, and are ignored.
 SEGMENTS, ENTRIES = 5, 16
 
-#: How long a process may wait for the ledger or the record, in seconds. If they come later, the step stays as it is.
+#: How long a process waits for the ledger, or for the record, in seconds. After that the step stays as it is.
 PATIENCE = 1.0
 
 
@@ -30,16 +30,17 @@ def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[floa
     """Before a reservation: double or halve the step in the store if it does not fit the tag's rate. Return the rate.
 
     The rate is that of all processes, in numbers per second: it comes from the ledger. None if it is not needed or
-    unknown. An error of the store changes nothing, and is left to the reservation.
+    unknown. An error of the store is ignored, and changes nothing: the reservation that follows raises it.
 
     Args:
         record: The tag's record, as this process last read it.
-        used: Whether a segment's numbers were issued, and not lost. Only segments up to the first one for which it
-            returns False can make the step grow: a Redis that loses its data, or a program that crashes again and
-            again, would look like much traffic. None: no segment was used.
+        used: Function that returns whether the numbers of a ledger entry were issued, and not lost. None: no segment's
+            numbers were issued. Only the newest segments, before the first one for which the function returns False,
+            can make the step grow. Otherwise a Redis that loses its data, or a program that crashes again and again,
+            would look like much traffic.
     """
     auto = record.step_mode == "auto" and (used is not None or record.step != record.min_step)
-    if not (auto or record.survive) or record.max >= record.limit:  # callers of a tag at its limit come often
+    if not (auto or record.survive) or record.max >= record.limit:  # such calls can be frequent
         return None
     rate = None
     with suppress(StoreError, Unavailable):
@@ -60,18 +61,18 @@ def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[floa
 
 
 def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[LedgerEntry], now: int) -> int:
-    """Return the step for the next segment: the present one, twice of it, or half of it.
+    """Return the step for the next segment: the present step, or twice or half of it.
 
     Args:
         record: The tag's record.
-        segments: Its newest segments, newest first. Some of their numbers may be lost.
-        surely: The newest ones, up to the first one that may be lost.
+        segments: The tag's newest segments, newest first. Some of their numbers may be lost.
+        surely: The newest of these segments, before the first one with numbers that may be lost.
         now: Time in ms since 1970.
     """
     fastest, rate = (arithmetic.rate_at_refill(each, record.refill_at, now) for each in (segments, surely))
     step = record.step
-    # The size of the newest segment shows whether the step in force was used. Without this check, a tag at its limit
-    # would change the step at each call.
+    # The size of the newest segment shows whether a segment was reserved with the present step. Without this check, a
+    # tag at its limit would change the step at each call.
     newest = segments[0].high - segments[0].low if segments else 0
     target = arithmetic.target(record, record.target)
     if rate is not None and rate * target * 3 > step * 4 and newest >= record.segment:
@@ -84,8 +85,8 @@ def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[Ledge
 def first_size(record: Tag, wanted: int, *, used: bool) -> int | None:
     """Return how many numbers a process reserves for itself. None: one segment, which is enough for `wanted`.
 
-    A step that was adapted can be large. The first segment of a process is not: a program that crashes again and again
-    would lose all of its numbers each time.
+    `used`: whether this process has issued numbers of the tag. If not, the first segment is small, even if the adapted
+    step is large: a program that crashes again and again would lose a whole segment each time.
     """
     least = min(HIGHEST, record.min_step * record.ahead)
     if record.step_mode == "auto" and not used and record.segment > least:

@@ -11,7 +11,7 @@ from issuer.errors import StoreUnavailable
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Purpose, Reservation
 
-#: How many times to request a reservation. A deposed MongoDB primary can return old data until it learns of the new
+#: How often a reservation is requested: a deposed MongoDB primary can return old data until it learns of the new
 #: primary.
 ATTEMPTS = 3
 
@@ -64,8 +64,9 @@ def reserve(
 def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
     """Return the reserved numbers above `used` to the store. Returns how many numbers the store took back.
 
-    The caller must already have dropped the numbers. If there are numbers between two reservations, they belong to
-    another process. Then only the reservations after those numbers are returned, and earlier reservations are a gap.
+    `held`: reservations, the lowest first. The caller must already have dropped them. If there are numbers between two
+    reservations, they belong to another process. Then only the reservations after those numbers are returned, and
+    earlier reservations are a gap.
     """
     tail = len(held) - 1
     while tail > 0 and held[tail - 1].high == held[tail].low:

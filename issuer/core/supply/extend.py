@@ -1,7 +1,8 @@
 """Loads the next segment of a tag from the store into Redis, in the order open, reserve, load.
 
-`open` elects one loader among the processes, and returns the hash's term and `born` id. `reserve` reserves the range in
-the store. `load` is rejected if term or born have changed. `load` is sent only once, whatever the reply.
+`open` elects one loader among the processes. It returns the hash's term (the time of one master without a restart) and
+its `born` id (random, new for each new hash). `reserve` reserves the range in the store. `load` is rejected if term
+or born have changed. `load` is sent only once, whatever the reply.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
-#: How many attempts `extend` makes, as a load can come too late. Each late load costs a gap of one segment. The start
-#: of a period also takes one attempt.
+#: How many attempts `extend` makes. An attempt fails if its load comes too late: this costs a gap of one segment. The
+#: start of a period also takes one attempt.
 ATTEMPTS = 4
 
 
@@ -39,7 +40,7 @@ class Extension:
     """The outcome of `extend`.
 
     "loaded": (low, high] is in Redis, and `cur` was the last number issued before the load. "ready": no segment was
-    needed. "elsewhere": another process is the loader. "stale": all loads came too late.
+    needed. "elsewhere": another process is the loader. "stale": all loads came too late. `tag`: new record, or None.
     """
 
     outcome: Literal["loaded", "ready", "elsewhere", "stale"]
@@ -51,10 +52,11 @@ class Extension:
 
 @dataclass(slots=True)
 class Election:
-    """Election of this process as the tag's loader. A failure does not end it; loading a segment does.
+    """Elections of this process as the tag's loader: `won`, and `served`, those that have ended.
 
-    Elections are counted, because a draw may win one just when the extension for an earlier one ends. If that extension
-    cleared a flag, the tag would have no loader until the election times out.
+    A failure does not end an election; loading a segment does. Elections are counted, because a draw may win one just
+    when the extension for an earlier one ends. If that extension cleared a flag, the tag would have no loader until the
+    election times out.
     """
 
     won: int = 0
@@ -106,7 +108,7 @@ def extend(
             if opened.over is not None:
                 record = yield from begin_period(record, key, store_id, opened.over)
                 # The new period has ended all elections, and another process may be elected by now. If both processes
-                # loaded, the later reservation might be loaded first, and the period would begin with a gap.
+                # loaded a segment, the later one might be loaded first, and the period would begin with a gap.
                 election.served = won
                 continue
             extension = yield from reserve_and_load(
@@ -125,7 +127,7 @@ def extend(
             yield from confirm_behind(record, key, store_id, opened, error.max, seen=seen)
             continue
         except (TagMissing, LimitHit, Halted):
-            # Resign at once: another process may repair the tag, and should not wait until this election times out.
+            # Resign as loader at once: a process that repairs the tag should not wait until this election times out.
             with suppress(IssuerError):
                 yield from _opened(record, key, store_id, window, "resign")
             election.served = won
@@ -140,7 +142,7 @@ def extend(
 def _opened(
     record: Tag, key: str, store_id: str, window: float, role: tag_scripts.Role
 ) -> Steps[tuple[Tag, tag_scripts.Opened]]:
-    """Send `open`. Returns the reply, and a record with the same scheme as the hash."""
+    """Send `open` with this role. Returns a record with the same scheme as the hash, and the reply."""
     attempt = 0
     while True:
         until = scheme_record.until(record)
@@ -155,13 +157,14 @@ def _opened(
 
 
 def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
-    """Read the record again, because the hash has another scheme, `found`. If this scheme is older, update the hash.
+    """Read the record again, because the hash has another scheme, `found`. If `found` is older, update the hash.
 
-    If the schemes give different values, the update drops the hash's segments. Their numbers are a gap.
+    If the two schemes convert counters differently, the update drops the hash's segments. Their numbers are a gap.
     """
     record = yield from read_record(tag)
     if scheme_record.turn(record.scheme_id) < scheme_record.turn(found):
-        # A new scheme is written to the store before the hash. So a store with the older one has gone back in time.
+        # A new scheme is written to the store first, then to the hash. So this store, with the older scheme, has gone
+        # back in time.
         yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))
         raise StoreBehind(tag, max=record.max, scheme=found)
     if record.scheme_id != found:
@@ -234,7 +237,7 @@ def reserve_and_load(
     application: str,
     emit: Emit,
 ) -> Steps[Extension]:
-    """Reserve a segment in the store, and load it into the tag's hash, for which `open` has just returned `opened`.
+    """Reserve a segment in the store, and load it into the tag's hash. `opened`: the reply of `open` for this hash.
 
     Raises ForeignHash if another store has replaced the store that the hash belongs to. The reserved numbers are a gap.
     """
@@ -261,7 +264,7 @@ def reserve_and_load(
         raise ForeignHash(tag, key=key, owner=store_id, store=reserved.store_id, taken=opened.top)
     low, high = reserved.low, min(reserved.high, last)
     if reserved.tag.scheme_id != record.scheme_id or low >= high:
-        # Do not load the range. Either the period has ended or has no numbers left, or the scheme was changed: then
+        # Do not load the range: the period has ended, or has no numbers left, or the scheme was changed. After a change
         # other processes would convert these counters differently.
         return Extension("stale", reserved.tag)
     mark = threshold(low, high, share_at_refill(reserved.tag, high - low, rate))
@@ -281,9 +284,9 @@ def confirm_behind(
 ) -> Steps[None]:
     """If the store has gone back in time, halt the tag and raise StoreBehind. Return if this was only a race.
 
-    The store has certainly gone back if this process has seen a number above the store's `max`, `stands_at`. Otherwise
-    the hash is read again. The store has also gone back if the hash still has the same term and `born` id, and numbers
-    above `stands_at`: then no numbers were returned between the two reads.
+    `stands_at`: the store's `max`. If this process has seen a higher number, `seen`, the store has surely gone back.
+    Otherwise the hash is read again. If it still has the same term and `born` id, and numbers above `stands_at`, no
+    numbers were returned between the two reads: the store has gone back in this case, too.
     """
     tag, taken = record.tag, seen
     if stands_at >= seen:
@@ -297,7 +300,8 @@ def confirm_behind(
 def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
     """Halt the tag and raise StoreBehind: number `taken` was issued, but the store's `max` (`stands_at`) is lower.
 
-    If the store finds that `max` is not lower, this returns: an outdated server had answered, or `recover` was run.
+    If the store finds that `max` is not lower, this returns without an error: an outdated server of the store had
+    answered, or `recover` was run.
     """
     if (yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))):
         raise StoreBehind(tag, max=stands_at, taken=taken)

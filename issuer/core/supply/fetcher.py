@@ -28,14 +28,15 @@ from issuer.times import lasting
 #: If the scheduler has not started a flight after this many seconds, a waiting caller does the flight's work.
 UNCLAIMED = 0.25
 
-#: If a caller waits for less than this many seconds until its deadline, the store may only be slow: it does not count
-#: as down.
+#: If a caller has waited for less than this many seconds at its deadline, the store may only be slow: the store does
+#: not count as down.
 EVIDENCE = 0.25
 
 #: CallersWait is sent after callers have waited for this many seconds, whatever the reason.
 NOTABLE = 1.0
 
-#: Fetches a range before the deadline. Returns how many ranges came (0 or 1), and whether callers may retry now.
+#: A function that fetches a range of numbers before the deadline. Its steps return how many ranges were fetched (0 or
+#: 1), and whether callers may retry now.
 Fetch = Callable[[Flight, Deadline], Steps[tuple[int, bool]]]
 
 
@@ -45,7 +46,7 @@ class Shortage:
     def __init__(self, state: TagState, runtime: Runtime) -> None:
         #: The deadlines of callers that wait for numbers. A driver adds callers that wait for another caller's draw.
         self.waiting: set[Deadline] = set()
-        #: Since when callers have waited, on the monotonic clock, or None. `_told`: whether CallersWait was sent.
+        #: When callers began to wait, on the monotonic clock. None: no caller waits. `_told`: CallersWait was sent.
         self.since: float | None = None
         self._told = False
         #: `retry_after` of the last draw that Redis did not answer, in seconds.
@@ -62,9 +63,10 @@ class Shortage:
         self._runtime = runtime
 
     def lack(self, why: IssuerError | None, since: float, *, late: bool = False) -> None:
-        """Emit CallersWait, once in a shortage. If another process is the loader, its log has the cause.
+        """Emit CallersWait once in each shortage, if callers have waited long enough (NOTABLE) or `late` is True.
 
-        `since`: when callers began to wait, on the monotonic clock. `late`: a caller has reached its deadline.
+        `why`: the reason, None if unknown. Then another process may be the loader, and its log has the cause. `since`:
+        when callers began to wait, on the monotonic clock. `late`: a caller has reached its deadline.
         """
         if not self.waiting:
             return
@@ -111,7 +113,7 @@ class Shortage:
             self._runtime.emit(RedisSilent(self._state.tag, error))
 
     def redis_back(self) -> None:
-        """Emit RedisBack."""
+        """Record that Redis answers draws again, and emit RedisBack."""
         self.redis_trouble = ""
         self._runtime.emit(RedisBack(self._state.tag, monotonic() - self.redis_silent_since))
 
@@ -135,10 +137,10 @@ class Fetcher:
         self._segments = segments or self
 
     def wait_for(self, deadline: Deadline, wanted: int = 0) -> Steps[bool]:
-        """Wait until a range may have arrived, or fetch it if no other caller does. Returns whether one has arrived.
+        """Wait for the next range of numbers, or fetch it if no other caller does. Returns whether it may have arrived.
 
-        `wanted`: how many numbers the caller wants. Raises an error at the deadline. The error is raised at once if the
-        store has been down for longer than `insist`, and another caller or job retries the store.
+        `wanted`: how many numbers the caller wants. Raises an error at the deadline. If the store has been down for
+        longer than the setting `insist`, and another caller or job retries the store, the error is raised at once.
         """
         leased = self._segments is not self
         if not leased and self.flights.failures and self.given_up and self.prefetch(wanted):
@@ -149,17 +151,17 @@ class Fetcher:
                 yield from self.fly(flight, deadline, in_person=True)
             elif leads:
                 yield from self._lead(flight, deadline)
-                leads = False  # the scheduler does it
+                leads = False  # the scheduler runs the flight
             if not flight.started:
-                # The scheduler's pool is full, or the interpreter exits. A caller without time left must not start the
-                # flight: the flight would fail also for callers with more time.
+                # The scheduler has not started the flight: its pool is full, or the interpreter exits. A caller without
+                # time left must not start the flight, because it would then fail also for callers with more time.
                 finished = yield from wait(flight, min(UNCLAIMED, deadline.left()))
                 if not finished and deadline.left() > 0:
                     yield from self.fly(flight, deadline, in_person=True)
         except BaseException:
-            # This caller was interrupted, and the others must not wait for it. The flight does not count as a failure.
-            # Otherwise cancelled callers would lengthen the pause after failures, and the process that was elected to
-            # load the segment would not load it in time (seen: 4 s).
+            # This caller was interrupted, and the others must not wait for it. So end the flight, but don't count it as
+            # a failure. Otherwise cancelled callers would lengthen the pause after failures, and the process that was
+            # elected to load the segment would not load it in time (seen: 4 s).
             if flight.ours or (leads and not flight.started):
                 flight.finish(progress=False)
             raise
@@ -177,7 +179,7 @@ class Fetcher:
             yield from sleep(min(rest, deadline.left()))
         if rest and deadline.left() <= 0:
             # The fetch never started, so it does not count as a failure. Each failure extends the pause before the next
-            # try: callers with very short timeouts would extend it for ever.
+            # fetch. If this counted, callers with very short timeouts would extend the pause for ever.
             flight.finish(progress=False)
         elif not self._runtime.background(partial(self.fly, flight)):
             if deadline.left() > 0 and flight.start():
@@ -205,7 +207,7 @@ class Fetcher:
         """Return the error for a caller that stops waiting."""
         segments, own = self._segments.flights, self.flights.trouble
         if segments is not self.flights and isinstance(own, StoreUnavailable):
-            # This caller requested a segment of the store itself, so its own error names the reason.
+            # The fetch of a lease has itself waited for a segment from the store: its error has the reason.
             return renewed(own)
         trouble = segments.trouble or own
         if isinstance(trouble, RedisUnavailable):
@@ -240,10 +242,10 @@ class Fetcher:
         return True
 
     def fly(self, flight: Flight, deadline: Deadline, *, in_person: bool = False) -> Steps[int]:
-        """Fetch a range, and end the flight also if there was an error. Does nothing if another caller flies already.
+        """Run a flight: fetch a range, and end the flight, also after an error. Returns how many ranges came: 0 or 1.
 
-        Returns how many ranges were fetched, 0 or 1. `in_person`: a waiting caller runs this, and may have little time
-        left.
+        Does nothing if another caller has already started the flight. `in_person`: a waiting caller runs this, and may
+        have little time left.
         """
         loaded, flights, emit = 0, self.flights, self._runtime.emit
         if not flight.start():

@@ -16,8 +16,9 @@ from issuer_persistence.records import fresh_version
 class Lease:
     """A range drawn from Redis for this process alone, with the hash's term, `born` id and count of returns.
 
-    A hash gets a new random `born` id each time it is created or emptied. Redis checks all three when a lease is
-    returned.
+    The term (`reign`) is the time of one Redis master without a restart. A hash gets a new random `born` id each time
+    it is created or emptied. `backs` counts how often numbers were returned to the hash. When a lease is returned,
+    Redis checks all three.
     """
 
     low: int
@@ -28,9 +29,9 @@ class Lease:
 
 
 def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme: str, probe: bool) -> Steps[bool]:
-    """Whether the hash has changed since the leases were drawn: Redis failed over, or `recover` was run.
+    """Whether the hash was replaced since the leases were drawn: Redis failed over, or `recover` was run.
 
-    The numbers still belong to this process, but after `recover` no old number may be issued.
+    The leased numbers still belong to this process, but after `recover` no old number may be issued. `probe`: see Send.
     """
     opened = yield from send(tag_scripts.open(key, fresh_version(), store_id, 0, "look", scheme=scheme), probe=probe)
     if opened.status == "otherscheme":
@@ -43,8 +44,9 @@ def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme:
 def give_back(key: str, held: Sequence[Lease], used: int) -> Steps[int]:
     """Return the numbers above `used` to Redis, if Redis has issued no later ones. Returns how many Redis took back.
 
-    The caller must already have dropped the numbers, and never uses them again, whatever the reply. A repeated call is
-    rejected. Only the last adjacent leases with the same term and `born` id are returned. Earlier leases are a gap.
+    `held`: leases, the lowest first. The caller must already have dropped their numbers, and must never use them again,
+    whatever the reply. A repeated call is rejected. Only the last adjacent leases with the same term and `born` id are
+    returned. Earlier leases are a gap.
     """
     first = len(held) - 1
     while first > 0 and held[first - 1].high == held[first].low and _same(held[first - 1], held[first]):

@@ -22,7 +22,7 @@ BUFFERS = 2
 QUICK, SLOW = 0.05, 1.0
 
 #: Maximum count of numbers that are published for `next` at once. A process that was paused may issue all of them
-#: before it checks the clock and the threshold. A number takes 80 ns, including 1 ns for the publishing.
+#: before it checks the clock and the threshold. To issue a number takes 80 ns, including 1 ns for the publishing.
 OPEN = 4096
 
 #: Whether a step of a C iterator is atomic: True with the GIL, False in a free-threaded Python.
@@ -32,15 +32,17 @@ _ATOMIC = getattr(sys, "_is_gil_enabled", lambda: True)()
 def threshold(low: int, high: int, refill_at: float = DEFAULT_REFILL_AT) -> int:
     """Return the threshold, low + ceil(size x refill_at). The draw of this number triggers the next load.
 
-    `refill_at`: share above 0 and below 1, rounded to 0.001. A float times a size above 2^53 would not be exact.
+    `refill_at`: share above 0 and below 1, rounded to 0.001. Computed with integers: a float times a size above
+    2^53 would not be exact.
     """
     return low + -(-(high - low) * round(refill_at * 1000) // 1000)
 
 
 def share_at_refill(record: Tag, size: int, per_second: float | None) -> float:
-    """Return the share of a range that is used when the next one is fetched: `refill_at`, or less.
+    """Return the share of a range that is used when the next range is fetched: `refill_at`, or less.
 
-    Then the rest outlasts an outage of `survive` seconds, if the whole range is large enough.
+    It is less if the rest of the range must last for an outage of `survive` seconds, a setting of the tag. If even the
+    whole range is too small for that, the share is 0.001.
 
     Args:
         record: The tag's record.
@@ -54,8 +56,8 @@ def share_at_refill(record: Tag, size: int, per_second: float | None) -> float:
 def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:
     """Return the size of a stream's next lease. The last lease had `before` numbers and lasted `lasted` seconds.
 
-    The size is `least` or more, up to a fifth of a segment: larger leases would use up segments before the next is
-    loaded.
+    The size is `least` or more, up to a fifth of a segment. Larger leases would use up a segment before the next one is
+    loaded. `segment`: size of a segment.
     """
     most = max(least, min(LEASE_MOST, segment // 5))
     wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before
@@ -76,8 +78,9 @@ class Range(Protocol):
 
 P = TypeVar("P", bound=Range)
 
-#: The state of a buffer: ranges, oldest first; last number taken or published of the first range; its threshold;
-#: published numbers; highest number issued before them. Creating a named tuple would take 0.5 us longer.
+#: The state of a buffer: (held, cur, at, shown, issued). `held`: ranges, oldest first. `cur`: last number of the first
+#: range that was taken or published. `at`: threshold of the first range. `shown`: iterator over the published numbers.
+#: `issued`: highest number issued before them. This is a plain tuple: creating a named one would take 0.5 us longer.
 _State = tuple[tuple[P, ...], int, int, Iterator[int], int]
 
 _NOTHING: Iterator[int] = iter(())
@@ -102,14 +105,15 @@ def unused(held: Iterable[Range], used: int) -> int:
 
 
 def take_all(numbers: Iterator[int]) -> list[int]:
-    """Take all remaining numbers, so that a stream that uses the same iterator gets none. Atomic with the GIL."""
+    """Take all numbers left in the iterator: a stream that uses it, too, gets none of them. Atomic with the GIL."""
     return list(numbers)
 
 
 class FastPath:
-    """For each tag, the iterator from which `next(tag)` takes numbers: published numbers of the local buffer, or draws.
+    """For each tag, the iterator from which `next(tag)` takes numbers.
 
-    `numbers` may be read by all, without a lock. Only this class writes to it.
+    The iterator contains published numbers of the local buffer, or draws each number from Redis. `numbers` may be read
+    by all, without a lock. Only this class writes to it.
     """
 
     __slots__ = ("numbers",)
@@ -122,7 +126,7 @@ class FastPath:
         self.numbers[tag] = numbers
 
     def unpublish(self, tag: str, only: Iterator[int] | None = None) -> None:
-        """Unpublish the tag's numbers. With `only`, do so only if `next` takes numbers from this iterator."""
+        """Unpublish the tag's numbers. If `only` is given, do this only if it is the iterator that is published."""
         if only is None or self.numbers.get(tag) is only:
             self.numbers.pop(tag, None)
 
@@ -131,7 +135,7 @@ class FastPath:
         self.numbers.clear()
 
     def discard(self) -> None:
-        """In a forked child: discard the parent's numbers, also for streams that use the same iterators."""
+        """In a forked child: discard the parent's numbers. Streams that use the same iterators get none, either."""
         for numbers in list(self.numbers.values()):
             if isinstance(numbers, _Range):
                 take_all(numbers)
@@ -142,13 +146,13 @@ class LocalBuffer(Generic[P]):
     """A double buffer of ranges. Each number is taken from it once.
 
     The next few thousand numbers are published: `next(tag)` takes them from a C iterator, without a lock, in 80 ns
-    each. The iterator ends before the threshold and at the end of a range. The caller that finds it empty calls `take`,
-    which publishes the next numbers, and triggers the refill if the threshold is reached.
+    each. The iterator ends before the threshold and at the end of a range. The caller that finds it empty calls `take`.
+    `take` publishes the next numbers. If the threshold is reached, the caller then has the next range fetched.
 
     Each method replaces the whole state by one assignment, as a KeyboardInterrupt or a signal handler's error can occur
     between any two bytecodes. If it occurred between two assignments, the position of one range would be combined with
     the end of another, and numbers of other processes would be issued (seen: 2 repeats in 47 701 numbers). If a signal
-    handler or finalizer draws during a method, it gets an error: it would take the same numbers.
+    handler or finalizer draws during a method, it gets an error. Otherwise it would take the same numbers.
 
     Callers of an empty buffer are served in the order of arrival, before a new range is published. Otherwise the caller
     that fetches the ranges could take all of them in a loop: of 21 tasks that shared ranges of 2 numbers, one waited
@@ -161,20 +165,20 @@ class LocalBuffer(Generic[P]):
         """`fast_path`: where numbers are published. None: nothing is published, and each call uses `take`."""
         self._lock = CallLock()
         self._tag = tag
-        #: Share of a range that is used when the next one is fetched. A change applies to the ranges that follow.
+        #: Share of a range that is used when the next one is fetched. A change applies only to later ranges.
         self.refill_at = DEFAULT_REFILL_AT
         self._fast_path = fast_path if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
         #: How many numbers were issued from dropped ranges. Only for metrics: an interrupt can make it too low.
         self._passed = 0
-        # The queue. While a caller is queued, the buffer is empty.
+        # The queue of callers, in the order of arrival. While a caller is queued, the buffer is empty.
         self._row: OrderedDict[Place, None] = OrderedDict()
 
     def take(self, n: int, place: Place | None = None) -> tuple[int, int] | None:
         """Take up to n numbers: low+1 .. high. None if the buffer is empty.
 
-        `place`: the caller's place in the queue. The caller repeats the call with the same place, and ends with
-        `leave`.
+        `place`: the caller's place in the queue. If the result is None, the caller waits, and calls `take` again with
+        the same place. At the end it calls `leave`.
         """
         with self._lock.thread, self._lock.call():
             if place is not None and place.taken is not None:
@@ -185,7 +189,7 @@ class LocalBuffer(Generic[P]):
             return taken
 
     def leave(self, place: Place) -> None:
-        """Leave the queue. If the caller was interrupted, the numbers set aside for it are a gap."""
+        """Leave the queue. If a caller was interrupted before it took the numbers set aside for it, they are a gap."""
         with self._lock.thread, self._lock.call():
             self._row.pop(place, None)
 
@@ -242,9 +246,10 @@ class LocalBuffer(Generic[P]):
             return True
 
     def issue_outside(self, low: int, high: int) -> bool:
-        """Record that low+1 .. high are issued. They were drawn from Redis before the buffer existed.
+        """Record that low+1 .. high are issued. These numbers were drawn from Redis before the buffer existed.
 
-        Returns False if they must not be issued: together with numbers of the buffer, they could be out of order.
+        Returns False if they must not be issued, because the buffer holds numbers or has issued higher ones: callers
+        could get a lower number after a higher one.
         """
         with self._lock.thread, self._lock.call():
             if self._state[0] or self._state[4] > low:
@@ -253,7 +258,7 @@ class LocalBuffer(Generic[P]):
             return True
 
     def empty(self) -> tuple[tuple[P, ...], int]:
-        """Drop everything. Returns the ranges, oldest first, and the last number used of the first range."""
+        """Drop all ranges. Returns them, oldest first, and the last number of the first range that was used."""
         with self._lock.thread, self._lock.call():
             held, cur, _, shown, issued = self._state
             left = take_all(shown)
@@ -292,7 +297,7 @@ class LocalBuffer(Generic[P]):
         take_all(shown)
 
     def stop_publishing(self) -> None:
-        """Let `next` find no numbers here from now on, as a scheme must convert each number first."""
+        """Publish no numbers for `next` from now on: the tag has a scheme, which must convert each number first."""
         self.unpublish()
         self._fast_path = None
 
@@ -314,7 +319,7 @@ class LocalBuffer(Generic[P]):
 
     @property
     def upcoming(self) -> int | None:
-        """The number that is issued next, None if the buffer is empty."""
+        """The number that is issued next. None if the buffer is empty."""
         with self._lock.thread, self._lock.call():
             held, cur, _, shown, _ = self._state
             laid_open = length_hint(shown)
@@ -336,7 +341,7 @@ class LocalBuffer(Generic[P]):
 
     @property
     def issued(self) -> int:
-        """The highest number issued from the buffer, 0 if none."""
+        """The highest number issued from the buffer. 0 if no number was issued."""
         with self._lock.thread, self._lock.call():
             return self._issued()
 

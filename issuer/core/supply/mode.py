@@ -46,7 +46,7 @@ class Mode(Enum):
 
 
 class Origin:
-    """A tag's mode in this process, its local buffer and published numbers. Checks which store the hash belongs to.
+    """Controls a tag's mode in this process, and its local buffer. Checks which store the tag's hash belongs to.
 
     A new record may change the mode. If the tag is gone, or the hash belongs to another store, the buffer is emptied.
     """
@@ -55,9 +55,9 @@ class Origin:
         self.mode = Mode.REDIS if runtime.redis else Mode.DIRECT
         #: Held while the mode changes, or while a range is added to the local buffer.
         self.lock = CallLock()
-        #: The id of the hash (`born`) when the record was last read for a lease.
+        #: The random id of the hash (its field `born`) when the record was last read for a lease.
         self.born = ""
-        #: Size of a stream's leases if no setting has it: the minimum, and in `stream_lease` the current size. 0: none.
+        #: Size of a stream's leases if no setting has it: the minimum, and in `stream_lease` the current one. 0: none.
         self._stream_least = 0
         self.stream_lease = 0
         #: When the last lease was drawn, on the monotonic clock.
@@ -71,7 +71,7 @@ class Origin:
     # ------------------------------------------------------------------ the fast path
 
     def publish(self, draws: Iterator[int] | None = None) -> None:
-        """Make `next` draw from this iterator, while each draw goes to Redis. None: from the last iterator again."""
+        """Let `next` take numbers from this iterator, which draws each from Redis. None: the iterator as before."""
         with self.lock.thread, self.lock.call():
             self._draws = self._draws if draws is None else draws
             self._settle()
@@ -82,7 +82,8 @@ class Origin:
         if state.ended is not None:
             return
         if self.mode is Mode.DIRECT or self.lease_size():
-            # Leases must be checked every second. Without a scheduler only calls can do so: publish no numbers.
+            # Leases must be checked every second. Without a scheduler only callers check them: publish no numbers, as
+            # callers would take them without a check.
             fast_path = runtime.fast_path if runtime.scheduled or not runtime.redis else None
             state.buffer = state.buffer or LocalBuffer(state.tag, fast_path)
             state.buffer.refill_at = state.refill_at
@@ -104,7 +105,7 @@ class Origin:
                     runtime.fast_path.unpublish(state.tag)
 
     def lease_size(self) -> int:
-        """Return how many numbers to draw in advance. 0: none."""
+        """Return how many numbers to draw in advance: the size of a lease. 0: no leases."""
         record = self._state.record
         if record is None or record.order == "strict" or not countable(record.scheme):
             return 0
@@ -165,7 +166,7 @@ class Origin:
             self.use(record)
         except UnknownTag:
             if self._runtime.redis:
-                with suppress(Unavailable):  # raises ForeignHash if the hash is another store's
+                with suppress(Unavailable):  # `look` raises ForeignHash if the hash belongs to another store
                     yield from self.look(probe=False)
             raise
         return record
@@ -191,7 +192,7 @@ class Origin:
         return record
 
     def public(self, steps: Steps[T]) -> Steps[T]:
-        """Run the steps with public errors. If the tag is gone or the hash is another store's, empty the buffer."""
+        """Run the steps, and convert errors to public ones. UnknownTag and ForeignHash also empty the buffer."""
         state = self._state
         try:
             return (yield from public(steps, state.tag))
@@ -209,7 +210,7 @@ class Origin:
             raise
 
     def _drop(self, why: UnknownTag | ForeignHash) -> None:
-        """Drop the buffered numbers: the tag is deleted, or its hash is another store's. No check would stop them."""
+        """Drop the buffered numbers: the tag is deleted, or its hash is another store's. No later check drops them."""
         state = self._state
         with self.lock.thread, self.lock.call():
             if isinstance(why, ForeignHash):
@@ -246,8 +247,9 @@ class Origin:
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:
         """Before a draw: raise ForeignHash if the tag's hash belongs to another store. `probe`: see Send.
 
-        If the hash is known to be ours, this does nothing: the background sweep checks it again. The sweep also checks
-        it if the store does not return its id soon: Redis may have numbers, even if the store hangs.
+        If the hash is known to belong to this store, this does nothing: the sweep in the background checks it again. If
+        the store does not return its id soon, the check is left to the sweep: Redis may have numbers, even if the store
+        hangs.
         """
         if self._state.owned:
             return
@@ -275,7 +277,10 @@ class Origin:
                 raise
 
     def refuse_backwards(self, low: int, before: int) -> Steps[None]:
-        """Reject a draw below numbers that were already seen: raise ForeignHash or CorruptState."""
+        """Reject a draw: it returned numbers from low + 1 on, but `before` was already seen. Raises an error.
+
+        The error is ForeignHash if the hash belongs to another store, otherwise CorruptState.
+        """
         state = self._state
         state.owned = False
         yield from self.refuse_foreign(probe=True)
@@ -289,7 +294,9 @@ class Origin:
     # ------------------------------------------------------------------ direct mode, and the return to Redis
 
     def go_direct(self, deadline: Deadline) -> Steps[bool]:
-        """Redis is down: serve a trend tag from segments of this process. Returns False for a strict tag.
+        """Redis is down: serve a trend tag from segments of this process. Returns False if this is not possible.
+
+        The reason is that the tag is strict, or that its record is unknown and the store does not answer.
 
         Raises OtherStrategyError if a strategy such as Snowflake computes the tag's numbers.
         """
@@ -307,14 +314,16 @@ class Origin:
         return True
 
     def leave_direct(self) -> None:
-        """Draw from Redis again, once the buffer is used up. The caller holds the lock."""
+        """End direct mode: draw from Redis again after the buffer is used up. The caller must hold `lock`."""
         self.mode = Mode.LEASED
         self._settle()
 
     # ------------------------------------------------------------------ giving back
 
     def retire(self, why: IssuerError) -> tuple[tuple[Lease | Reservation, ...], int]:
-        """Issue nothing more: drop published numbers, return numbers that arrive later, raise `why` for callers.
+        """Issue no more numbers: drop the published ones. From now on callers get the error `why`.
+
+        Numbers that arrive later are returned.
 
         Returns the ranges of the buffer, oldest first, and the last number used of the first one.
         """

@@ -12,7 +12,7 @@ from issuer_persistence.records import Tag
 
 
 def upcoming(record: Tag, key: str | None) -> Steps[int]:
-    """Return the counter of the next draw, if no other draw comes first. `key` None: no Redis.
+    """Return the counter value of the next draw, if no other draw comes first. `key`: None if there is no Redis.
 
     If a new period has begun by Redis's clock, return the first counter of the new period. Raises LimitHit.
     """
@@ -36,7 +36,7 @@ def upcoming(record: Tag, key: str | None) -> Steps[int]:
 
 
 def after(record: Tag, standing: int, key: str | None) -> Steps[int]:
-    """Return the counter value that follows `standing`, the last one that was issued.
+    """Return the counter value that follows `standing`, the last one issued. `key`: as in `upcoming`.
 
     If the tag has periods, such as days, the value is in the period that is current by Redis's clock.
     """

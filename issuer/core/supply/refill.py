@@ -23,7 +23,7 @@ from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
 
-#: If so many leases in a row are below issued numbers, Redis counts as gone back in time.
+#: If this many leases in a row have numbers below issued ones, Redis counts as having gone back in time.
 ATTEMPTS = 2
 
 
@@ -31,7 +31,7 @@ class Refill:
     """Fetches segments and leases of a tag, one of each at a time."""
 
     def __init__(self, state: TagState, runtime: Runtime, origin: Origin, shortage: Shortage) -> None:
-        #: Duration of an election in seconds. None: never elect this process, because it has no scheduler.
+        #: Duration of an election in seconds. None: a draw never elects this process, because it has no scheduler.
         self.window = runtime.window if runtime.scheduled else None
         self.election = Election()
         self.segments = Fetcher(runtime, origin, shortage, self._segment)
@@ -48,10 +48,10 @@ class Refill:
         self.segments.prefetch(wanted)
 
     def lost(self) -> None:
-        """Act as if a draw had elected this process. The draw's caller was interrupted before the reply.
+        """Act as if a draw had elected this process, because the draw's caller was interrupted before the reply.
 
-        If the draw did elect this process, no other one would load until the election times out (seen: 4 s). If it did
-        not, the cost is one read of Redis in the background.
+        The reply might have elected this process: then no other process would load a segment until the election times
+        out (seen: 4 s). If it has not, the cost is one read of Redis in the background.
         """
         self.election.won += 1
         self.segments.prefetch()
@@ -94,7 +94,7 @@ class Refill:
     # ------------------------------------------------------------------ segments
 
     def _segment(self, flight: Flight, _: Deadline) -> Steps[tuple[int, bool]]:
-        """Load a segment into Redis, or reserve one for this process."""
+        """Load a segment into Redis, or in direct mode reserve one for this process. Returns as described at Fetch."""
         if self._origin.mode is Mode.DIRECT:
             return int((yield from self._reserve_own(flight))), True
         state, runtime = self._state, self._runtime
@@ -147,7 +147,7 @@ class Refill:
             yield from origin.give_back((reserved,), reserved.low)
             raise
         with origin.lock.thread, origin.lock.call():
-            # The segment may come too late: the flight counted as lost, or the tag is strict by now.
+            # The segment may come too late: the flight counts as lost by now, or the tag has become strict.
             welcome = (
                 origin.mode is Mode.DIRECT
                 and state.ended is None
@@ -167,7 +167,7 @@ class Refill:
     # ------------------------------------------------------------------ leases
 
     def _lease(self, flight: Flight, deadline: Deadline) -> Steps[tuple[int, bool]]:
-        """Draw a lease from Redis into the local buffer."""
+        """Draw a lease from Redis into the local buffer. Returns as described at Fetch."""
         state, runtime, origin = self._state, self._runtime, self._origin
         buffer, least = state.buffer, origin.lease_size()
         if buffer is None or origin.mode is Mode.DIRECT or not buffer.due:
@@ -196,7 +196,7 @@ class Refill:
                 yield from origin.give_back((piece,), piece.low)
                 return 0, True
             granted = piece.low + 1
-            # The lease came after higher numbers were issued, or Redis went back in time. It is a gap.
+            # Higher numbers were issued before the lease came, or Redis went back in time. The lease is a gap.
             runtime.emit(NumbersWasted(state.tag, piece.high - piece.low))
         raise CorruptState(
             f"Redis key {state.key} went back in time: it returned {granted}, which is below {buffer.issued}, a number "
@@ -206,7 +206,7 @@ class Refill:
         )
 
     def _drawn_lease(self, least: int, wanted: int, deadline: Deadline) -> Steps[Lease]:
-        """Draw a lease of `least` numbers, or more if a caller wants more."""
+        """Draw a lease of `least` numbers, or of `wanted` numbers if a caller wants more."""
         n, state, origin = max(least, wanted), self._state, self._origin
         while True:
             yield from origin.refuse_foreign(probe=False)
@@ -226,7 +226,7 @@ class Refill:
         if drawn.extend:
             self.elected(wanted - (drawn.high - drawn.low))
         if drawn.born != origin.born:
-            # The hash is new: the tag may have been created again, as strict. Without its record, draw no lease.
+            # The hash is new: the tag may have been created again, as strict. If no record is read, draw no lease.
             try:
                 yield from origin.read()
             except Unavailable:

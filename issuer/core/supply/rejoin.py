@@ -21,7 +21,7 @@ def rejoin(state: TagState, runtime: Runtime, origin: Origin, flights: SingleFli
         state: What this process knows of the tag.
         runtime: Services and settings that all tags of the issuer share.
         origin: Mode of the tag. In any other mode than direct mode, nothing is done.
-        flights: Those of the tag's segments. No segment is fetched meanwhile.
+        flights: The fetches of the tag's segments. While this runs, no segment is fetched.
         shortage: Reports that Redis is back.
     """
     buffer = state.buffer
@@ -31,8 +31,8 @@ def rejoin(state: TagState, runtime: Runtime, origin: Origin, flights: SingleFli
     mine = leads and flight.start()
     if not mine and buffer.held:
         return
-    # If another caller runs the flight, it fetches a segment, and the buffer is empty. If the segment arrives after
-    # the return to Redis, it is returned to the store.
+    # If another caller runs the flight (`mine` is False), it is fetching a segment, and the buffer is empty. If the
+    # segment arrives after the return to Redis, the caller returns it to the store.
     left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
     refusal: IssuerError | None = None
     rejoined = False
@@ -61,7 +61,7 @@ def rejoin(state: TagState, runtime: Runtime, origin: Origin, flights: SingleFli
     finally:
         if mine or origin.mode is not Mode.DIRECT:
             flights.finish(flight, progress=True)
-    # This comes last: callers already draw from Redis, and must not wait for a store that may be down.
+    # Return the unused numbers last: callers draw from Redis by now, and must not wait for a store that may be down.
     yield from origin.give_back(*left)
     if refusal is not None:
         raise refusal

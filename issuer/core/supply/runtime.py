@@ -14,7 +14,7 @@ from issuer.core.supply.local_buffer import FastPath
 from issuer.settings import Settings
 from issuer_persistence.records import Tag
 
-#: A job of the scheduler: returns the steps to run before the deadline.
+#: A job of the scheduler: a function that returns the steps to run before the deadline.
 Job = Callable[[Deadline], Steps[object]]
 
 
@@ -24,7 +24,7 @@ class Runtime:
 
     Attributes:
         settings: Settings of the issuer.
-        window: Duration of an election in seconds: the time for loading a segment.
+        window: Duration of an election in seconds. The elected process must load the segment within this time.
         makes: Whether a tag is created at its first use.
         redis: Whether this issuer uses Redis.
         store: URL of the store, for messages.
@@ -32,7 +32,7 @@ class Runtime:
         scheduled: Whether there should be a scheduler.
         flight: Makes a Flight, work that one caller does for all, for threads or tasks.
         attend: Lets the scheduler check the tags in the background from now on.
-        fast_path: Where numbers for `next` are published.
+        fast_path: Where the numbers that `next` takes without a lock are published.
         scheme: Returns the scheme that converts a tag's counter to the numbers that users see. Raises
             ConfigurationError.
         identity: Id of the store.

@@ -23,7 +23,10 @@ WARN_AT = 80
 
 
 class TagState:
-    """Knowledge of this process about a tag. `Origin` changes this object, and combiners read it in each draw."""
+    """Knowledge of this process about a tag. `Origin` changes this object.
+
+    Combiners, which merge the draws of several callers into one, read it in each draw.
+    """
 
     def __init__(self, tag: str, key: str) -> None:
         """`key`: key of the tag's hash in Redis."""
@@ -37,16 +40,16 @@ class TagState:
         self.scheme_id = ""
         #: Highest number that this process has seen Redis issue.
         self.seen: int = 0
-        #: Highest number that a caller got from `reserve`. Redis and the local buffers may still issue lower numbers.
+        #: Highest number that a caller got from `reserve`. Redis and local buffers may still issue lower numbers.
         self.reserved = 0
-        #: Numbers of the tag used per second, by all processes. Known only in direct mode, if the tag's settings need
-        #: it.
+        #: Numbers of the tag used per second, by all processes. None if unknown: the rate is computed only in direct
+        #: mode, and only if a setting of the tag needs it.
         self.rate: float | None = None
         #: The local buffer. None while each draw goes to Redis.
         self.buffer: Buffer | None = None
         #: Whether the hash is known to belong to this store. Until then each draw takes the slow path and checks it.
         self.owned = False
-        #: The error that callers get once this process issues no more numbers of the tag.
+        #: None while this process issues numbers of the tag. After that: the error that callers get.
         self.ended: IssuerError | None = None
         #: The hash as last read, or None. `looked_at`: when it was read, on the monotonic clock.
         self.hash: tag_scripts.Hash | None = None
@@ -60,7 +63,7 @@ class TagState:
         self._warned_of: tuple[int, int] | None = None
 
     def use(self, record: Tag, scheme: Numbering | None) -> LimitNear | None:
-        """Store the record that was just read. Returns LimitNear if this event must be sent."""
+        """Keep the record that was just read, and its scheme. Returns LimitNear if this event must be sent."""
         before, self.record = self.record, record
         self.read_at = monotonic()
         self.scheme, self.scheme_id = scheme, record.scheme_id
@@ -69,10 +72,11 @@ class TagState:
     def near_limit(self, cur: int, *, reserved_now: bool = False) -> LimitNear | None:
         """Return LimitNear if at least 80 % of the numbers are used and the event was not sent yet.
 
-        `cur`: last number that Redis has issued. For a tag with periods, the check is made only when numbers are
-        reserved, as the stored period may be over. Numbers count as used once this process has seen them issued: the
-        first segment of a small tag may reserve all its numbers. If the process has seen none issued, the first draw
-        decides.
+        `cur`: last number that Redis has issued, 0 if unknown. `reserved_now`: the store has just reserved numbers. A
+        tag with periods is checked only then, because the period in the store may be over at other times.
+
+        Reserved numbers are not used numbers: the first segment of a small tag may reserve all its numbers. In this
+        case, if this process has seen no number issued, the check waits for the first draw.
         """
         record = self.record
         if record is None:
@@ -91,9 +95,9 @@ class TagState:
         return LimitNear(self.tag, used, last, last_value(record.scheme, last), restarts, record.scheme)
 
     def used(self, record: Tag, cur: int) -> tuple[int, int]:
-        """Return how many numbers are used, and how many the limit permits, both within the period.
+        """Return how many numbers are used, and how many the limit permits. `cur`: see `near_limit`.
 
-        `cur` as in `near_limit`.
+        If the tag has periods, both counts are for the current period.
         """
         restarts = periods(record) is not None
         taken, last = reserved(record)
@@ -124,9 +128,9 @@ class TagState:
         return counter if self.scheme is None else self.scheme.value(counter)
 
     def taken(self) -> int:
-        """Return the highest number that this process has seen issued. No process lowers the store's `max` below it.
+        """Return the highest number that this process has seen issued. The store's `max` is never lowered below it.
 
-        Buffered numbers are not included: another thread may be returning them.
+        Unissued numbers in the buffer are not included: another thread may be returning them.
         """
         buffer = self.buffer
         return max(self.seen, self.reserved, 0 if buffer is None else buffer.issued)
@@ -145,7 +149,8 @@ class TagState:
     def went_back(self, low: int, before: int) -> bool:
         """Whether a strict tag's draw returned numbers below `before`, the highest number seen when the draw was sent.
 
-        Within a term Redis only counts upwards. So the hash was replaced (RENAME, MOVE, COPY, SWAPDB, RESTORE) by an
-        older copy with the same fence, or by a hash of another store. Other callers may already have the drawn numbers.
+        Within a term (one master without a restart) Redis only counts upwards. So the hash was replaced (by RENAME,
+        MOVE, COPY, SWAPDB or RESTORE) by an older copy from the same term, or by a hash of another store. Other callers
+        may already have the drawn numbers.
         """
         return low < before and self.strict

@@ -1,4 +1,4 @@
-"""Draws that need more than one call to Redis or a number from memory. For threads and for asyncio tasks."""
+"""Draws that one call to Redis, or a number in memory, does not satisfy. For threads and for asyncio tasks."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from issuer.errors import (
 from issuer.gateway import tag_scripts
 from issuer_persistence.ledger import Reservation
 
-#: After how many seconds without a check a caller checks the leases itself. CHECK_LATE is for processes with a
-#: scheduler, which checks them every second.
+#: If leases were not checked for this many seconds, a caller checks them itself. CHECK_LATE is for processes with a
+#: scheduler: it checks the leases every second.
 CHECK_AFTER = 1.0
 CHECK_LATE = 2.0
 
-#: How long the first caller of a tag waits for the tag's record, in seconds. Redis may have numbers meanwhile.
+#: How long the first caller of a tag waits for the tag's record, in seconds. Not longer, as Redis may have numbers.
 HURRY = 0.05
 
-#: The record is read again after this many seconds: processes that reserve nothing must see a new `lease` setting too.
+#: The record is read again after this many seconds. Processes that reserve nothing must see a new setting `lease`, too.
 LEARN_AFTER = 60.0
 
 
@@ -55,9 +55,9 @@ class Supply:
         self.shortage = Shortage(self.state, runtime)
         self.refill = Refill(self.state, runtime, self.origin, self.shortage)
         self.state.seen = runtime.seen.pop(tag, 0)
-        #: Last use, on the monotonic clock, as far as it is known: the fast path does not read the clock.
+        #: When the tag was last used, on the monotonic clock. A draw on the fast path does not set it: see `moved`.
         self.used_at = monotonic()
-        #: How many numbers this process had issued, and `used_at`, when `moved` was last read.
+        #: When `moved` was last read: how many numbers this process had issued by then, and `used_at`.
         self._noticed = 0, 0.0
         #: Whether Redis has reported that the tag needs a segment, and no scheduler could load one.
         self._reported = False
@@ -72,7 +72,7 @@ class Supply:
     def obtain(self, n: int, deadline: Deadline, first: tag_scripts.Drawn | Unavailable | None = None) -> Steps[range]:
         """Draw up to n numbers, at least one, and wait for them until the deadline.
 
-        `first`: result of a draw of n numbers from Redis that was already made, and whose numbers were not accepted.
+        `first`: Redis's reply to a draw of n numbers that the caller has just sent, if it had no usable numbers.
         """
         state, shortage, numbers = self.state, self.shortage, None
         self.used()
@@ -98,7 +98,7 @@ class Supply:
     def _read_soon(self, deadline: Deadline) -> Steps[None]:
         """Read the record of a tag that may have leases, at most once a second.
 
-        It waits only shortly: Redis may have numbers, and callers should not wait for a store that hangs.
+        The wait is short: Redis may have numbers, and callers should not wait for a store that hangs.
         """
         if monotonic() > self._unknown_until:
             known = yield from self.origin.identity_soon()
@@ -108,7 +108,7 @@ class Supply:
                 self._runtime.attend()  # a sweep has more time for it
 
     def _from_buffer(self, buffer: Buffer, n: int, deadline: Deadline) -> Steps[range | None]:
-        """Draw from the local buffer. If it is empty, queue for the next range. None: the buffer was replaced."""
+        """Draw from the local buffer. If it is empty, queue for its next range. None if the buffer was replaced."""
         place, taken, state = None, None, self.state
         try:
             while taken is None and state.buffer is buffer:
@@ -121,7 +121,7 @@ class Supply:
                     place = Place(n)
                 elif taken is None and place is not None:
                     yield from self.refill.of_buffer.wait_for(deadline, n)
-                    # Numbers that were set aside count as issued, even if the issuer is closed or Redis is back by now.
+                    # Numbers set aside for this caller are issued, even if the issuer is closed or Redis is back now.
                     taken = place.taken
         except IssuerError:
             taken = None if place is None else place.taken
@@ -147,7 +147,7 @@ class Supply:
                 if isinstance(first, Unavailable):
                     raise first
                 if first is None or first.status == "notmaster":  # another server may be master now
-                    # Trend tags can be served in direct mode, so their first try never tests a failed Redis.
+                    # The first try for a trend tag never tests whether Redis is back: direct mode can serve the tag.
                     probe = attempt > 0 or (state.record is not None and state.record.order == "strict")
                     yield from origin.refuse_foreign(probe=probe)
                     drawn_as, before = state.scheme_id, state.seen
@@ -161,7 +161,7 @@ class Supply:
                 attempt = yield from self._outlast(error, attempt, deadline)
                 continue
             if drawn.status == "scheme":
-                # The scheme was changed, or is not known here yet. If the store still has ours, the hash is outdated.
+                # The hash has another scheme than this process. If the store has this one, too, the hash is outdated.
                 yield from origin.read()
                 if state.scheme_id != drawn_as:
                     first = None
@@ -170,7 +170,7 @@ class Supply:
         return None
 
     def _outlast(self, error: RedisUnavailable, attempt: int, deadline: Deadline) -> Steps[int]:
-        """Redis did not answer: use direct mode, or wait a little. Returns the number of failed attempts."""
+        """After a draw that Redis did not answer: use direct mode, or wait. Returns the count of failed attempts."""
         self.shortage.redis_silent(error)
         if not (yield from self.origin.go_direct(deadline)):
             self.shortage.lack(error, monotonic())
@@ -182,9 +182,9 @@ class Supply:
         return attempt
 
     def accept(self, drawn: tag_scripts.Drawn, n: int) -> range | None:
-        """Return the numbers in the reply to a draw of n. None: a segment must be loaded first, or they become a gap.
+        """Return the numbers in the reply to a draw of n. None if a segment must be loaded, or if they become a gap.
 
-        They become a gap if a local buffer exists by now. They may be higher than the numbers of the buffer, so that
+        Drawn numbers become a gap if a local buffer exists by now. They may be higher than the numbers of the buffer:
         the next caller would get a lower number. Raises FenceError or CorruptState.
         """
         state, shortage = self.state, self.shortage
@@ -194,7 +194,7 @@ class Supply:
             if shortage.loss:
                 shortage.loss_over(drawn.low)
             state.seen = max(state.seen, drawn.high)
-            if (drawn.extend or n > 1) and (near := state.near_limit(drawn.high)):  # a sweep checks too
+            if (drawn.extend or n > 1) and (near := state.near_limit(drawn.high)):  # sweeps check after other draws
                 self._runtime.emit(near)
             if drawn.extend:
                 self.used()  # a sweep tries again if the segment cannot be loaded now
@@ -213,8 +213,8 @@ class Supply:
     def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool]]:
         """Draw one number for a key of the caller. The same key gets the same number for `ttl` seconds.
 
-        Returns the number, and whether the key had it before. `kept` is the Redis key that stores it. The number is
-        drawn from Redis even if the tag has leases: all processes must see which keys have a number.
+        Returns the number, and True if the key had it before this call. `kept`: the Redis key that stores the number.
+        Even if the tag has leases, the number is drawn from Redis: all processes must see which keys have a number.
         """
         attempt, state = 0, self.state
         if not self._runtime.redis:
@@ -236,14 +236,14 @@ class Supply:
                         return drawn
                     if self.origin.mode is not Mode.DIRECT:
                         continue
-                # Redis is down. Or it is back, but has no segment until this process has rejoined.
+                # Redis is down. Or Redis is back, but has no segment until this process has ended direct mode.
                 yield from sleep(min(pause(attempt), deadline.left()))
                 attempt += 1
         finally:
             self.shortage.waiting.discard(deadline)
 
     def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool] | None]:
-        """Draw a number for the Redis key `kept`. None: try again."""
+        """Send one draw of `once`, with the same arguments and result. None if the caller must try again."""
         state = self.state
         yield from self.origin.refuse_foreign(probe=True)
         drawn_as, before = state.scheme_id, state.seen
@@ -251,7 +251,7 @@ class Supply:
         call = tag_scripts.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
         drawn = yield from self.refill.drawing(send(call))
         if turn(drawn.scheme) > turn(state.scheme_id):
-            # Another process drew this counter with a later scheme. Ours would give it the number of another counter.
+            # Another process drew this counter value with a later scheme. The one known here would give another number.
             record = yield from self.origin.read()
             if turn(drawn.scheme) > turn(state.scheme_id):
                 raise StoreBehind(state.tag, max=record.max, scheme=drawn.scheme)
@@ -275,7 +275,7 @@ class Supply:
         return None
 
     def upcoming(self) -> Steps[int]:
-        """Return the counter of the next draw, if no other caller draws first. Consumes nothing."""
+        """Return the counter value of the next draw, if no other caller draws first. No number is consumed."""
         buffer = self.state.buffer
         held = None if buffer is None else buffer.upcoming
         if held is not None:
@@ -302,7 +302,7 @@ class Supply:
         return range(reserved.low + 1, reserved.high + 1)
 
     def warm(self, deadline: Deadline) -> Steps[None]:
-        """Return when numbers are available."""
+        """Wait until numbers are available: in Redis, or in direct mode in the memory of this process."""
         self.used()
         if self.state.record is None:
             yield from self.origin.read()
@@ -312,7 +312,7 @@ class Supply:
                 return
 
     def _check(self, buffer: Buffer, *, probe: bool = True) -> Steps[None]:
-        """Drop the leases if the hash has changed since they were drawn.
+        """Drop the leases if the tag's hash was replaced since they were drawn. `probe`: see Send.
 
         If Redis does not answer, the leases are still used: their numbers belong to this process alone.
         """
@@ -345,7 +345,7 @@ class Supply:
 
     @property
     def open(self) -> Iterable[int]:
-        """The iterator from which `next` takes numbers without a lock. It may be exhausted."""
+        """The iterator from which `next` takes numbers without a lock. The iterator may be exhausted."""
         return () if self.state.buffer is None else self.state.buffer.open
 
     # ------------------------------------------------------------------ what the scheduler does
@@ -356,14 +356,14 @@ class Supply:
         self._runtime.moving.add(self.state.tag)
 
     def reported(self) -> None:
-        """Load a segment in the background if one is due: Redis has reported that a caller needs it."""
+        """Load a segment in the background if one is due. Called when Redis has reported that a caller needs one."""
         self.used()
         if self.origin.mode is not Mode.DIRECT:
             self._reported = not self.refill.segments.prefetch()
 
     @property
     def moved(self) -> bool:
-        """Whether the next sweep must check the tag: it was used since this was last read, or work is left."""
+        """Whether the next sweep must check the tag: it was used since `moved` was last read, or work is left."""
         noticed, issued = self._noticed, self.state.issued
         if issued != noticed[0]:  # the fast path does not read the clock
             self.used_at = monotonic()
@@ -372,7 +372,7 @@ class Supply:
             return True
         if self._runtime.redis and self.origin.mode is Mode.DIRECT:
             return True
-        # A segment could not be fetched, Redis did not answer, or it is still unknown which store the hash belongs to.
+        # Left work: no segment was fetched, Redis did not answer, or it is unknown which store the hash belongs to.
         silent = self.shortage.redis_trouble and self.state.looked_at <= self.shortage.redis_silent_since
         unfinished = self.refill.segments.flights.failures or silent or (self.looks and not self.state.owned)
         return bool(unfinished) and monotonic() - self.used_at < self._runtime.settings.idle_after
@@ -391,13 +391,13 @@ class Supply:
 
     @property
     def looks(self) -> bool:
-        """Whether a sweep needs the tag's hash."""
+        """Whether a sweep must read the tag's hash: the tag has a counter, and draws from Redis."""
         record = self.state.record
         counts = record is None or countable(record.scheme)
         return counts and self._runtime.redis and self.origin.mode is not Mode.DIRECT
 
     def fetch(self, deadline: Deadline) -> Steps[int]:
-        """Fetch the next segment now, if one is due. Returns how many were loaded: 0 or 1."""
+        """Fetch the next segment now, if one is due. Returns how many segments were loaded: 0 or 1."""
         if self.origin.mode is not Mode.DIRECT:
             yield from self.origin.identity_soon()
         hash = (yield from self.origin.look()) if self.looks else None
@@ -410,8 +410,8 @@ class Supply:
     def sweep(self, hash: tag_scripts.Hash | None) -> Steps[None]:
         """Check the tag: its leases, the return to Redis, and segments that are due.
 
-        The store may be down, so it is called only if Redis is not enough. `hash`: the tag's hash, which was just read.
-        None if it was not read.
+        A sweep calls the store only if Redis is not enough, because the store may be down. `hash`: the tag's hash as
+        just read. None if it was not read.
         """
         buffer = self.state.buffer
         if self.origin.mode is Mode.DIRECT:
@@ -423,7 +423,7 @@ class Supply:
             yield from self.origin.looked(hash)
         flights = self.refill.segments.flights
         if self.refill.due(hash):
-            # After a failure the tag may not exist. `refresh` reads its record first.
+            # After a failed fetch the tag may not exist, so no segment is fetched until `refresh` has read its record.
             if self.state.record is not None or not flights.failures:
                 self.refill.segments.prefetch()
         elif hash is not None and flights.trouble is None:
@@ -448,9 +448,9 @@ class Supply:
 
     @property
     def disposable(self) -> bool:
-        """Whether this object can be deleted: the tag was never seen, no caller waits, no flight may fetch its numbers.
+        """Whether this object can be deleted: the tag was never seen, no caller waits, nothing is fetched or held.
 
-        If the tag was seen, a draw on the fast path may be under way. Such draws are recorded nowhere.
+        If the tag was seen, a draw on the fast path may be in progress. No field shows such draws.
         """
         state = self.state
         unseen = state.record is None and not state.owned
@@ -470,8 +470,8 @@ class Supply:
     def end(self) -> None:
         """Issue no more numbers. `close` returns the unused ones.
 
-        Call this before waiting for the flights. If another thread forked during the wait, parent and child would issue
-        the same published numbers (seen).
+        Call this before waiting for fetches in progress. Otherwise, if another thread forked during the wait, parent
+        and child would issue the same published numbers (seen).
         """
         if self.state.ended is None:
             self._left = self.origin.retire(self.closed_error())
@@ -481,14 +481,14 @@ class Supply:
         return IssuerError(f"tag {self.state.tag!r}: this issuer is closed", tag=self.state.tag)
 
     def close(self, deadline: Deadline) -> Steps[None]:
-        """Wait for fetches in progress, which return what they fetch. Then return unused numbers of this process."""
+        """Wait for fetches in progress, which return what they fetch. Then return this process's unused numbers."""
         self.end()
         for fetcher in (self.refill.segments, self.refill.leases):
             flight = fetcher.flights.flight
             if flight is None:
                 continue
             if flight.start():
-                # The job has not started yet. When it starts, it will find the flight finished.
+                # The scheduler's job has not started the fetch yet. When it runs, it will find the flight finished.
                 flight.finish(progress=False)
             else:
                 yield from wait(flight, deadline.left())
