@@ -279,7 +279,7 @@ def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
 
 
 def draw(setup: Setup, ids: NumberSource, stop: threading.Event) -> None:
-    """Draw from this source in threads until the stop request."""
+    """Draw from the source `ids` in threads until `stop` is set."""
     numbers = count()
     forks = threading.Semaphore(0)
     signal.signal(signal.SIGUSR1, lambda *_: forks.release())
@@ -324,7 +324,7 @@ def _stacks(*_: object) -> None:
 
 
 async def tasks(setup: Setup, stop: threading.Event) -> None:
-    """Draw in tasks until the stop request."""
+    """Draw in tasks until `stop` is set."""
     numbers = count()
     async with aconnect(**setup.settings()) as ids:
         if setup.loads:
@@ -355,7 +355,7 @@ def told_to_stop(take: Callable[[bytes], object] = len) -> threading.Event:
 
 
 def work(setup: Setup, stop: threading.Event) -> None:
-    """Draw according to the setup until the stop request."""
+    """Draw according to the setup until `stop` is set."""
     lay_traps(setup)
     if setup.colour == "tasks":
         asyncio.run(tasks(setup, stop))

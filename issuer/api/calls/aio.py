@@ -288,7 +288,7 @@ class AsyncIssuerCalls:
     ) -> Tag:
         """Change settings of a tag while it is in use, and return the changed tag. None leaves a setting unchanged.
 
-        Every process applies the change at its next reservation. Every process applies a changed `lease` within a
+        Every process applies most changes at its next reservation. Every process applies a changed `lease` within a
         minute. A changed `start` or `above` applies in Redis when this call returns.
 
         A process that holds numbers of a trend tag can still issue some of them after this call. If the numbers are a
