@@ -90,7 +90,12 @@ class Scene:
 
 
 @pytest.fixture
-def scene(connect: Connect, redis_client: redis.Redis, redis_url: str) -> Iterator[Scene]:
+def scene(
+    connect: Connect, redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Scene]:
+    # A first draw does not wait for a store that does not answer soon. On a busy machine, none answers soon.
+    for name in ("PATIENCE", "PATIENCE_ALONE"):
+        monkeypatch.setattr(f"issuer.core.supply.mode.{name}", 40.0)
     with issuer.connect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
         ids.create("orders", step=100)
         assert ids.take("orders", 5) == [1, 2, 3, 4, 5]

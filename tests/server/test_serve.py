@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,8 @@ def test_every_tag_of_the_store_is_extended_in_time_though_nothing_is_drawn_thro
 
     cli("create", "orders", "--step", "100", env=servers)
     server = serve("--workers", "2", env=servers)
-    until(lambda: state()["max"] == 100, message="a first segment, which nobody asked for")
-    draw = redis_client.register_script(cli("lua", "next").out)
-    assert draw(keys=["issuer:{orders}"], args=[30, -1]) == [b"ok", b"0", b"30"]
+    draw = partial(redis_client.register_script(cli("lua", "next").out), keys=["issuer:{orders}"], args=[30, -1])
+    until(lambda: draw() == [b"ok", b"0", b"30"], message="the first segment, which a draw asks for")
     until(lambda: state()["next_max"] == 200, message="the next one, past the mark")
     assert len(server.children()) == 3
     assert server.log.count("keeping all tags") == 1
