@@ -58,7 +58,8 @@ def check_steps(fleet: Fleet, each: Series) -> None:
         settled = [size for entry, size in zip(history, sizes, strict=True) if is_settled(fleet, entry)]
         assert all(most * 0.7 < size < most * 2.1 or size == LEAST for size in settled), (each.tag, settled)
         changes = sum(after != before for before, after in pairwise(settled))
-        assert changes <= len(fleet.disturbed[each.group]), (each.tag, settled)
+        # A step that lasts about 3/4 of its target, give or take chance, is doubled once, and then stays.
+        assert changes <= len(fleet.disturbed[each.group]) + 1, (each.tag, settled)
 
 
 def is_settled(fleet: Fleet, entry: LedgerEntry) -> bool:
