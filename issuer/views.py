@@ -107,7 +107,7 @@ def _(record: Discrepancy) -> dict[str, Any]:
 
 @view.register
 def _(record: Finding) -> dict[str, Any]:
-    """Return a finding of `doctor`. Its remedy is in terms of Python."""
+    """Return a finding of `doctor`. Its remedy names methods of Python."""
     names = ("check", "level", "subject", "what", "why", "remedy", "tag")
     error = None if record.error is None else type(record.error).__name__
     return {name: getattr(record, name) for name in names} | {"error": error}
@@ -123,7 +123,7 @@ def _(record: Recovery) -> dict[str, Any]:
 
 @view.register
 def _(error: IssuerError) -> dict[str, Any]:
-    """Return the error and its values. `retry_after` is in seconds. The message is in terms of Python."""
+    """Return the error and its values. `retry_after` is in seconds. The message names methods of Python."""
     content = {"error": type(error).__name__, "message": str(error), "tag": error.tag, "code": error.code}
     return content | {name: _plain(value) for name, value in error.values.items()}
 

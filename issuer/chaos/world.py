@@ -302,8 +302,8 @@ class World:
         """Make the other server a replica, then cut its connection. Return when it lacks some draws."""
         self.follow()
         self.link.blackhole()
-        # `more` is not used, because it sets `_settled`. When a master gets its first replica, it starts a new term.
-        # The gap that this causes must be charged to this fault.
+        # A master that gets its first replica starts a new term. The gap that this causes must be charged to this
+        # fault. `more` would not charge it: it sets `_settled`. So `more` is not used.
         self.crew.wait_served(now())
 
     def swap(self) -> None:

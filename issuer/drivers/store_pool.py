@@ -33,9 +33,9 @@ class StorePool:
     The caller's own thread is not used: an exception of a signal handler (Celery's soft time limit, Ctrl-C) can occur
     between any two bytecodes, even between a lock's acquire and its `try`. Such an exception left SQLite's connection
     or the journal's flock locked for ever (seen after 5 to 277 interrupts). A disk that hangs would also block a caller
-    far beyond its deadline. The threads of the event loop are not used: 30 tags on a MongoDB that hung occupied all of
-    them for 34 s. The caller and the thread communicate through objects written in C: an exception cannot occur inside
-    them.
+    far beyond its deadline. The default threads of an event loop are not used either: when a MongoDB hung, calls for 30
+    tags occupied all of them for 34 s. The caller and the thread exchange data only through objects that are written in
+    C. An exception of a signal handler cannot occur inside such an object.
     """
 
     def __init__(self, store: Store, longest: float) -> None:

@@ -111,7 +111,7 @@ class Known:
         return max([self.floor, *self.segments.values()])
 
     def beneath(self, newest: int) -> int:
-        """Return the highest reserved number, without counting the `newest` segments with the highest numbers."""
+        """Leave out the highest segments, `newest` of them. Return the highest number that is reserved then."""
         highs = sorted(self.segments.values(), reverse=True)
         return max([self.floor, *highs[newest:]])
 

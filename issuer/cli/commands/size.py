@@ -16,7 +16,7 @@ SECTION = "Tools"
 
 #: Number of masters of the smallest Redis Cluster that survives the loss of a master.
 CLUSTER = 3
-#: Number of years from which on the output gives no exact number.
+#: A duration of more years than this is shown without the number of years.
 LONG = 1e6
 
 

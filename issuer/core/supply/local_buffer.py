@@ -145,9 +145,9 @@ class FastPath:
 class LocalBuffer(Generic[P]):
     """A double buffer of ranges. Each number is taken from it once.
 
-    The next few thousand numbers are published: `next(tag)` takes them from a C iterator, without a lock, in 80 ns
-    each. The iterator ends before the threshold and at the end of a range. The caller that finds it empty calls `take`.
-    `take` publishes the next numbers. If the threshold is reached, the caller then has the next range fetched.
+    `take` publishes the next few thousand numbers: it puts them into a C iterator. `next(tag)` takes numbers from this
+    iterator without a lock, in 80 ns each. The iterator ends before the threshold, the number at which the next range
+    must be fetched, or at the end of the range. The caller that finds it empty calls `take` again.
 
     Each method replaces the whole state by one assignment, as a KeyboardInterrupt or a signal handler's error can occur
     between any two bytecodes. If it occurred between two assignments, the position of one range would be combined with

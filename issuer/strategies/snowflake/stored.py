@@ -107,7 +107,7 @@ class Stored(Machines):
         sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
         if ceiling <= tenure.ceiling:  # the clock was set back
             return self._tenure(tenure.machine, tenure.floor, tenure.ceiling, sent)
-        if not self._held:  # `release` has returned the time and so lowered the store's `max`
+        if not self._held:  # `release` has returned the reserved time, and so lowered the store's `max`
             return None
         held = yield from self._reserved(tenure.machine, tenure.ceiling, ceiling - tenure.ceiling)
         if held.low != tenure.ceiling:

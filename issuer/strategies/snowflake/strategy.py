@@ -105,9 +105,9 @@ class Snowflake(Strategy):
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-        """Return the last known holder of the number's machine number.
+        """Return the last known holder of the machine number that `value` contains.
 
-        With the option machine=store, return the holder at the time in the number.
+        With the option machine=store, return who held it at the time that `value` contains.
         """
         parts = Layout.of(options).decompose(value)
         kind, shared = text(options, "machine", "redis"), shared_namespace(options)

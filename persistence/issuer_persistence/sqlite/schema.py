@@ -47,8 +47,8 @@ _LEASES = (
 
 _AHEAD = (
     "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
-    # A trigger as for `lease`, against older programs. The column has no default: NULL shows that an older program
-    # wrote the row. NULL is read as 1.
+    # Like the trigger for `lease`, this one rejects rows of older programs, which would lose the tag's `ahead`. The
+    # column has no default: NULL shows that an older program wrote the row. NULL is read as 1.
     """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
     WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
     BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
