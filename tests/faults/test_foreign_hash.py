@@ -90,12 +90,14 @@ class Scene:
 
 
 @pytest.fixture
-def scene(
-    connect: Connect, redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Scene]:
-    # A first draw does not wait for a store that does not answer soon. On a busy machine, none answers soon.
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first draw does not wait for a store that does not answer soon. On a busy machine, none answers soon."""
     for name in ("PATIENCE", "PATIENCE_ALONE"):
         monkeypatch.setattr(f"issuer.core.supply.mode.{name}", 40.0)
+
+
+@pytest.fixture
+def scene(connect: Connect, redis_client: redis.Redis, redis_url: str) -> Iterator[Scene]:
     with issuer.connect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
         ids.create("orders", step=100)
         assert ids.take("orders", 5) == [1, 2, 3, 4, 5]
@@ -111,6 +113,7 @@ def made_in(store: MemoryStore, order: Order = "trend") -> MemoryStore:
 # ------------------------------------------------------------------------------------------------------- the first draw
 
 
+@pytest.mark.usefixtures("unhurried")
 @BOTH
 @pytest.mark.parametrize("order", ["strict", "trend", None])
 def test_the_first_draw_is_refused_and_changes_nothing(scene: Scene, order: Order | None) -> None:
@@ -150,6 +153,7 @@ def test_a_store_that_another_one_replaces_loads_no_segment(scene: Scene, monkey
     assert record.max == 5092, "one reservation is a gap"
 
 
+@pytest.mark.usefixtures("unhurried")
 @BOTH
 def test_a_store_that_is_empty_is_told_so_and_not_made(scene: Scene, tmp_path: Path) -> None:
     """It has no id yet, and is another one than the hash's all the same."""
