@@ -216,6 +216,10 @@ def serving(redis: str, store: str, folder: Path, env: dict[str, str]) -> Iterat
         process.wait(120)
 
 
+#: How long a run goes on at most if nothing happens, in seconds.
+LONGEST = 300.0
+
+
 class Run:
     """One run: its processes, the tags that come and go, and the numbers so far."""
 
@@ -345,10 +349,13 @@ def churn(
             run.start("raw", "raw", ["raw"], callers=2, rate=20.0)
             run.start("http", "http", ["web"], callers=2, rate=20.0, http=port)
             said = 0.0
-            while run.at < seconds:
+            # On a busy machine, a short run ends before the first number: go on until everything has happened.
+            happened = False
+            while run.at < seconds or not (happened or run.at > LONGEST):
                 run.guests()
                 run.tags(ids)
                 run.read()
+                happened = min(report.kills, report.created, report.deleted, report.numbers) > 0
                 for name, pid in lasting.items():
                     report.memory[name].append((run.at, anonymous(pid)))
                 report.load.append(os.getloadavg()[0])

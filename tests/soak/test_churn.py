@@ -22,7 +22,6 @@ GOOD: dict[str, Any] = {
 }
 
 
-@pytest.mark.soak  # on a busy machine, half a minute ends before the first number
 @pytest.mark.live
 @pytest.mark.covers("1.1", "3.1")
 def test_what_processes_that_come_and_go_issued_agrees_with_metrics_ledger_and_store(

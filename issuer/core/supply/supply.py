@@ -41,8 +41,7 @@ CHECK_LATE = 2.0
 #: How long the first caller of a tag waits for the tag's record, in seconds. Not longer, as Redis may have numbers.
 HURRY = 0.05
 
-#: The tag's record is read again after this many seconds. A reservation also returns the record, but a process that
-#: reserves nothing must see a new setting `lease`, too.
+#: The tag's record is read again after this many seconds: a process that reserves nothing must see a new `lease`, too.
 LEARN_AFTER = 60.0
 
 
