@@ -44,7 +44,8 @@ Verdict = Outcome[list[Discrepancy]]
 #: A sweep, the periodic background work, reads this many hashes at once.
 LOOKS = 1000
 
-#: If a run of `refresh` has not ended after this many seconds, it counts as lost, and another run may begin.
+#: At most one run of `refresh` is in progress. If it has not ended after this many seconds, it counts as lost, because
+#: it may never have started. Then another run may begin.
 REFRESH_LOST = 60.0
 
 
@@ -94,8 +95,8 @@ class AsyncCare:
     async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
         """Verify a tag with its shards or series, or all tags, sorted by name; see Issuer.verify.
 
-        If a tag was deleted in the meantime, its outcome has no result. Only the outcome of `tag` itself then has an
-        error, UnknownTag.
+        A shard, a series or a tag may be deleted while this runs. Its outcome then has no result and no error. But if
+        `tag` itself was deleted, its outcome has the error UnknownTag.
         """
         if tag is None:
             names = await self._tags(timeout)
@@ -229,7 +230,10 @@ class AsyncCare:
                     yield Outcome(tag, len(tags), batch.results.get(tag), error)
 
     async def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None) -> TagBatch[T]:
-        """Run the steps of several tags to their end, as a batch. `every`: steps by tag. `timeout`: of each request."""
+        """Run the steps of several tags to their end. Return the batch, which has a result or an error for each tag.
+
+        `every`: the steps of each tag, by the tag's name. `timeout`: time limit of each request in seconds.
+        """
         batch = TagBatch(every, self._config.store)
         only = next(iter(every)) if len(every) == 1 else None
         while batch.pending:
@@ -265,8 +269,9 @@ class AsyncCare:
                 await combiner.run(combiner.supply.rejoin(), soon)
                 loaded += await combiner.run(combiner.supply.fetch(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - after any error, the other tags must still be served
-                # If a signal handler of the user raised `error`, raise it again: `tick` runs in a thread of the user.
-                # `sweep` does not run there, so it needs no such check.
+                # `tick` runs in a thread of the user. There, a signal handler of the user may have raised `error`.
+                # Then raise it again, because it is meant for the user. `sweep` runs in a thread of the issuer, where
+                # no signal handler runs.
                 raise_interrupt(error)
                 self._registry.troubled(combiner, error)
         await self._forget_idle()
@@ -330,7 +335,10 @@ class AsyncCare:
             self._registry.forget(combiner)
 
     async def refresh(self) -> None:
-        """Send the requests to the store that are not urgent. Stop when the store does not answer in time."""
+        """Send the requests to the store that are not urgent. Stop when the store does not answer in time.
+
+        These requests return the unused numbers of idle tags, read changed records, and delete old ledger entries.
+        """
         try:
             await self._forget_idle()
             if self.keeper is not None:

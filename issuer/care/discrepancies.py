@@ -56,14 +56,16 @@ class Discrepancy:
         return f"tag {self.tag!r}: {self.problem}"
 
 
-#: A ledger entry contains the id of the Redis hash for which its segment was reserved. If the entries return to an
-#: earlier hash this many times, two hashes are in use. Fewer returns prove nothing: when a hash is replaced, the last
-#: segment of the old hash may come late.
+#: A ledger entry contains the id of the Redis hash for which its segment was reserved: `born`. If the id changes back
+#: to an earlier one this many times, two hashes are in use. One or two such changes prove nothing: when a hash is
+#: replaced, the last segment for the old hash may be reserved late.
 AGAIN = 3
 
 
 class Turns:
     """Detects from the ledger that the segments of a tag are loaded into two Redis hashes in turns.
+
+    This happens if services use two Redis servers, databases or prefixes, or two masters after a network split.
 
     `found` must receive the ledger entries of the tag in increasing or decreasing order of their numbers.
     """

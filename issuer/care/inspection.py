@@ -212,7 +212,14 @@ def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspec
 
 
 def segments(tag: str, count: int, beyond: Position | None, *, upward: bool) -> Steps[LedgerPage]:
-    """Return a page of the tag's ledger; see Issuer.segments."""
+    """Return a page of the tag's ledger; see Issuer.segments.
+
+    Args:
+        tag: Name of the tag.
+        count: Entries per page, 1..1000.
+        beyond: Position of the last entry of the previous page. None for the first page.
+        upward: If True, the entries with the lowest numbers come first, otherwise those with the highest.
+    """
     check_found(tag)
     most, at = whole(count, "count", 1, PAGE_MOST), None if beyond is None else _position(tag, beyond)
     yield from read_record(tag)

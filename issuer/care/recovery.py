@@ -163,8 +163,8 @@ def _check_counter(record: Tag | None, at_least: int) -> None:
 def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
     """Look up a tag in the store's journal. Return whether the tag is missing there, and its highest number there.
 
-    This is called if Redis has no numbers of the tag. If that is normal, the result is (False, 0): Redis has no numbers
-    of deleted tags, or of tags without a counter.
+    This is called if Redis has no numbers of the tag. Redis never has numbers of a deleted tag, or of a tag without a
+    counter. The journal is not read for such a tag: the result is (False, 0).
     """
     if record is None or record.deleted or not countable(record.scheme) or parts.is_machine(record):
         return False, 0
@@ -231,8 +231,8 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
         settings = replace(again, above=above, limit=limit, scheme=again.scheme if record is None else record.scheme)
         yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout))
     if record is not None and said is not None and _has_lost_its_scheme(record, said):
-        # Set the scheme before `max` is raised. If the recovery is interrupted between the two, the next recovery sets
-        # the scheme again.
+        # Set the scheme before `max` is raised. The check above compares `max` with the journals. If `max` was raised
+        # first, and the recovery was interrupted then, the next recovery would not find that the scheme is lost.
         yield from ask(
             lambda store, timeout: store.configure(tag, TagChanges(scheme=said.record.scheme), timeout=timeout)
         )
@@ -243,10 +243,11 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
 
 
 def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
-    """Return True if the journals have a newer scheme than the store. With the store's scheme, values could repeat.
+    """Return True if the store has lost a change of the tag's scheme: then the journals have a newer scheme.
 
-    For a tag that is not deleted, the journals must also contain higher numbers than the store. It is not enough to
-    compare the times of the two records: if a clock was ahead, an older scheme would replace the current one.
+    With the store's old scheme, numbers for users could repeat. The times of the two records alone prove nothing: if
+    the clock of a process was ahead, an older scheme could look newer. So the journals must also have higher numbers
+    than the store. Only for a deleted tag, the times are enough.
     """
     later = record.timestamp < said.record.timestamp and (record.deleted or record.max < said.top)
     return later and record.scheme != said.record.scheme
@@ -280,7 +281,9 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
 
 
 def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
-    """Return why a store cannot have been restored from another store's journals, or "" if it may have been.
+    """Check whether this store may have been restored from the journals of another store.
+
+    Return "" if that is possible, otherwise the reason why not, as a part of a sentence.
 
     Args:
         live: The `max` of each tag in this store, by name.

@@ -45,8 +45,9 @@ CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
 #: Pairs of fields of a hash. In a sound hash, the first field of a pair is never higher than the second field.
 ORDERED = (("cur", "max"), ("mark", "max"), ("max", "next_cur"), ("next_cur", "next_max"), ("next_mark", "next_max"))
 
-#: `who` searches this many ledger entries for a number: those that end at the number or above it, the lowest first. In
-#: a sound ledger, the first of them that is not empty contains the number, or no entry contains it.
+#: `who` searches the ledger for a number. It reads the entries that end at the number or above it, the lowest first,
+#: until this many of them do not contain the number. In a sound ledger, one would be enough: if the first entry that is
+#: not empty does not contain the number, no entry does. More are read to find overlaps.
 NEAR = 100
 
 
@@ -54,15 +55,19 @@ NEAR = 100
 class _Buffer:
     """A buffer of a tag's hash: the numbers low + 1 .. high. The ledger must contain the reservation of each number.
 
-    `number`: 1 or 2, as a hash has two buffers. `open`: the numbers up to `open` were not found in the ledger yet.
+    Attributes:
+        number: 1 for the current segment, 2 for the next one.
+        low: The number before the first number.
+        high: The last number.
+        open: The numbers above `open` were found in the ledger. Those from low + 1 to `open` are still to be found.
     """
 
     number: int
     low: int
     high: int
     open: int
-    #: True if the ledger has no reservation of these numbers, although such an entry is too young to be deleted for its
-    #: age. False if the entry may have been deleted. None: not known yet.
+    #: True if the ledger has no reservation of these numbers, but should have: the reservation is too young to be
+    #: deleted for its age. False if the reservation may have been deleted. None if this is not known yet.
     missing: bool | None = None
 
 
@@ -79,7 +84,7 @@ class Audit:
         self._created = 0
         self._beyond: Position | None = None
         #: The ledger entry with the lowest `low` so far. Entries are read in falling order of `high`. So if the next
-        #: entry overlaps with any earlier entry, it also overlaps with this one.
+        #: entry overlaps with any earlier entry, it also overlaps with this one, and only this one must be kept.
         self._lowest: LedgerEntry | None = None
         self._hash: tag_scripts.Hash | None = None
         self._buffers: list[_Buffer] = []
@@ -155,8 +160,8 @@ class Audit:
 
     def _check_journal(self) -> Steps[None]:
         taken = 0
-        # When numbers are returned, the highest number falls in the store first, and a moment later in the journal. So
-        # compare twice.
+        # When numbers are returned, the store lowers its `max` first, and writes this to the journal a moment later.
+        # In this moment the journal has the higher number without a fault. So compare a second time.
         for _ in range(2):
             tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
             taken = tops.get(self._tag, 0)
@@ -234,8 +239,8 @@ class Audit:
             if entry.high >= buffer.open:
                 buffer.open = min(buffer.open, max(entry.low, buffer.low))
             else:
-                # The open numbers of the buffer are higher than this entry, so they were reserved later. No entry
-                # contains them, as the next entries are lower.
+                # This entry ends below `open`, and the next entries are lower still. So no entry contains the number
+                # `open`. It was reserved after this entry, because it is higher.
                 buffer.missing = self._certain(entry.time)
 
     def _check_buffers(self, key: str) -> Steps[None]:
@@ -243,8 +248,8 @@ class Audit:
             if buffer.open > buffer.low and buffer.missing is None:
                 buffer.missing = self._certain(0)
         missing = [buffer for buffer in self._buffers if buffer.missing]
-        # After the hash was read, its numbers may have been returned, and their entry shortened. So read the hash
-        # again.
+        # After the hash was read, its numbers may have been returned, and their entry shortened. This is no fault. So
+        # read the hash again, and report nothing if it was reset.
         if missing and (yield from self._unmoved(key)):
             for each in missing:
                 numbers = each.low + 1, each.high
@@ -255,7 +260,10 @@ class Audit:
                 self._report("not in the ledger", problem, numbers=numbers, key=key, buffer=each.number)
 
     def _certain(self, time: int) -> bool:
-        """Return True if the ledger must still contain a reservation made after `time` (ms since 1970) for this tag."""
+        """Return True if the ledger must still contain every reservation of this tag that was made after `time`.
+
+        `time`: in ms since 1970. False if such a reservation could be so old that it was deleted.
+        """
         return now_ms() - max(time, self._created) < CERTAIN
 
     def _note(self, damaged: Iterable[Corrupt]) -> None:
@@ -377,8 +385,8 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
         others += sum(entry.low < entry.high and not entry.holds(number) for entry in page.entries)
         at = page.last
     taken = record.max
-    # When numbers are returned, the highest number falls in the store first, and a moment later in the journal. So
-    # compare twice.
+    # When numbers are returned, the store lowers its `max` first, and writes this to the journal a moment later. In
+    # this moment the journal has the higher number without a fault. So compare a second time.
     for _ in range(2):
         if number <= record.max:
             break

@@ -64,7 +64,14 @@ class Examination:
         most: int | None,
         progress: Callable[[int, int], object] | None,
     ) -> None:
-        """Prepare an examination. `key` returns the Redis key of a tag. `most` and `progress`: see Issuer.doctor."""
+        """Prepare an examination.
+
+        Args:
+            facts: The facts that are known already, such as the settings. The examination adds the others.
+            key: Function that returns the Redis key of a tag.
+            most: How many tags to examine closely, 0..2^63-1. None means 1000.
+            progress: Function that is called after each tag with the number of tags examined and the total.
+        """
         self.facts = facts
         self._key = key
         self._most = MOST_TAGS if most is None else whole(most, "most", 0, HIGHEST)
@@ -103,8 +110,8 @@ class Examination:
             seen: StoreFacts = yield from public(ask(lambda store, left: store.examine(timeout=left)), None)
             facts.store_clock = None if seen.time is None else _clock(seen.time, before, now_ms())
             facts.store_facts = seen
-            # The journal is read before the tags, so that a reservation between the two reads cannot look lost in the
-            # store.
+            # A journal with higher numbers than the store means that the store has lost reservations. So the journal is
+            # read before the tags: then a reservation between the two reads cannot look lost.
             facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
         except IssuerError as error:
             facts.store_error = error
@@ -173,7 +180,10 @@ class Examination:
         return sorted(self.facts.records, key=lambda record: record.timestamp, reverse=True)[: self._most]
 
     def _look_at_tag(self, record: Tag) -> Steps[TagFacts | None]:
-        """Return the facts about a tag. None if the store is unavailable, and the facts about another tag show this."""
+        """Return the facts about a tag. None if the store was unavailable for another tag already.
+
+        So the error is reported for one tag only.
+        """
         tag, facts = record.tag, self.facts
         if isinstance(facts.store_error, StoreUnavailable):
             return None
@@ -200,14 +210,14 @@ class Examination:
         tag = seen.record.tag
         hash = yield from _tried(send(tag_scripts.read_hash(self._key(tag))), tag)
         if isinstance(hash, RedisUnavailable):
-            if not self._reached():  # the facts show the error already
+            if not self._reached():  # another tag has recorded the error, as tags are examined at the same time
                 return seen
             self.facts.redis_error = hash
         if isinstance(hash, IssuerError):
             return replace(seen, error=hash)
         if hash.cur is None or any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger):
-            # No number was drawn from the current segment yet. So earlier segments may have been lost, for example by a
-            # FLUSHALL. The rate would be wrong, because lost segments were not used up.
+            # No number was drawn from the current segment yet. So Redis may have lost earlier segments, for example by
+            # a FLUSHALL. The rate would be too high: it counts each segment as used when the next is reserved.
             seen = replace(seen, rate=None)
         store_max = None
         if max(hash.max or 0, hash.next_max or 0) > seen.record.max:
@@ -215,15 +225,18 @@ class Examination:
         return replace(seen, hash=hash, store_max=store_max)
 
     def _max_now(self, tag: str) -> Steps[int | None]:
-        """Return the store's `max`, read after the hash, so that it includes all segments that were in the hash.
+        """Read the store's `max` again, and return it. None if it cannot be read.
 
-        None if it cannot be read.
+        It is read after the hash. So it includes all segments that the hash had, unless the store has lost changes.
         """
         now = yield from _tried(ask(lambda store, left: store.get(tag, timeout=left)), tag)
         return None if now is None or isinstance(now, IssuerError) else now.max
 
     def _reached(self) -> bool:
-        """Return True if Redis has answered so far. If not, each read of a hash would wait for the timeout."""
+        """Return True if Redis has answered so far.
+
+        If it has not, the hashes are not read, because each read would wait for the whole timeout.
+        """
         reached = any(server.info is not None for server in self.facts.servers)
         return reached and self.facts.redis_error is None
 

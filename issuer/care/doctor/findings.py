@@ -86,10 +86,11 @@ class TagFacts:
         hash: The tag's hash in Redis. None if there is no Redis, and after an error.
         rate: Numbers used per second. None if there are too few reservations.
         rated_for: For how long the rate was measured, in seconds. None if there is no reservation.
-        store_max: The store's `max`, read again after the hash. None if no number in the hash is higher than the `max`
-            in `record`.
-        hashes: Two ledger entries, which show that segments are loaded into two Redis hashes in turns. None if there is
-            only one hash.
+        store_max: The store's `max`. It is read a second time, after the hash, if the hash has numbers above the `max`
+            in `record`: a segment may have been reserved between the first two reads. Otherwise None, and also if the
+            second read fails.
+        hashes: Two ledger entries. They show that segments are loaded into two Redis hashes in turns. None if the
+            ledger shows only one hash.
     """
 
     record: Tag
@@ -107,8 +108,9 @@ class Facts:
 
     Attributes:
         redis: Name of Redis in messages. None if there is no Redis.
-        redis_error: Error of the search for Redis masters, or of the first tag's hash that could not be read.
-        report_error: Error of a test message on the channel on which draws report tags to keepers.
+        redis_error: Error of the search for Redis masters. If this succeeds, the error of the first read of a tag's
+            hash that failed because Redis was unavailable.
+        report_error: Error if Redis denied PUBLISH. Draws need it to report to keepers the tags that need a segment.
         store_error: Error of a request to the store.
         records: Records of all tags.
         witnessed: Highest number of each tag in the store's journal.
@@ -150,7 +152,7 @@ class Finding:
         advice: Recommended action, as a template. `remedy` is the readable form.
         tag: Name of the tag concerned, or None.
         error: Error that prevented the check, or None.
-        others: Other tags that the advice names, by their placeholders in `advice`.
+        others: Names of other tags, such as {"whole": "orders"}. They fill the placeholders of these names in `advice`.
     """
 
     check: str

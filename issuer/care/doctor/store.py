@@ -177,7 +177,10 @@ def durability(facts: Facts) -> Iterator[Finding]:
 
 
 def lock(facts: Facts) -> Iterator[Finding]:
-    """Check whether another program has the SQLite file open without the lock file, as older versions do."""
+    """Check whether another program has the SQLite file open, but does not use the store's lock file.
+
+    Older versions are such programs. Then two programs may write at once, and get the same numbers.
+    """
     seen = facts.store_facts
     if seen is None or seen.open_elsewhere is None:
         return

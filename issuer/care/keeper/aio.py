@@ -83,7 +83,7 @@ class AsyncKeeper:
         self._found = 0
         #: Name of the last tag that the current walk has read. None if no walk is in progress.
         self._after: str | None = None
-        #: Whether a new walk must begin at once.
+        #: Whether a new walk must begin at once, because reports may be lost.
         self._anew = False
         #: Whether the current walk reads a page per second.
         self._urgent = False
@@ -95,8 +95,8 @@ class AsyncKeeper:
     async def start(self, deadline: Deadline) -> None:
         """Load segments from now on. Raises an error if Redis or the store does not answer.
 
-        A second call checks again whether both answer. It also raises the error with which the last job that waited for
-        reports ended.
+        A second call only checks again whether both answer. A background job waits for reports of Redis. If the job
+        ended with an error, the second call raises this error.
         """
         found = await self._run(inspection.look_at_redis(inspection.Readiness()), deadline, None)
         if found.redis is not None:
@@ -111,7 +111,10 @@ class AsyncKeeper:
             raise self._trouble
 
     def swept(self) -> None:
-        """Wait for reports in the background. Each sweep calls this method. Without sweeps, the job that waits ends."""
+        """Note the time of this sweep, and start the job that waits for reports, unless it runs.
+
+        Each sweep calls this method. If it is not called for 5 s, the scheduler was stopped, and the job ends.
+        """
         if self._on:
             self._swept_at = monotonic()
             if not self._listening:
@@ -120,7 +123,11 @@ class AsyncKeeper:
                     self._listening = False
 
     async def _listen(self) -> None:
-        """Wait for reports, as a job. After an error, the job ends, and the next sweep starts a new job."""
+        """Receive the reports of tags that need a segment. This is a background job.
+
+        The job ends when the issuer is closed, or when there are no sweeps. It also ends after an error: then the next
+        sweep starts a new job.
+        """
         try:
             while not self._registry.closed and monotonic() - self._swept_at < SWEPT:
                 await self.hear(LISTEN)
@@ -132,7 +139,7 @@ class AsyncKeeper:
             self._listening = False
 
     async def end(self) -> None:
-        """Close the connection, unless a job waits for reports: this job closes the connection at its end."""
+        """Close the connection to Redis. If a job still waits for reports, the job closes the connection at its end."""
         if not self._listening:
             await self._channel.close()
 
@@ -140,7 +147,7 @@ class AsyncKeeper:
         """Wait at most `seconds` seconds for tags that Redis reports, and load their segments in the background."""
         keys = await self._channel.receive(seconds)
         if keys is None:
-            self._anew = True  # reports may be lost, or Redis may have lost its data
+            self._anew = True  # the connection is new: earlier reports may be lost, or Redis may have lost its data
         for key in set(keys or ()):
             tag = tag_of(self._config.settings.prefix, key)
             if tag is not None:

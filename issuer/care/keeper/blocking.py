@@ -84,7 +84,7 @@ class Keeper:
         self._found = 0
         #: Name of the last tag that the current walk has read. None if no walk is in progress.
         self._after: str | None = None
-        #: Whether a new walk must begin at once.
+        #: Whether a new walk must begin at once, because reports may be lost.
         self._anew = False
         #: Whether the current walk reads a page per second.
         self._urgent = False
@@ -96,8 +96,8 @@ class Keeper:
     def start(self, deadline: Deadline) -> None:
         """Load segments from now on. Raises an error if Redis or the store does not answer.
 
-        A second call checks again whether both answer. It also raises the error with which the last job that waited for
-        reports ended.
+        A second call only checks again whether both answer. A background job waits for reports of Redis. If the job
+        ended with an error, the second call raises this error.
         """
         found = self._run(inspection.look_at_redis(inspection.Readiness()), deadline, None)
         if found.redis is not None:
@@ -112,7 +112,10 @@ class Keeper:
             raise self._trouble
 
     def swept(self) -> None:
-        """Wait for reports in the background. Each sweep calls this method. Without sweeps, the job that waits ends."""
+        """Note the time of this sweep, and start the job that waits for reports, unless it runs.
+
+        Each sweep calls this method. If it is not called for 5 s, the scheduler was stopped, and the job ends.
+        """
         if self._on:
             self._swept_at = monotonic()
             if not self._listening:
@@ -121,7 +124,11 @@ class Keeper:
                     self._listening = False
 
     def _listen(self) -> None:
-        """Wait for reports, as a job. After an error, the job ends, and the next sweep starts a new job."""
+        """Receive the reports of tags that need a segment. This is a background job.
+
+        The job ends when the issuer is closed, or when there are no sweeps. It also ends after an error: then the next
+        sweep starts a new job.
+        """
         try:
             while not self._registry.closed and monotonic() - self._swept_at < SWEPT:
                 self.hear(LISTEN)
@@ -133,7 +140,7 @@ class Keeper:
             self._listening = False
 
     def end(self) -> None:
-        """Close the connection, unless a job waits for reports: this job closes the connection at its end."""
+        """Close the connection to Redis. If a job still waits for reports, the job closes the connection at its end."""
         if not self._listening:
             self._channel.close()
 
@@ -141,7 +148,7 @@ class Keeper:
         """Wait at most `seconds` seconds for tags that Redis reports, and load their segments in the background."""
         keys = self._channel.receive(seconds)
         if keys is None:
-            self._anew = True  # reports may be lost, or Redis may have lost its data
+            self._anew = True  # the connection is new: earlier reports may be lost, or Redis may have lost its data
         for key in set(keys or ()):
             tag = tag_of(self._config.settings.prefix, key)
             if tag is not None:
