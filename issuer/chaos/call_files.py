@@ -31,9 +31,11 @@ PART = 1 << 16
 
 
 class CallEntry(NamedTuple):
-    """A recorded call. If it succeeded, it returned the numbers first..last. See the module for failed calls and keys.
+    """A recorded call. If it succeeded, it returned the numbers `first` to `last`.
 
-    `began`, `ended`: when the call began and ended, in ns of the monotonic clock.
+    If it failed, `first` is minus the count of the requested numbers, and `last` is minus the index of the error in
+    ERRORS. If it had an idempotency key, `first` is the key, and `last` is the number that it returned. `began`,
+    `ended`: when the call began and ended, in ns of the monotonic clock.
     """
 
     first: int
@@ -78,7 +80,7 @@ class CallFile:
         self._at += _CALL.size
 
     def failed(self, wanted: int, error: Exception, began: int, ended: int) -> None:
-        """Record a call for `wanted` numbers that raised an error."""
+        """Record a call that requested `wanted` numbers and raised an error. Times are in ns of the monotonic clock."""
         name = type(error).__name__
         self.note(-wanted, -ERRORS.index(name) if name in ERRORS else 0, began, ended)
 
@@ -89,7 +91,8 @@ def _written(path: Path) -> memoryview[int]:
         return memoryview(b"").cast("q")
     with path.open("rb") as file:
         values = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast("q")
-    # The end of a call is written last. If a call has an end, its other three integers are there too.
+    # Find the first call without an end, and return all integers before it. The end of a call is written last, so a
+    # call with an end has its other three integers too.
     return values[: bisect_left(range(3, len(values), 4), 1, key=lambda at: not values[at]) * 4]
 
 
@@ -140,7 +143,7 @@ class Follower:
     def __init__(self, folder: Path, worker: str) -> None:
         self._folder = folder
         self._worker = worker
-        #: By file: how many integers `fresh` has read.
+        #: For each file: how many integers of it `fresh` has read. A call has four integers.
         self._read: dict[Path, int] = {}
 
     def served(self, tag: int, since: int) -> bool:

@@ -94,9 +94,11 @@ def check(
 ) -> Verdict:
     """Check the calls for all tags, and return what was found.
 
-    `strikes`: the faults that occurred. `lasting`: names of the workers that drew until the end. `stopped`: for each
-    worker, by name, the times during which SIGSTOP had stopped it. `end`: the end of the run. Reserved numbers that
-    nobody has drawn by the end are not counted as a gap, but their count is limited too.
+    `tags`: the tags of the run. `callers`: the recorded calls of each caller. `strikes`: the faults that occurred.
+    `lasting`: names of the workers that drew until the end. `stopped`: for each worker, by name, the times during which
+    it was suspended by SIGSTOP. `end`: the end of the run. At the end, some reserved numbers are in Redis or in
+    processes, and nobody has received them. The result's `gap` does not include these numbers. But its `costs` has an
+    entry for them, with a limit. If `end` is None, these numbers are not checked.
     """
     verdict = Verdict(faults=Counter(strike.name for strike in strikes))
     verdict.costs = {name: Cost(times) for name, times in verdict.faults.items()}
@@ -138,7 +140,11 @@ def _count(verdict: Verdict, callers: Iterable[Calls]) -> None:
 
 
 def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[Calls]:
-    """Convert calls for idempotency keys to plain calls for numbers. A call that repeats a key's number is left out."""
+    """Convert calls with an idempotency key to plain calls for numbers.
+
+    A call that returned the same number again for its key is left out. If it returned another number, count this in
+    `changed` of the verdict.
+    """
     given: dict[int, list[int]] = {}
     values: list[int] = []
     for call in sorted(chain.from_iterable(callers), key=attrgetter("ended")):
@@ -167,7 +173,10 @@ def _sorted(calls: Calls) -> Iterable[CallEntry]:
 
 
 def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missing:
-    """Count the numbers that were issued twice. Return the numbers below the highest that no caller received."""
+    """Count the numbers that were issued twice. Return the missing numbers.
+
+    A number is missing if no caller received it, but a caller received a higher number.
+    """
     highest = 0
     missing = Missing(tag)
     for call, worker in heapq.merge(*(zip(_sorted(calls), repeat(calls.worker), strict=False) for calls in callers)):
@@ -206,7 +215,10 @@ def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[CallEntry]:
 
 
 def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Strike]) -> None:
-    """Count the calls out of order: such a call began after another call had returned a higher number."""
+    """Count the calls out of order: such a call began after another call had returned a higher number.
+
+    `splits`: the times when two masters served at once. Calls at these times are not checked.
+    """
     ended: list[tuple[int, int]] = []
     highest = 0
     for call in heapq.merge(*(_promised(calls, splits) for calls in callers), key=attrgetter("began")):
@@ -230,7 +242,8 @@ def _service(
         moments.sort()
         for strike in strikes:
             at = bisect_left(moments, strike.back)
-            # Skip a worker that had not started yet, or that ended before it received another number.
+            # Skip a worker that had not received a number before the fault ended. Also skip a worker that received
+            # none afterwards because it was ended.
             begun = moments and moments[0] < strike.back
             if not begun or (at == len(moments) and worker not in lasting):
                 continue
@@ -241,7 +254,10 @@ def _service(
 
 
 def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Strike]]) -> None:
-    """Find the longest time by which a call exceeded its deadline. Time while SIGSTOP held its process is left out."""
+    """Find the longest time by which a call exceeded its deadline.
+
+    `stopped`: for each worker, by name, the times during which it was suspended by SIGSTOP. These times do not count.
+    """
     for calls in callers:
         pauses = [strike for strike in stopped.get(calls.worker, ()) if strike.back]
         for call in calls:

@@ -49,7 +49,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """True if the process exists. A signal may have stopped it."""
+        """True if the process exists, also while it is suspended by SIGSTOP."""
         return self.process.poll() is None
 
     def served(self, since: int, only: Iterable[int] | None = None) -> bool:
@@ -79,7 +79,10 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def trap(self, point: str, number: int) -> None:
-        """Set a trap: when the worker next loads a segment, signal `number` hits it. `point`: one of worker.POINTS."""
+        """Set a trap: when the worker next loads a segment, it sends itself the signal `number`.
+
+        `point`: the step of the load after which it does so, one of worker.POINTS.
+        """
         # A rename is atomic, so the worker never reads a half-written file.
         half = self._trap.with_suffix(".half")
         half.write_text(f"{point} {number}")
@@ -87,11 +90,11 @@ class Worker:
 
     @property
     def sprung(self) -> bool:
-        """True if the worker has used the trap: the worker then removes the trap file."""
+        """True if the worker has reached the trap. Before it sends itself the signal, it removes the trap file."""
         return not self._trap.exists()
 
     def untrap(self) -> bool:
-        """Remove the trap. Return False if the worker has already used the trap."""
+        """Remove the trap. Return False if it is too late, because the worker has already reached the trap."""
         with suppress(FileNotFoundError):
             self._trap.unlink()
             return True
@@ -104,7 +107,7 @@ class Worker:
 
     @property
     def halted(self) -> bool:
-        """True if a signal has stopped the process."""
+        """True if the process is suspended by SIGSTOP. It still exists, but does not run."""
         stat = Path(f"/proc/{self.process.pid}/stat")
         try:
             return stat.read_text().rpartition(")")[2].split()[0] == "T"
@@ -121,20 +124,21 @@ class Worker:
         state = "stopped" if self.halted else self.setup.colour
         said = self.last_words()
         self.process.send_signal(STACKS)
-        with suppress(AssertionError):  # a stopped process prints nothing
+        with suppress(AssertionError):  # a process that is suspended by SIGSTOP prints nothing
             until(lambda: STACKS_END in self._log.read_text(errors="replace"), STACKS_TAKE)
         stands = self._log.read_text(errors="replace").strip()[-STACKS_MOST:]
         return f"{self.name}, {state}, lacks {', '.join(lacking) or 'nothing any more'}: {said}\n{stands}\n"
 
 
 class Workers:
-    """The workers of a run, and the times when SIGSTOP stopped them."""
+    """The workers of a run, and the times during which they were suspended by SIGSTOP."""
 
     def __init__(self, patience: float) -> None:
         """`patience`: if a worker receives no numbers for this many seconds, the run counts as stuck."""
         self.patience = patience
         self.workers: list[Worker] = []
-        #: For each worker, by name: the times when SIGSTOP stopped it. `back` is 0 until the worker continues.
+        #: For each worker, by name: the times during which it was suspended by SIGSTOP. The end of such a time, `back`,
+        #: is 0 until the worker continues.
         self.stopped: dict[str, list[Strike]] = {}
         self._replaced = 0
 
@@ -195,7 +199,7 @@ class Workers:
             self.workers.remove(worker)
 
     def renamed(self, setup: Setup, **changes: object) -> Setup:
-        """Return the settings `setup` of a worker with a new name and these changes, for a new worker."""
+        """Return a copy of the settings `setup` of a worker, with these changes and the name of a new worker."""
         self._replaced += 1
         name = f"{setup.name.split('r')[0]}r{self._replaced}"
         return replace(setup, name=name, **changes)  # type: ignore[arg-type]  # names of its fields
@@ -209,12 +213,12 @@ class Workers:
         return successor
 
     def pause(self, worker: Worker) -> None:
-        """Stop a worker with SIGSTOP."""
+        """Suspend a worker with SIGSTOP."""
         self.stopped.setdefault(worker.name, []).append(Strike("stopped", now(), 0))
         worker.process.send_signal(signal.SIGSTOP)
 
     def resume(self, worker: Worker) -> None:
-        """If a worker was stopped with SIGSTOP, continue it with SIGCONT."""
+        """If a worker is suspended by SIGSTOP, continue it with SIGCONT."""
         pauses = self.stopped.get(worker.name, [])
         if worker.alive and (worker.halted or (pauses and not pauses[-1].back)):
             worker.process.send_signal(signal.SIGCONT)

@@ -56,10 +56,12 @@ class Gap(NamedTuple):
 
 
 def gaps(calls: Iterable[CallEntry], back: float, floor: int) -> list[Gap]:
-    """Return the ranges of numbers that no caller received, below the highest number that a caller received.
+    """Return the ranges of missing numbers, and the cause of each.
 
-    `back`: when clients could connect to the restarted server, in ns; inf means never. `floor`: highest number that
-    `recover` skipped; 0 means none.
+    A number is missing if no caller received it, but a caller received a higher number.
+
+    `calls`: the calls that returned numbers. `back`: when clients could connect to the restarted server, in ns; inf
+    means never. `floor`: highest number that `recover` skipped; 0 means none.
     """
 
     def cause(below: CallEntry, above: CallEntry) -> str:
@@ -203,7 +205,8 @@ class _Story:
         self._screen.say("Redis is killed (kill -9) and restarted from the snapshot", mark="✗", hue="red")
         self._server.kill()
         self._top = max(segment.last for segment in self._segments)
-        # Keep the processes from drawing until `cur` is read.
+        # Let no process draw before `cur`, the last number that the restored Redis counts as issued, is read. A draw
+        # could change it.
         self._front.refuse()
         self._server.restore(self._snapshot)
         with self._server.client() as client:

@@ -26,8 +26,9 @@ Strike = Callable[[World], None]
 
 SCRIPTS = ("next", "lease", "open", "load")
 
-#: Durations in seconds. DELAY: how late a reply is. STOPPED: how long a process is stopped. CUT_OFF: how long processes
-#: have no Redis. REJOINED: time until these processes use Redis again. RUN_OUT: how long a tag has no numbers.
+#: Durations in seconds. DELAY: how late a reply is. STOPPED: how long a process is suspended. CUT_OFF: how long
+#: processes have no Redis. REJOINED: time until these processes use Redis again. RUN_OUT: how long a tag has no
+#: numbers.
 DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
 
 #: Faults on the network, by their names in a report. Arguments of each function: a proxy, bytes that the affected
@@ -117,7 +118,7 @@ for name, point, what in zip(
 
 @fault("F8", "a process is stopped for a second")
 def stopped(world: World) -> None:
-    """Stop a process with SIGSTOP at any moment, while the other processes draw."""
+    """Suspend a process with SIGSTOP at any moment, while the other processes draw."""
     worker = some(world)
     others = [one for one in world.crew.workers if one is not worker]
     with world.fault("F8 process stopped", hits=1):
@@ -214,7 +215,10 @@ def used_up(fields: Any) -> bool:
 
 
 def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = SCRIPTS) -> None:
-    """Cause a fault on the network for one script after another. `name`: name of the fault. `manner`: a key of WIRE."""
+    """Cause a fault on the network for the calls of one script, then of the next script, and so on.
+
+    `name`: name of the fault. `manner`: kind of the fault, a key of WIRE. `scripts`: names of the scripts.
+    """
     for script in scripts:
         before = sum(front.hits for front in world.fronts)
         with world.fault(f"{name} {manner}: {script}", hits=len(world.crew.workers)):
@@ -222,7 +226,8 @@ def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = S
                 WIRE[manner](front, world.sha(script), 3)
             until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
             world.deliver()
-        # Without this wait, the fault of the next round could hit the calls with which workers recover from this one.
+        # Wait until all workers receive numbers again. Otherwise the next fault could affect the calls with which they
+        # recover from this one.
         world.more()
 
 
@@ -293,7 +298,10 @@ def load_in_doubt(world: World) -> None:
 
 @fault("F12e", "Redis evicts all keys while a load is under way")
 def evicted(world: World) -> None:
-    """Let Redis evict all keys. A load that was sent earlier arrives after its hash was prepared again."""
+    """Let Redis evict all keys. Then a segment's load arrives that was sent earlier.
+
+    Before it arrives, a process has prepared the tag's hash again.
+    """
     keys = [world.key(at) for at in range(len(world.tags))]
     fault = world.fault("F12e evicted", segments=4, hits=len(world.crew.workers))
     with fault, world.held_load() as held, world.master.client() as client:
@@ -361,8 +369,8 @@ def cut_off(world: World) -> None:
         world.crew.wait_served(since, cut, only=[TREND, PLAIN])
         sleep(CUT_OFF)
     finally:
-        # When a process uses Redis again, Redis skips the numbers that the process has issued. If Redis passes a
-        # segment that is being loaded, the load is rejected, and the segment is lost.
+        # When a process uses Redis again, Redis skips the numbers that the process has issued without Redis. A segment
+        # that is being loaded at this moment can be lower than these numbers. Its load is rejected, so it is lost.
         with world.fault("F21 cut off", hits=len(cut), segments=2 + len(cut)):
             world.fronts[0].pass_through()
     # The processes use Redis again after their next periodic check, within a second.

@@ -70,8 +70,12 @@ class Cost:
 
 
 def allowance(tag: Watched, segments: int, hits: int) -> int:
-    """Return the largest gap that the design allows. `segments`, `hits`: see Strike."""
-    # A process holds at most two segments of its own, the segment of a running draw, and two leases.
+    """Return the largest gap that the design allows in the tag, as a count of numbers.
+
+    `segments`: how many segments in Redis may lose their numbers. `hits`: how many processes may lose the numbers that
+    they hold.
+    """
+    # A process holds at most two segments of its own (direct mode), the segment of a running draw, and two leases.
     return segments * tag.step + hits * (3 * tag.step + 2 * tag.lease)
 
 
@@ -142,7 +146,8 @@ class Missing:
         if not self.tag.ascends:
             return _FOREVER
         return max(
-            # If the worker was killed, its last call may have been running until this time.
+            # A worker that was killed may have received no higher number. Its last call is not recorded, and may have
+            # been running until one timeout after the end of its last recorded call.
             passed.get(worker, ended + self.tag.timeout)
             for worker, (began, ended) in self._lives.items()
             if began <= soonest
@@ -199,8 +204,8 @@ def _shared(
             elsewhere += piece.numbers
         else:
             waiting.setdefault(last, []).append((first, piece.numbers))
-    #: A heap of (minus the first fault, count of numbers, last fault). Entries with the fewest possible faults come
-    #: first.
+    #: A heap of entries (minus the first fault that can explain some numbers, count of these numbers, last such fault).
+    #: The faults are tried from the last to the first. So the entry at the top of the heap has the fewest faults left.
     open_: list[tuple[int, int, int]] = []
     for at in reversed(range(len(starts))):
         for first, count in waiting.get(at, ()):

@@ -64,7 +64,7 @@ def _load_again() -> None:
 
 
 def _forget_rejoin() -> None:
-    vars(rejoin)["floor"] = lambda *_: iter(())  # `rejoin` has imported `floor` by name
+    vars(rejoin)["floor"] = lambda *_: iter(())  # the module `rejoin` has its own name for the function `floor`
 
 
 def _forget_fork() -> None:

@@ -46,10 +46,11 @@ class FaultKind(Enum):
 
 @dataclass
 class ProxyFault:
-    """A fault. `left`: how many more requests the fault affects; None means all. `then`: the fault that follows.
+    """A fault.
 
     `kind`: the effect; with None, requests are only counted. `match`: bytes that the affected requests contain; None
-    means all requests. `seconds`: delay of the reply.
+    means all requests. `left`: how many more requests the fault affects; None means all. `seconds`: delay of the reply.
+    `then`: the fault that begins when `left` is 0.
     """
 
     kind: FaultKind | None = None
@@ -135,11 +136,14 @@ class FaultProxy:
 
     @property
     def held(self) -> list[bytes]:
-        """The requests that `hold` has stopped until now, oldest first."""
+        """The requests that are kept back because of `hold` and not delivered yet, oldest first."""
         return [held.request for held in list(self._held)]
 
     def pass_through(self) -> None:
-        """End the fault. Requests that `hold` stopped stay held. Connections that `blackhole` silenced are closed."""
+        """End the fault. Requests that `hold` kept back still wait for `release`.
+
+        Connections that `blackhole` silenced are closed.
+        """
         self._order(self._set(_NONE))
 
     def refuse(self) -> None:
@@ -151,11 +155,17 @@ class FaultProxy:
         self._order(self._set(ProxyFault(FaultKind.BLACKHOLE)))
 
     def drop_requests(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Close the connection instead of delivering the request."""
+        """Close the connection instead of delivering the request.
+
+        Only requests that contain `match` are affected (None: all), and only the first `times` of them (None: all).
+        """
         self._order(self._set(ProxyFault(FaultKind.DROP_REQUEST, match, times)))
 
     def drop_replies(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Deliver the request, drop its reply and close the connection."""
+        """Deliver the request, drop its reply and close the connection.
+
+        Only requests that contain `match` are affected (None: all), and only the first `times` of them (None: all).
+        """
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, times)))
 
     def drop_reply_then_hold(self, match: bytes) -> None:
@@ -163,11 +173,17 @@ class FaultProxy:
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, 1, then=ProxyFault(FaultKind.HOLD, match))))
 
     def delay_replies(self, seconds: float, match: bytes | None = None, times: int | None = None) -> None:
-        """Deliver the request at once, and its reply after a delay in seconds."""
+        """Deliver the request at once, and its reply after a delay in seconds.
+
+        Only requests that contain `match` are affected (None: all), and only the first `times` of them (None: all).
+        """
         self._order(self._set(ProxyFault(FaultKind.DELAY, match, times, seconds)))
 
     def hold(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Hold requests until `release`, which delivers these requests even if their clients have given up."""
+        """Keep requests back until `release` is called. It delivers them even if their clients have given up.
+
+        Only requests that contain `match` are affected (None: all), and only the first `times` of them (None: all).
+        """
         self._order(self._set(ProxyFault(FaultKind.HOLD, match, times)))
 
     def release(self) -> int:
@@ -194,7 +210,8 @@ class FaultProxy:
     async def _set(self, fault: ProxyFault) -> None:
         self._fault = fault
         for link in list(self._links):
-            # A silent connection has lost data: its client must open a new connection.
+            # When `blackhole` ends, close the connections that it silenced. They have lost data, so their clients must
+            # open new connections.
             if fault.kind is FaultKind.REFUSE or (link.silent and fault.kind is not FaultKind.BLACKHOLE):
                 link.abort()
         if fault.kind is FaultKind.REFUSE:

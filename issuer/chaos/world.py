@@ -232,7 +232,10 @@ class World:
         return self.watch(name, order, above, keyed=keyed)
 
     def watch(self, name: str, order: str, base: int, *, keyed: bool = False, counted: bool = True) -> int:
-        """From now on, check the numbers of an existing tag above `base`. Return its index. See `Watched`."""
+        """From now on, check the numbers of an existing tag above `base`. Return the tag's index.
+
+        `keyed`: each number is drawn for an idempotency key. `counted`: the numbers come from the tag's counter.
+        """
         timeout = int(self.terms.timeout * 1e9)
         watched = Watched(name, order, base, self.terms.step, self.terms.lease, timeout, keyed=keyed, counted=counted)
         with self._sampling:
@@ -241,7 +244,11 @@ class World:
 
     @contextmanager
     def fault(self, name: str, *, segments: int = 2, hits: int = 0, split: bool = False) -> Iterator[None]:
-        """Record a fault, which lasts as long as the block. At its end, all servers must work again. See `Strike`."""
+        """Record a fault, which lasts as long as the block. At its end, all servers must work again.
+
+        `segments`: how many segments in Redis may lose their numbers. `hits`: how many processes may lose the numbers
+        that they hold. `split`: two masters serve at once, so no order is promised during the fault.
+        """
         settled, began = self._settled, now()
         yield
         self._settled = now()
@@ -299,11 +306,15 @@ class World:
         until(lambda: self.other.replication()["master_repl_offset"] >= offset, 10, "the replica has caught up")
 
     def lag(self) -> None:
-        """Make the other server a replica, then cut its connection. Return when it lacks some draws."""
+        """Make the other server a replica, then let its connection to the master carry no more data.
+
+        Return when workers have drawn numbers that the replica does not have.
+        """
         self.follow()
         self.link.blackhole()
-        # A master that gets its first replica starts a new term. The gap that this causes must be charged to this
-        # fault. `more` would not charge it: it sets `_settled`. So `more` is not used.
+        # Do not call `more` here. A master that gets its first replica starts a new term, and this causes a gap. The
+        # gap must be charged to the fault that the caller causes next. `more` would set `_settled` to the present time,
+        # and only numbers that were lost later are charged to the next fault.
         self.crew.wait_served(now())
 
     def swap(self) -> None:
