@@ -36,18 +36,19 @@ if not current or seen_reign ~= reign then return {'spent', 'reign'} end
 if born ~= seen_born then return {'spent', 'born'} end
 if not top then return {'corrupt'} end
 if cur ~= high then return {'spent', 'cur'} end
--- The last number drawn is `high`. So all numbers that were drawn after the lease have been returned. The lease can be
--- returned in two cases. 1. Since the lease, no numbers were returned: `backs` is the same. 2. Since the lease, only
--- numbers above the lease were returned: these consecutive returns began when `backs` was backs_before, and the lowest
--- number that they reached is backs_low.
+-- The last number drawn is `high`. So all numbers that were drawn after the lease have been returned. But this may be a
+-- late copy of the call: then the lease was returned already, and others may have drawn its numbers again. So the call is
+-- accepted in two cases only. 1. No numbers were returned since the lease was drawn: `backs` is the same. 2. Only numbers
+-- above the lease were returned since then, one range directly below the other: this series of returns began when `backs`
+-- was backs_before, and the lowest number that it reached is backs_low.
 local last = seen_backs == backs
 if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end
--- Buffer 1 may be a later segment now, if it begins at high and all numbers drawn from it were returned. Then cur is
--- the number before that segment. The numbers used+1 .. high belong to the lease, and high+1 .. max were not drawn yet.
+-- cur can be set back even if buffer 1 has a later segment by now. That segment begins at high + 1, because cur is high, and
+-- all numbers drawn from it were returned. So the next draws get used+1 .. high from the lease, then high+1 .. max.
 redis.call('HINCRBY', key, 'backs', 1)
 redis.call('HSET', key, 'cur', used, 'backs_before', seen_backs, 'backs_low', used)
--- A loader that was elected at the threshold finds nothing to load now. So end its election: the draw that reaches the
--- threshold again elects another loader at once. If the first loader still loads a segment, the segment of the second
--- loader is rejected, and is a gap.
+-- cur is below the threshold again, so a loader that was elected there finds nothing to load. So end its election: the draw
+-- that reaches the threshold again elects another loader at once. If the first loader still loads a segment, the segment of
+-- the second loader is rejected, and is a gap.
 if less(used, mark) then redis.call('HDEL', key, 'asked') end
 return {'back'}

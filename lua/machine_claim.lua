@@ -37,8 +37,9 @@ if state[4] and state[4] ~= store then return {'otherstore', state[4]} end
 if now < since + hold then return {'settling', string.format('%d', since + hold - now)} end
 if owner and now <= lapses + margin then return {'held', string.format('%d', lapses + margin - now + 1)} end
 if now + lease + margin < ceiling then return {'ahead', string.format('%d', ceiling - now - lease - margin)} end
--- Redis may have lost the lease of an earlier holder. The ceiling of that holder was limited too: it used no timestamp
--- after since + hold, the end of the time without claims (see include/settle.lua).
+-- Redis may have lost the lease and the ceiling of an earlier holder. But each ceiling is at most lease + margin after the
+-- time of its claim or renewal. So that holder used no timestamp after since + hold, the end of the time without claims (see
+-- include/settle.lua).
 local floor = math.max(last, since + hold)
 redis.call('HSET', key, number .. ':holder', holder, number .. ':token', token, number .. ':lapses', now + lease,
   number .. ':last', math.max(floor, ceiling), 'store', store)

@@ -30,6 +30,6 @@ local lapsed = lapses < now
 if owner ~= token or (lapsed and now < since + hold) then return {'lost'} end
 if now + lease + margin < ceiling then return {'ahead', string.format('%d', ceiling - now - lease - margin)} end
 redis.call('HSET', key, number .. ':lapses', now + lease, number .. ':last', math.max(last, ceiling))
--- Since the lease lapsed, another process may have held the number, and Redis may have lost this lease. That process used
--- no timestamp after since + hold, the end of the time without claims (see include/settle.lua).
+-- If this lease had lapsed, another process may have leased the number since, and Redis may have lost that second lease. The
+-- other process used no timestamp after since + hold, the end of the time without claims (see include/settle.lua).
 return {'yours', lapsed and string.format('%.0f', since + hold) or '0'}

@@ -36,8 +36,8 @@ end
 --@include owner
 if not top then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
--- The scheme is also checked if the hash is from an earlier term. The caller's store may have gone back in time, and have
--- an older scheme. If the hash were prepared for that scheme, nothing would show this any more.
+-- Check the scheme even if the hash is from an earlier term. If the schemes differ, the caller's store may have gone back in
+-- time, to an older scheme. If the hash were now prepared for that scheme, this could not be detected any more.
 if not missing and scheme ~= own then return {'otherscheme', scheme} end
 --@include fresh
 --@include arm

@@ -11,7 +11,8 @@ from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import IssuerError
 from issuer_persistence.records import HIGHEST, Tag, fresh_version
 
-#: The strategy that uses the tag's counter. All other strategies compute numbers themselves.
+#: The default strategy: the tag's counter makes the numbers. All other strategies have no counter, and compute the
+#: numbers themselves.
 SEGMENT = "segment"
 
 #: For each setting that gives a tag parts: the argument that selects a part. Each part is a tag with its own counter.

@@ -18,9 +18,10 @@ from issuer.gateway.keys import redis_key
 class Claimed:
     """The reply of `machine_claim`. If the status is "yours", use only timestamps above `floor` (ms since 1970).
 
-    `wait`, in seconds, depends on the status. "held": until the machine number is free. "settling": until Redis has
-    recorded which machine numbers are in use. "ahead": how much the ceiling exceeds the latest time that is allowed.
-    `store`: for "otherstore", id of the store that the hash belongs to.
+    `wait`, in seconds, depends on the status. "held": another process has the machine number, and `wait` is the time
+    until it is free. "settling": Redis may have lost leases, and `wait` is the time until all of them are over.
+    "ahead": `wait` is how much the ceiling exceeds the latest time that is allowed. `store`: for "otherstore", id of
+    the store that the hash belongs to.
     """
 
     status: Literal["yours", "held", "settling", "ahead", "otherstore", "notmaster", "corrupt"]
@@ -50,9 +51,10 @@ def machine_claim(
 ) -> RedisCall[Claimed]:
     """`machine_claim`: lease the machine number `number` for `lease` seconds.
 
-    `holder`: name of the process, for people. `token`: random text that renewals must send. `ceiling`: last timestamp
-    to use, in ms since 1970. `margin`: how much clocks may differ, in seconds. `first`: 1 if this process has just
-    created the tag, and the tag does not share a namespace, otherwise 0. `store`: id of the store.
+    `holder`: name of the process, for people. `token`: random text that renewals must send. `ceiling`: the highest
+    timestamp, in ms since 1970, that the process may put into its numbers. `margin`: how much clocks may differ, in
+    seconds. `first`: 1 if this process has just created the tag, and the tag does not share a namespace: then no
+    earlier lease can exist, and the claim need not wait for one. Otherwise 0. `store`: id of the store.
     """
     words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
     return evalsha("machine_claim", (key,), words, partial(_granted, Claimed))
@@ -63,14 +65,15 @@ def machine_renew(
 ) -> RedisCall[Renewed]:
     """`machine_renew`: extend the lease of a machine number to `lease` seconds from now.
 
-    `ceiling`: last timestamp to use from now on. `token`, `margin`: as in `machine_claim`.
+    `ceiling`: the new highest timestamp, in ms since 1970, that the process may put into its numbers. `token`,
+    `margin`: as in `machine_claim`.
     """
     words = (number, token, ceiling, _ms(lease), _ms(margin))
     return evalsha("machine_renew", (key,), words, partial(_granted, Renewed), repeatable=True)
 
 
 def machine_release(key: str, number: int, token: str, used: int) -> RedisCall[Released]:
-    """`machine_release`: release the machine number. `used`: the last timestamp that was used, in ms since 1970."""
+    """`machine_release`: release the machine number. `used`: last timestamp in its numbers, in ms since 1970."""
     return evalsha("machine_release", (key,), (number, token, used), _released, repeatable=True)
 
 
@@ -87,8 +90,9 @@ def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine number in Redis. `holder`: name of the process that has or had it. `held`: a process has it now.
+    """A machine number in Redis. `holder`: name of the process that has or had it.
 
+    `held`: the holder has not released it. The lease may nevertheless be over, if the process was killed.
     `lapses`: end of the lease. `last`: last timestamp that the holder may use. Both are in ms since 1970; 0: unknown.
     """
 

@@ -172,7 +172,9 @@ def _election(window: float | None) -> int:
     return -1 if window is None else round(window * 1000)
 
 
-#: How a caller of `open` takes part in the election of a loader (see lua/open.lua).
+#: How a caller of `open` takes part in the election of a loader. "claim": elect me if nobody is elected. "mine": `next`
+#: has elected me, so elect me again. "look": don't elect me. "resign": I was elected and can't load a segment, so elect
+#: the next caller that claims.
 Role = Literal["claim", "mine", "look", "resign"]
 
 
@@ -181,9 +183,9 @@ def open(
 ) -> RedisCall[Opened]:
     """`open`: prepare the hash for the current term, read its state, and elect a loader.
 
-    `born`: a new random word. `store`: id of the store. `window`, `scheme`: as in `draw`. `role`: see Role. `until`:
-    end of the tag's period in ms of the server's clock, used if the hash is prepared now. 0: not known yet. 2^63-1: the
-    tag has no periods.
+    `born`: a new random word. The hash's id is made from it if the hash is prepared now. `store`: id of the store.
+    `window`, `scheme`: as in `draw`. `role`: see Role. `until`: end of the tag's period in ms of the server's clock. It
+    is stored if the hash is prepared now. 0: not known yet. 2^63-1: the tag has no periods.
     """
     return evalsha("open", (key,), (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
 
@@ -279,7 +281,10 @@ def _floored(reply: Any) -> Floored:
     return Floored(status)
 
 
-#: Fields of a tag's hash. NUMBERS: those that are numbers. FIELDS: all that `read_hash` reads.
+#: Fields of a tag's hash. FIELDS: all that `read_hash` reads. NUMBERS: those of them that are numbers. `cur`, `max`,
+#: `mark`: last number drawn, last number and threshold of the current segment. `next_...`: the same for the next one.
+#: `backs`: how often numbers were returned. `backs_before`, `backs_low`: the value of `backs` before the newest series
+#: of returns, and the lowest number that it reached (see lua/giveback.lua).
 NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark", "backs", "backs_before", "backs_low")
 FIELDS = (*NUMBERS, "fence", "born", "store", "scheme")
 
@@ -314,7 +319,7 @@ class Hash:
 #: The fields that a keeper reads.
 _OF_KEEPER = ("cur", "mark", "next_max", "store")
 
-#: The commands of `read_hash` and `stands`, packed in advance before and after the key.
+#: The packed commands of `read_hash` and `stands`. Each is a pair: the bytes before the key, and the bytes after it.
 _READ, _STANDS = (tuple(pack("HMGET", "", *fields).split(pack("")[4:])) for fields in (FIELDS, _OF_KEEPER))
 
 

@@ -14,8 +14,10 @@ BITS = 63
 class BitFields:
     """Named fields in the bits of one number, from the highest bits to the lowest. Together they have at most 63 bits.
 
-    BitFields([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError:
-    `setting` is the setting that the error names.
+    BitFields([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app.
+
+    `widths`: name and number of bits of each field. Raises SchemeError if they are not allowed. `setting`: the tag's
+    setting from which the widths come, for this error.
     """
 
     __slots__ = ("_fields", "bits", "widths")

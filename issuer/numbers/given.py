@@ -230,7 +230,7 @@ def _same(before: Mapping[str, Any], name: str, value: object) -> bool:
 
 
 def _alone(given: Mapping[str, Any], name: str, friends: Sequence[str]) -> None:
-    """Raise SchemeError if the setting `name` was given with others. `friends`: settings that are allowed with it."""
+    """Raise SchemeError if the setting `name` was given together with a setting that is not one of its `friends`."""
     for other, value in given.items():
         if other not in (name, *friends) and value not in (None, False, "never", SEGMENT, {}):
             raise SchemeError(f"excludes {other}", setting=name, value=given.get(name))
@@ -363,7 +363,11 @@ def _set_stride(
 
 
 def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return {"start": first number}. Return {} if it is 1, or if the scheme has no stride and no scrambling."""
+    """Return {"start": n} if n, the tag's first number, is above 1 and the scheme has a stride or scrambling, else {}.
+
+    `above`: the number just below the first one. `before`: scheme of a deleted tag with the same name, or None.
+    If there is one, its first number stays.
+    """
     start = above + 1 if before is None else before.get("start", 1)
     return {"start": start} if start > 1 and {"stride", "scramble"} & scheme.keys() else {}
 
@@ -374,7 +378,11 @@ def _same_class(one: stride.StrideSpan, other: stride.StrideSpan) -> bool:
 
 
 def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the scrambled ranges of the old scheme `before` if they end with the same key and limit, else `pieces`."""
+    """Return `pieces`, the scrambled ranges of a new tag, or those of `before`, the scheme of a deleted tag.
+
+    The deleted tag had the same name. Its ranges are returned if its last range and that of `pieces` have the same key
+    and limit.
+    """
     old: list[dict[str, Any]] = before.get("scramble", []) if before else []
     return old if old and all(pieces[-1][name] == old[-1][name] for name in ("key", "fingerprint", "limit")) else pieces
 
@@ -400,7 +408,7 @@ def _set_scrambling(
     if "stride" in scheme:
         raise SchemeError("excludes stride, which the tag has", setting="scramble", value=given["scramble"])
     if record.max and "restart" in scheme:
-        # Any number may have been issued in an earlier period.
+        # In an earlier period any number may have been issued, so no range of numbers is left for a new key.
         raise SchemeError(
             "cannot be changed after numbers were issued: create another tag",
             setting="scramble",

@@ -123,7 +123,8 @@ class Scrambling:
     def may_begin(self, most: int) -> int:
         """Return the lowest number at which another key may begin, if the numbers up to `most` are reserved.
 
-        It is above all numbers with as many digits as `most` and the same key: each may have been issued already.
+        The numbers with as many digits as `most` and the same key are permuted among themselves. So each of them may
+        have been issued already, and keeps its key.
         """
         which = bisect_right(self._lows, most) - 1
         return most + 1 if which < 0 else self._domains[which][1] + 1

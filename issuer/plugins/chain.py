@@ -139,5 +139,5 @@ def _check(plugin: object, kinds: tuple[type, ...]) -> None:
 
 def _are_names(names: object) -> bool:
     if not isinstance(names, Collection) or isinstance(names, (str, bytes)):
-        return False  # a text is a collection of characters
+        return False  # a text would be a collection of names of one character
     return all(isinstance(name, str) for name in names)

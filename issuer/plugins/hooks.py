@@ -184,7 +184,10 @@ def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> in
 
 
 def _own(plugin: Plugin | AsyncPlugin, error: BaseException) -> Exception:
-    """Return the error of a hook. Raises the error if it cancels the caller, or comes from a signal handler."""
+    """Return a hook's error, for the log and for `on_error`: the call continues.
+
+    Raises the error instead if it cancels the caller, or comes from a signal handler: then the call ends.
+    """
     if isinstance(error, Exception):
         raise_interrupt(error)
         return error

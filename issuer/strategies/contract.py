@@ -9,6 +9,8 @@
 
     register("odd", Odd)
 
+`own_range` is a function of yours: it returns the first number of a range that no other process uses.
+
 Rules:
 
 - A strategy object serves one tag of one issuer. The factory, here the class Odd, creates the object. It is called with
@@ -19,9 +21,9 @@ Rules:
 - `generate(n)` returns exactly n whole numbers, 1..2^63-1. Each is higher than all numbers that earlier calls returned.
 - `prepare`, `generate` and `close` may block. Only one thread at a time calls them. Under asyncio this thread is a
   worker thread.
-- A strategy that does not block can override `preparing`, `generating`, `closing` and `sweep` instead. These methods
-  are generators. They yield steps: requests to Redis and the store (see core/steps.py). They run in threads and in
-  tasks, and several can run at once.
+- A strategy that does not block can override `preparing`, `generating` and `closing` instead, and `sweep`, which the
+  issuer calls about once a second. These methods are generators. They yield steps: requests to Redis and the store (see
+  core/steps.py). They run in threads and in tasks, and several can run at once.
 - If a class of issuer.errors fits, raise it. If a strategy raises any other error, the caller receives StrategyFailed,
   with this error as its cause.
 """
@@ -167,7 +169,7 @@ class Strategy:
         """Keep the context. This method must not contact a server."""
         self.context = context
 
-    # ------------------------------------------------------------------ without an object
+    # ------------------------------------------------------------------ class methods
 
     @classmethod
     def check(cls, options: Mapping[str, Scalar]) -> None:
@@ -238,7 +240,10 @@ class Strategy:
         yield
 
     def found(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
-        """Do the work for a new tag. This is called if this process created the tag, and no tag had its name before."""
+        """Do the work for a new tag, such as to claim the first machine number, which no other process can have.
+
+        This is called if this process created the tag, and no tag had its name before.
+        """
         return
         yield
 

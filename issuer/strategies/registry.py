@@ -28,7 +28,8 @@ GROUP = "issuer.strategies"
 #: Function that returns a strategy for one tag of one issuer. A subclass of Strategy is also a factory.
 Factory = Callable[[Context], Strategy]
 
-#: Name of the strategy of a tag that uses its counter. The issuer serves such tags without a Strategy object.
+#: The default strategy: the tag's counter makes the numbers, so the issuer needs no Strategy object. All other
+#: strategies, such as Snowflake, have no counter.
 SEGMENT = "segment"
 SNOWFLAKE = "snowflake"
 
@@ -104,7 +105,10 @@ def factory(name: object) -> Factory:
 
 
 def _kind(name: str) -> type[Strategy]:
-    """Return the class of a strategy. If its factory is a function, return the base class. Raises SchemeError."""
+    """Return the class of a strategy, for its class methods. Raises SchemeError.
+
+    If the factory is a function, its class is unknown. Then return the base class, Strategy.
+    """
     found = factory(name)
     return found if isinstance(found, type) and issubclass(found, Strategy) else Strategy
 

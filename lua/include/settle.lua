@@ -1,6 +1,6 @@
--- hold: after a new term began, or after the hash was missing, no claim is granted for this many ms, because Redis may
--- have lost leases. After this time, all leases of the earlier term are over. If the clock went back, this counts as a
--- new term.
+-- longest: the longest duration of a lease so far, in ms. hold: after a new term began, or after the hash was missing, no
+-- claim is granted for this many ms. Redis may have lost leases then, and after this time all of them are over. A clock that
+-- went back counts as a new term. first '1': a new tag has no earlier leases, so its first claim need not wait.
 longest = math.max(longest, lease)
 local hold = longest + margin
 if state[1] ~= reign or now < since then

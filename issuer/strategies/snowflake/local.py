@@ -35,7 +35,10 @@ class FixedMachine(Machines):
         self._clock = clock
 
     def claim(self) -> Steps[Tenure]:
-        """Lock the file. Raises ConfigurationError if another process of this host, or the parent, has the lock."""
+        """Lock the file, and take the machine number.
+
+        Raises ConfigurationError if another process of this host, or the parent of this forked child, has the lock.
+        """
         return (yield from blocking(self._claimed))
 
     def _claimed(self) -> Tenure:
@@ -57,7 +60,10 @@ class FixedMachine(Machines):
         return Tenure(self._machine, floor, ceiling, due=self._clock.elapsed() + WRITE_AFTER)
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Raise the last usable timestamp, first in the file. Return None if the lock was lost to another process."""
+        """Write a higher ceiling (the last usable timestamp) to the file, then use it.
+
+        Return None if the lock was lost: then another process may have the machine number.
+        """
         return (yield from blocking(lambda: self._renewed(tenure)))
 
     def _renewed(self, tenure: Tenure) -> Tenure | None:
@@ -80,8 +86,8 @@ class FixedMachine(Machines):
 class Copied(LeasedMachines):
     """A machine number leased in Redis, with a copy in a file, so that a restarted process can keep it.
 
-    While Redis is down, a restarted process uses the copy only if no other process can have the lease: until the
-    duration of a lease has passed since the last renewal was sent. This is measured with a clock that nobody can set.
+    While Redis is down, a restarted process uses the copy only as long as no other process can have leased the number:
+    for the duration of a lease after the last renewal was sent. This is measured with a clock that nobody can set.
     The clock starts again at each boot, so the copy is valid only until the next boot.
 
     An orderly stop does not return the lease. The next process of this name takes the lease over, or the lease expires.
@@ -202,8 +208,9 @@ class Copied(LeasedMachines):
 
     def _written(self, floor: int, before: int) -> Tenure:
         leased = self._leased
-        # `before` is the previous ceiling, or the floor of a new tenure. If the clock is far behind, `before` may be
-        # above the last timestamp of the lease. Then no number is issued.
+        # `before` is the previous ceiling, or the floor of a new tenure. Numbers with timestamps up to it may exist, so
+        # never write a lower ceiling. If the clock is far behind, `before` may be above the last timestamp of the
+        # lease. Then no number is issued.
         ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
         self._file.write(self._properties(ceiling))
         return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)

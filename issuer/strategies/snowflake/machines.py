@@ -93,7 +93,11 @@ class Machines(ABC):
 
     @abstractmethod
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Extend the use of a machine number. Return None if the number was lost. Raise an error if this is unknown."""
+        """Extend the use of a machine number. Return None if another process may have the number.
+
+        If the source of machine numbers does not answer, raise its error. The number can then be used until
+        `tenure.until`.
+        """
 
     @abstractmethod
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
@@ -110,7 +114,10 @@ class Machines(ABC):
 
 
 class LeasedMachines(Machines):
-    """Machine numbers leased in Redis. A hash contains those of a namespace, see lua/machine_claim.lua."""
+    """Machine numbers leased in Redis. A Redis hash has the leases of one tag, or of all tags that share a namespace.
+
+    lua/machine_claim.lua describes the rules.
+    """
 
     def __init__(
         self,
@@ -214,7 +221,10 @@ class LeasedMachines(Machines):
         self._store = self._store or (yield from ask(lambda store, timeout: store.made_id(timeout=timeout)))
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Renew the lease. This process counts the lease from before the request, so it stops before Redis does."""
+        """Renew the lease. This process measures the lease from the moment before it sends the request.
+
+        So it stops using the machine number before the lease ends in Redis.
+        """
         return (yield from self._renew(tenure, self._token))
 
     def _renew(self, tenure: Tenure, token: str) -> Steps[Tenure | None]:

@@ -102,12 +102,12 @@ class Stored(Machines):
         )
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Reserve more time. Return None if another process has taken over the machine number and reserved time."""
+        """Reserve more time. Return None if the machine number was released here, or another process has it now."""
         yield from self._check_clock()
         sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
         if ceiling <= tenure.ceiling:  # the clock was set back
             return self._tenure(tenure.machine, tenure.floor, tenure.ceiling, sent)
-        if not self._held:  # `release` has returned the reserved time, and so lowered the store's `max`
+        if not self._held:  # `release` has lowered the store's `max`: `_reserved` would raise StoreBehind
             return None
         held = yield from self._reserved(tenure.machine, tenure.ceiling, ceiling - tenure.ceiling)
         if held.low != tenure.ceiling:
@@ -159,7 +159,10 @@ class Stored(Machines):
         return record
 
     def _left(self, last: int) -> str:
-        """Return the tag's description after this holder has returned unused time. `last`: last timestamp used."""
+        """Return the description that the tag gets when this holder returns unused time. `last`: last timestamp used.
+
+        By the description, the next process with this name recognizes its machine number.
+        """
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:

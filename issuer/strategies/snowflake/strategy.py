@@ -213,11 +213,11 @@ class Snowflake(Strategy):
         return numbers
 
     def _wait(self, ns: int, deadline: Deadline) -> Steps[None]:
-        """Wait for the next millisecond, or for a clock that is slightly behind."""
+        """Wait for the next millisecond, or for a clock that is slightly behind. `ns`: how long, in nanoseconds."""
         late = ns / 1e9 > deadline.left()
         if ns > _MS:
             # If a process was killed, the last timestamp in its file is up to AHEAD ms in the future. So if this is the
-            # first number of this process, the clock may be right.
+            # first number of this process, the clock may be right: wait without an alarm, even longer than `max_wait`.
             starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(
@@ -277,7 +277,7 @@ class Snowflake(Strategy):
         yield from self._once(self._obtain, lambda: self._closed or self._ticks.turn() != OVER, deadline)
         if self._closed:
             raise IssuerError(f"tag {self.context.tag!r}: this issuer is closed", tag=self.context.tag)
-        if self._ticks.turn() == OVER:  # without this check, retries could go on for ever
+        if self._ticks.turn() == OVER:  # otherwise `generating` would call this again for ever
             raise NoMachineNumber(
                 f"tag {self.context.tag!r}: the lease of the machine number has expired already, because the clock "
                 "went ahead",

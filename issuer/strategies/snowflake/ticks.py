@@ -115,7 +115,8 @@ class Ticks:
                 return False
             before = self.tenure
             if before is None or before.machine != tenure.machine:
-                # A new machine number may be lower. Numbers still increase, because their timestamps do.
+                # Drop the rest of the millisecond: it has numbers of the old machine number. Even if the new machine
+                # number is lower, numbers increase, because their timestamps do.
                 self._moment = _nothing()
             self._used = max(self._used, tenure.floor)
             self.tenure = tenure
