@@ -130,7 +130,7 @@ class AsyncEngine(AsyncEngineCalls):
                 while len(numbers) < n and combiner.serving is None:
                     self.runner.go_on()
                     drawn = await combiner.draw(n - len(numbers), deadline)
-                    scheme = combiner.state.scheme  # the scheme at the time of the draw
+                    scheme = combiner.state.scheme  # read it now: it can change while the loop below lets others run
                     for at in range(0, len(drawn), PIECE):
                         if at:
                             await asyncio.sleep(0)
@@ -167,7 +167,7 @@ class AsyncEngine(AsyncEngineCalls):
             return await self._around(combiner.tag, n, deadline)
         except IssuerError as error:
             if error.drawn:
-                return error.drawn  # these numbers were drawn before the error; the next draw raises it
+                return error.drawn  # serve these numbers, drawn before the error; the next draw meets the error again
             raise
 
     async def last(self, tag: str) -> int | None:
@@ -246,7 +246,7 @@ class AsyncEngine(AsyncEngineCalls):
             ends.callback(self.scheduler.stop)
 
     async def _staying(self) -> AsyncGenerator[None, None]:
-        """Clean up when the loop ends: at its end, asyncio closes this async generator, and `finally` runs."""
+        """Return unused numbers when the loop ends: asyncio then closes this async generator, and `finally` runs."""
         try:
             yield
         finally:
@@ -255,7 +255,10 @@ class AsyncEngine(AsyncEngineCalls):
                 await self._leave(self.registry.combiners.values())
 
     def _begin_anew(self) -> object:
-        """Replace all objects that belong to another loop or process. Returns the old objects."""
+        """Replace all objects that belong to another loop or process.
+
+        Returns the old objects. A forked child must keep them: otherwise Python closes the parent's connections.
+        """
         self.registry.discard()
         forgotten = self.registry, self.scheduler, self._stay
         self._stay, pruned = None, self.care.pruned
@@ -268,18 +271,22 @@ class AsyncEngine(AsyncEngineCalls):
         if isinstance(self._chosen, AsyncIOScheduler):
             # The scheduler's state is "running", but its loop runs in the parent. In the child, callers load segments.
             self._chosen = None
-        # First drop the objects that could repeat numbers. If a step fails, Python skips the later ones and goes on.
+        # This step must be first, because the parent's objects could repeat numbers. If a step raises an error, the
+        # later steps are skipped, but the child runs on: the error is only logged.
         PARENTS.append(self._begin_anew())
         self.runner.after_fork()
         self._loop = None
         self.config.store.after_fork()
 
     def unpublish(self) -> None:
-        """Before a fork in C, as by uWSGI: hide the numbers that `next` could take in the child without a check."""
+        """Before a fork in C, as by uWSGI: hide the numbers that `next` takes from memory.
+
+        In the child, `next` would take the parent's numbers, because it does not check for a fork.
+        """
         self.combiners = {}
         super().unpublish()
 
     def settle(self) -> None:
-        """In the parent, after a fork in C: let `next` take the numbers again that `unpublish` has hidden."""
+        """In the parent, after a fork in C: show `next` again the numbers that `unpublish` has hidden."""
         self.combiners = self.registry.combiners
         super().settle()

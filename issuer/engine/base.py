@@ -34,7 +34,7 @@ class BaseEngine(ABC, Generic[L]):
 
     #: Name of the public class, for messages.
     face: ClassVar[str]
-    #: Classes and functions for threads or for asyncio tasks. Each subclass sets them.
+    #: Classes and functions that differ for threads and for asyncio tasks. Each subclass sets its own.
     _executor: ClassVar[Any]
     _flight: ClassVar[Any]
     _care: ClassVar[Any]
@@ -138,11 +138,14 @@ class BaseEngine(ABC, Generic[L]):
         """In a forked child: replace everything that belongs to the parent."""
 
     def unpublish(self) -> None:
-        """Before a fork in C, as by uWSGI: hide the numbers that `next` could take in the child without a check."""
+        """Before a fork in C, as by uWSGI: hide the numbers that `next` takes from memory.
+
+        In the child, `next` would take the parent's numbers, because it does not check for a fork.
+        """
         self.registry.unpublish()
 
     def settle(self) -> None:
-        """In the parent, after a fork in C: let `next` take the numbers again that `unpublish` has hidden."""
+        """In the parent, after a fork in C: show `next` again the numbers that `unpublish` has hidden."""
         self.registry.settle()
 
     def __repr__(self) -> str:

@@ -48,7 +48,10 @@ class Engine(EngineCalls):
         chosen: Chosen,
         publish: Callable[[dict[str, Iterator[int]]], object],
     ) -> None:
-        """`publish`: function that gets, for each tag, the iterator for `next`. It is called again after a fork."""
+        """`publish`: function that receives a dict with the iterator for each tag, from which `next` takes numbers.
+
+        It is called once here, and again in a forked child, which has a new dict.
+        """
         self._publish = publish
         super().__init__(config, redis, chosen)
 
@@ -134,7 +137,8 @@ class Engine(EngineCalls):
 
     def after_fork(self) -> None:
         """Start again in a forked child."""
-        # First drop the numbers that could be issued twice. If a step fails, Python skips the later ones and goes on.
+        # This step must be first, because the parent issues the same numbers. If a step raises an error, the later
+        # steps are skipped, but the child runs on: the error is only logged.
         self.registry.discard()
         if isinstance(self._chosen, BaseScheduler):
             # The scheduler's state is "running", but its thread is in the parent. In the child, callers load segments.

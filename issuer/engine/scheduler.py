@@ -106,9 +106,9 @@ def _options() -> dict[str, Any]:
 class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
     """An APScheduler with our own thread. It overrides only methods that APScheduler's guide lets subclasses override.
 
-    gevent may replace the classes of `threading` after APScheduler was imported. A thread of the replaced class cannot
-    be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or never. So the timer reads the
-    classes from `threading` when it starts.
+    gevent may replace the classes of `threading` after APScheduler was imported. APScheduler would still use the old
+    classes. Their threads cannot be joined then: a worker of `gunicorn --preload -k gevent` ended with an error, or
+    never. So this timer takes the classes from `threading` when it starts.
     """
 
     def start(self, *args: Any, **options: Any) -> None:
@@ -193,11 +193,11 @@ class Tasks(Executor):
     def run(self, job: Callable[[], Any], ended: Callable[[], object] = bool) -> bool:
         """Run the job as a task."""
         task = self._loop.create_task(job())
-        self._tasks.add(task)  # a loop holds its tasks by weak references only
+        self._tasks.add(task)  # a loop has only weak references to its tasks, so Python could delete the task
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_tell)
-        # `ended` is called by the task and not in its coroutine: if a task is cancelled before its first step, the
-        # coroutine never runs.
+        # `ended` is a callback of the task. It could not be called at the end of the coroutine: if a task is cancelled
+        # before its first step, the coroutine never runs.
         task.add_done_callback(lambda _: ended())
         return True
 
@@ -255,12 +255,14 @@ class Scheduler:
             if not self._running():
                 return False
             if self._theirs is not None:
-                # Add a job for one run. To move the next sweep to now would have no effect during a sweep.
+                # Add a job of its own, for one run. It is not enough to make the next sweep run now: while a sweep is
+                # in progress, this would have no effect.
                 self._theirs.add_job(job, misfire_grace_time=None, coalesce=True)
             elif self._crew is not None:
                 return self._crew.run(job)
         except Exception:
-            # No thread can start, or the scheduler was just stopped, or the caller's one stores jobs in a database.
+            # No thread can start, or the scheduler was just stopped. Or the caller's scheduler stores its jobs in a
+            # database, where this job cannot be stored.
             log.debug("the scheduler did not accept the job", exc_info=True)
             return False
         return True
@@ -271,13 +273,14 @@ class Scheduler:
             try:
                 self._running()
             except Exception:
-                log.debug("the scheduler was not started", exc_info=True)  # for the reasons in `background`
+                log.debug("the scheduler was not started", exc_info=True)  # the reasons are those in `background`
 
     @property
     def _lock(self) -> CallLock:
-        """The lock that is held while threads start. Here Python's own lock blocked all greenlets for ever.
+        """The lock that is held while threads start.
 
-        It is created at its first use and not at a fork, because gevent may patch the child after the fork.
+        It is a CallLock: Python's own lock blocked all greenlets of gevent for ever. It is created at its first use and
+        not at a fork, because gevent may patch `threading` in the child after the fork.
         """
         return self._locks.setdefault("", CallLock())
 
@@ -316,7 +319,7 @@ class Scheduler:
             self._stopped = True
             sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
-            with suppress(JobLookupError):  # the caller has emptied the scheduler
+            with suppress(JobLookupError):  # the caller has removed the job from its own scheduler
                 sweeping.remove()
         if self._crew is not None:
             self._crew.close()

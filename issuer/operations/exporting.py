@@ -83,7 +83,10 @@ def arguments(tag: Tag) -> dict[str, Any] | None:
 
 
 def _position(tag: Tag) -> dict[str, Any] | None:
-    """Return the arguments `start` and `stride` of the new tag. Return None if it would issue old numbers again."""
+    """Return the arguments with which the new tag continues after this tag: `start`, and those of the stride.
+
+    Return None if the new tag would issue old numbers again.
+    """
     scheme = tag.scheme
     if "stride" in scheme:
         pieces = strides(scheme)

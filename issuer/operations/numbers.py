@@ -150,15 +150,15 @@ class Issuing(Generic[L]):
     def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
         """Issue one number. If `text` is True, the caller needs a text, so the number must fit the format."""
         while True:
-            part = yield from self._part(tag, how)  # in each attempt: the combiner of a deleted tag issues nothing
+            part = yield from self._part(tag, how)  # look it up each time: after a deletion, the old one issues nothing
             try:
                 counter = yield from self._counter(part, how, deadline)
                 scheme = self._config.texts(part.combiner.supply.state.record or part.record)
                 try:
                     return self._issued(part, scheme, counter, text=text)
                 except FormatOverflow:
-                    # Another process may have changed the format: read the record again. Another draw would use up
-                    # another number.
+                    # Another process may have changed the format. So read the record again, and try the new format with
+                    # the same number: a second draw would make the first number a gap.
                     record = yield from self._combiner(tag).supply.origin.read()
                     return self._issued(replace(part, record=record), scheme, counter, text=text)
             except UnknownTag:
@@ -194,9 +194,11 @@ class Issuing(Generic[L]):
     def last(self, tag: str) -> Steps[int | None]:
         """Return the highest number issued according to Redis, or None if no number was issued.
 
-        Numbers that a process has drawn in advance count as issued. If there is no Redis, the result is the highest
-        number that this process has issued. If this process has issued none, the result is the highest reserved number.
-        For a tag without a counter, InvalidArgument is raised.
+        Numbers that a process has drawn in advance count as issued. For a tag without a counter, InvalidArgument is
+        raised.
+
+        If there is no Redis, the result is the highest number that this process has issued. If it has issued none, the
+        result is the highest number that the store has reserved.
         """
         record = yield from self.record(check_found(tag), make=False)
         if not scheme_record.countable(record.scheme):
@@ -234,7 +236,7 @@ class Issuing(Generic[L]):
             raise NotDecodable(f"{brief(shown)} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
         try:
             record = yield from self.record(tag, make=False)
-        except SchemeError:  # a secret key is missing, but numbers that the other keys scramble can be decoded
+        except SchemeError:  # one secret key is missing; numbers that were scrambled with other keys can be decoded
             record = yield from read_record(tag)
         with tags.named(tag):
             scheme = self._config.reader(record)
@@ -257,7 +259,7 @@ class Issuing(Generic[L]):
         return told
 
     def founded(self, record: Tag, deadline: Deadline) -> Steps[None]:
-        """Inform the strategy of a new tag that no tag had this name before. The strategy can then prepare the tag."""
+        """Call `found` of a new tag's strategy, so that it can prepare the tag. No tag had this name before."""
         try:
             yield from self._serving(self._combiner(record.tag), record).found(deadline)
         except ConfigurationError as error:  # only log it, because other processes may have the right settings
@@ -289,7 +291,10 @@ class Issuing(Generic[L]):
         return (yield from self._serving(combiner, record).take(n, deadline))
 
     def record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
-        """Return the tag's record. `make`: whether a tag that never existed may be created, as at its first use."""
+        """Return the tag's record. If `make` is True, and the store creates tags at their first use, create the tag.
+
+        A deleted tag is not created.
+        """
         supply = self._combiner(tag).supply
         try:
             return supply.state.record or (yield from supply.origin.read(make=make))
@@ -326,8 +331,8 @@ class Issuing(Generic[L]):
                 value=how.key,
             )
         if part.restart_key is not None or part.shard is not None:
-            # A shard or series must not be created like other tags at their first use (`make=False`), because it needs
-            # the settings of its parent tag. `_make` creates it.
+            # `make=False`: do not create a shard or series here as other tags are created at their first use. It needs
+            # the settings of its parent tag, and `_make` creates it with these.
             record = supply.state.record or (yield from supply.origin.read(make=False))
             if not parts.is_part(record, part.record.tag):
                 raise parts.not_a_part(record, part.record.tag)
@@ -360,9 +365,10 @@ class Issuing(Generic[L]):
             return
 
     def _check_series(self, record: Tag, most: int) -> Steps[None]:
-        """Raise InvalidArgument if the tag has `most` series or more.
+        """Raise InvalidArgument if the tag has `most` series or more. Otherwise the caller creates one more series.
 
-        A count of the series lists all of them in the store. So they are counted at most once a second.
+        To count the series, the store must list all of them. So this is done at most once a second. In between, only
+        the series that this object creates are added to the count.
         """
         counted = self._series.get(record.tag)
         if counted is None or monotonic() - counted[0] >= SERIES_COUNTED_FOR:
@@ -380,8 +386,8 @@ class Issuing(Generic[L]):
                     context = self._config.context(record, self._runtime, combiner.run_in_thread)
                     combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)
         if combiner.supply.state.ended is not None:
-            # Check `ended` after the strategy runner was made: a `close` or `delete` at the same time may not have seen
-            # the new runner.
+            # Check `ended` only now: a `close` or `delete` in another thread may have run before the runner was
+            # made, so that it has not ended the runner.
             combiner.serving.end()
             raise renewed(combiner.supply.state.ended)
         return combiner.serving

@@ -33,7 +33,10 @@ class AnyCombiner(Protocol):
         """Draw at least one number, and at most n, as a range. If there is no number, wait until the deadline."""
 
     def rest(self) -> None:
-        """Make the next draw take the slow path. Called if the tag was not used for a while."""
+        """Make the next draw take the slow path, which reports that the tag is in use again.
+
+        Called if the tag was not used for a while.
+        """
 
     def run(self, steps: Steps[Any], deadline: Deadline) -> Any:
         """Run steps (a generator that yields requests to Redis and the store), and return their result."""
@@ -50,8 +53,8 @@ log = logging.getLogger("issuer")
 #: those that were not used for the longest time are forgotten before `idle_after` has passed.
 RESTING_MOST = 5000
 
-#: How long a fork waits for a thread that is taking a number, in seconds. There must be a limit, because a signal
-#: handler can fork in the thread that is taking the number.
+#: How long a fork waits for a thread that is taking a number, in seconds. Without a limit, a fork could wait for ever:
+#: a signal handler can fork in the very thread that is taking the number.
 SHUT_WITHIN = 0.1
 
 
@@ -91,12 +94,11 @@ class TagRegistry(Generic[L]):
             return combiner
 
     def forget_if_unknown(self, tag: object) -> None:
-        """Remove the combiner of a tag, unless the tag is known to exist.
+        """Remove the combiner of a tag, unless the tag is known to exist: clients can send many invented names.
 
-        The reason is that clients can send many invented names. The combiner is kept while other callers use it. If it
-        were removed, these callers and the callers of a new combiner would get numbers at the same time after an
-        outage, out of order (seen: 682, then 651). If the tag has a strategy, the strategy issues no more numbers, and
-        the next background work releases its resources.
+        The combiner is kept while other callers use it. Otherwise later callers would get a new combiner. After an
+        outage, the callers of both would get numbers at the same time, out of order (seen: 682, then 651). If the tag
+        has a strategy, it issues no more numbers, and the next background work releases its resources.
         """
         combiner = self.combiners.get(tag) if isinstance(tag, str) else None
         if combiner is not None and combiner.supply.disposable:
@@ -111,7 +113,7 @@ class TagRegistry(Generic[L]):
 
     def _end(self, combiner: L, why: IssuerError) -> None:
         """Remove a combiner. It issues no more numbers. Its waiting callers get the error `why`."""
-        combiner.supply.origin.retire(why)  # this must be first, because it ends the issue of numbers
+        combiner.supply.origin.retire(why)  # first of all: from here on, nobody gets a number of this combiner
         self._remove(combiner)
 
     def _remove(self, combiner: L) -> None:
@@ -136,7 +138,8 @@ class TagRegistry(Generic[L]):
     def unpublish(self) -> None:
         """Take back published numbers: `next` can no longer take them without a lock, until a caller draws again.
 
-        Called before a fork in C code, for which Python's fork hooks do not run. So the child has no published numbers.
+        Called before a fork in C code, for which Python's fork hooks do not run. Otherwise the child would have the
+        published numbers too, and parent and child would issue the same ones.
         """
         self._fast_path.unpublish_all()
         for combiner in list(self.combiners.values()):
@@ -201,8 +204,8 @@ class TagRegistry(Generic[L]):
     def forget(self, combiner: L) -> None:
         """Remove the combiner of a tag that nobody uses, if it has no numbers in memory. A combiner takes 6 KB.
 
-        Only the highest number of the tag that this process has seen is kept. A caller that is still using the removed
-        combiner can draw with it.
+        Of the tag, only the highest number that this process has seen stays in memory. If a caller still uses the
+        removed combiner, it can draw with it.
         """
         supply = combiner.supply
         if supply.idle and combiner.tag not in self._runtime.moving:

@@ -209,7 +209,7 @@ class TagOptions:
             tag: Name of the tag.
             limit: New last counter value, or None.
             min_step: Lowest adapted step in the tag's record.
-            raise_to: Counter value after which the tag continues, or None.
+            raise_to: Counter value after which the tag continues. Lower numbers are skipped. None means no change.
             scheme: New scheme, which was made from `self.given` and the tag's record, or None.
             seen: Version of the record from which `scheme` was made. If the record has changed, the store rejects the
                 changes. None means any version.
@@ -241,9 +241,10 @@ class TagOptions:
         return whole(self.step, "step", 1, HIGHEST), "fixed"
 
     def others(self, tag: str, order: Order | None) -> dict[str, Any]:
-        """Return the settings in AS_GIVEN that were given, checked, by name. If one is invalid, raise InvalidArgument.
+        """Check the given settings that are stored as they were given, see AS_GIVEN. Return them by name.
 
-        `order`: order of the tag, to reject a lease for a strict tag. None means that it is not checked.
+        If one is invalid, raise InvalidArgument. `order`: order of the tag. If it is "strict", a lease is invalid. None
+        means that the lease is not checked against the order.
         """
         found: dict[str, Any] = {}
         for name in AS_GIVEN:

@@ -42,8 +42,8 @@ _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "orde
 #: attempt has read this record.
 ATTEMPTS = 100
 
-#: Largest segment of a tag with periods. A segment of 2^40 numbers would reach into the next period, and so begin that
-#: period.
+#: Largest segment of a tag with periods. Each period has 2^40 counter values. So a segment of 2^40 numbers would reach
+#: into the next period, and so begin that period.
 SEGMENT_MOST = 1 << 32
 
 #: Settings of a scheme that can be changed later. After a change, the scheme contains both the old and the new values,
@@ -70,7 +70,7 @@ def create_many(
 ) -> Steps[list[Tag]]:
     """Create tags and the tags of their shards: all or none, see Issuer.create_many.
 
-    `founded` informs the strategy of a tag that the tag is new.
+    `founded` is called for each new tag with a strategy, if no tag had its name before.
     """
     asked: dict[str, TagOptions] = {}
     there: dict[str, Tag] = {}
@@ -162,9 +162,9 @@ def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | Non
 def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) -> dict[str, tuple[object, object]]:
     """Compare requested settings with an existing tag. Return the requested and the tag's value of each difference.
 
-    Only settings that determine the numbers are compared: always scheme and strategy, order and limit if they were
-    given, the start if it is above the tag's max. Other settings may differ, but must be valid. The reason: operators
-    change them while programs run, and then a restart of the programs must still work.
+    Only settings that determine the numbers are compared. Scheme and strategy are always compared, order and limit if
+    they were given, the start if it is above the tag's `max`. Other settings must only be valid: operators change them
+    while programs run, and a program that restarts with its old values must still work.
     """
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
@@ -376,8 +376,8 @@ class _Change:
         above = requests.above_of(self.tag, asked.start, asked.above, HIGHEST if self.last is None else self.last)
         for _ in range(ATTEMPTS):
             scheme, limit = None, None
-            # The limit is given as a number. With a stride, it is stored as a counter value, which the scheme computes.
-            # So the store must reject the change if the record has changed since it was read (`seen`).
+            # The limit is given as a number for users. With a stride, the scheme converts it to a counter value. If
+            # another process changes the scheme in between, this value is wrong. With `seen`, the store rejects it.
             seen = before.version if "stride" in before.scheme else None
             if given or self.last is not None:
                 scheme, limit = changed(before, given, limit=self.last, keys=self.keys)
@@ -431,8 +431,8 @@ def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, 
 def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
     """Raise StoreBehind if Redis has a newer scheme than the store, because the store has then lost this scheme.
 
-    The numbers of the lost scheme are unknown, and a new scheme could repeat them. Nothing is raised if the caller sets
-    where the new scheme begins: with `stride_above`, or with a first number for each scramble key.
+    The numbers of the lost scheme are unknown, and a new scheme could repeat them. But if the caller gives the point
+    where the new scheme begins, nothing is raised: `stride_above`, or a first number for each scramble key.
     """
     if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
         return
@@ -481,7 +481,7 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
 
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:
-    """Return the number for the counter value of a limit. Only the stride counts, because limits are not scrambled."""
+    """Return the number that users see for the counter value of a limit. Of the scheme, only a stride changes it."""
     return strides(scheme).value(counter) if "stride" in scheme else counter
 
 

@@ -25,9 +25,9 @@ T = TypeVar("T")
 #: If a tag has one of these settings, each of its numbers also has a text, a period or a shard.
 _COMPOSED = frozenset({"format", "restart", *scheme_record.PARTS})
 
-#: Maximum number of draws of `contiguous`. At the end of a segment, a strict tag's draw returns too few numbers, and
-#: other callers may have drawn from the next segment. After these draws, `contiguous` gives up for a strict tag. For a
-#: trend tag, the store then reserves a range.
+#: Maximum number of draws of `contiguous`, for a strict and for a trend tag. A draw at the end of a segment returns too
+#: few numbers, so `contiguous` draws again. After the last draw it raises an error for a strict tag. For a trend tag,
+#: the store then reserves a range.
 CONTIGUOUS_DRAWS = 16
 CONTIGUOUS_DRAWS_OF_TREND = 3
 
@@ -76,7 +76,10 @@ class EngineCalls(BaseEngine[Combiner]):
     def around(
         self, tag: str, n: int, how: DrawOptions, deadline: Deadline, draw: Draw, *, as_drawn: bool = False
     ) -> list[int]:
-        """Call the plugins, `draw`, and the plugins again. `as_drawn`: raise an error if a plugin changes numbers."""
+        """Call the plugins, then `draw`, then the plugins again. Return the numbers, which plugins may have changed.
+
+        `how`: options of the call. `as_drawn`: raise ConfigurationError if a plugin changes numbers.
+        """
         if self.chain is None:
             return draw()
         record = self._record(tag, deadline)
@@ -111,11 +114,11 @@ class EngineCalls(BaseEngine[Combiner]):
     def contiguous(self, tag: str, n: int) -> range:
         """Return n contiguous numbers, drawn as `next` draws them. This works for strict tags too. `n`: 1..1 000 000.
 
-        If a draw from Redis returns too few numbers, as at the end of a segment, these numbers are a gap. If a draw
-        from memory returns too few numbers, the next draw continues after them.
+        A draw can return too few numbers, as at the end of a segment. If they come from Redis, they are a gap, and n
+        numbers are drawn again. If they come from memory, the next draw continues after them.
 
-        Raises the errors of `next`. Raises InvalidArgument if the tag's numbers are not counter values. Raises
-        Unavailable if other callers drew numbers between the draws each time.
+        Raises the errors of `next`. Raises InvalidArgument if the tag's numbers are not counter values. For a strict
+        tag, raises Unavailable if no draw has returned n numbers, because other callers drew numbers in between.
         """
         deadline = self.deadline(None)
         with self.attempt(tag):
@@ -158,7 +161,7 @@ class EngineCalls(BaseEngine[Combiner]):
                 self.generated(combiner, 1, deadline)
 
     def lease_for_stream(self, tag: str, timeout: float | None) -> None:
-        """For a stream: let later draws of this process fetch numbers in advance, if the settings allow it."""
+        """For a stream: let later draws from a trend tag fetch many numbers at once, unless a `lease` is set."""
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.registry.combiner(tag)
