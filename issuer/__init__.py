@@ -135,7 +135,7 @@ def _version() -> str:
     from runpy import run_path
 
     in_checkout = Path(__file__).resolve().parents[1] / "hatch_version.py"
-    if in_checkout.is_file():  # in an editable install, the metadata keep the version of an older commit
+    if in_checkout.is_file():  # not from the metadata: in an editable install, they have the version of an older commit
         return str(run_path(str(in_checkout))["version"]())
     try:
         return version("segment-issuer")

@@ -98,7 +98,11 @@ def python(given: Sequence[str], method: str = "", tag: str = "", connected: Seq
 def command_line(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
     """Return a call of a method as a shell command. If `method` is "", return only the options.
 
-    `given` becomes the options after the command, and `connected` the options before it. See `python`.
+    Args:
+        given: Arguments of the method, such as `at_least=N`. They become options after the command: `--at-least N`.
+        method: Name of the method, or "".
+        tag: Tag that the call is for.
+        connected: Arguments of `connect`. They become options before the command.
     """
     line = " ".join([*map(_option, connected), *([method, quote(tag)] if method else []), *map(_option, given)])
     return f"`issuer {line}`" if method else line
@@ -108,7 +112,7 @@ def http(given: Sequence[str], method: str = "", tag: str = "", connected: Seque
     """Return a call of a method as an HTTP request. If `method` is "", return only members of the request's JSON body.
 
     An HTTP request cannot pass arguments of `connect` (`connected`) or name a journal (`from_journal` in `given`). If
-    there are such arguments, return the shell command instead. See `python` for the parameters.
+    there are such arguments, return the shell command instead. The parameters are the same as those of `python`.
     """
     if connected or any(each.startswith("from_journal") for each in given):
         return command_line(given, method, tag, connected)
@@ -135,9 +139,11 @@ def _option(argument: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Do:
-    """The value of a field, such as `do` in `{do:recover at_least=N}`. It writes the call for an interface.
+    """The value for a field, such as `do` in `{do:recover at_least=N}`.
 
-    `words`: writes the call for this interface. `tag`: tag that the call is for.
+    `str.format` calls `__format__` with the text after the colon, and inserts the result: the call of the method.
+
+    `words`: function that writes a call for one interface. `tag`: tag that the call is for.
     """
 
     words: Words

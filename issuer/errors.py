@@ -390,8 +390,8 @@ class StoreBehind(IssuerError, code="store_behind"):
 
     Attributes:
         max: Highest reserved number in the store's record.
-        taken: Highest number that is known to be reserved; it is above `max`. None if the tag is halted, by another
-            process or by `halt`, or if the store has lost a scheme.
+        taken: Highest number that is known to be reserved; it is above `max`. None if the store has lost a scheme, or
+            if the tag was halted before this call: by `halt`, or because a process found the store behind.
         scheme: Id of the newer scheme that the store has lost. None if the store has not lost a scheme.
     """
 

@@ -73,8 +73,10 @@ def living(
     """Return a set to which objects can be added. After each fork, the child calls `reset` with each of these objects.
 
     If `reset` fails for one object, it is still called for the others. If there are several sets, the set that was
-    created first is processed first. `unseen` and `unseen_over` are called with each object, too; `register` explains
-    when.
+    created first is processed first.
+
+    If C code forks the process, as uWSGI does, the parent calls `unseen` with each object before the fork, and
+    `unseen_over` with each object after it. `unseen` removes numbers that the child could use before `reset` is called.
     """
     members: weakref.WeakSet[M] = weakref.WeakSet()
 

@@ -31,7 +31,8 @@ def raise_interrupt(error: BaseException) -> None:
         if any(_interrupts(frame, below) for below, frame in pairwise(frames)):
             raise error
         before = error.__context__
-        # Stop if `before` was raised outside of these frames: then it is an exception that our caller is handling.
+        # `before` was being handled when `error` was raised. Stop if it was raised outside of these frames. Then it did
+        # not lead to `error`: our caller was handling it before it called us.
         if before is None or before.__traceback__ is None or before.__traceback__.tb_frame not in frames:
             return
         error = before

@@ -420,7 +420,10 @@ def _checked(name: str, value: Any, source: str) -> Any:
 
 
 def _check_default(settings: Settings) -> None:
-    """Raise ConfigurationError if the default store is likely a mistake: there, each machine counts from 1."""
+    """Raise ConfigurationError if it is probably a mistake that no store is configured.
+
+    The default store is a file that only this machine has. So each machine would count from 1.
+    """
     way_out = "Configure the store: --store, ISSUER_STORE_URL or store_url in a file"
     sources = settings.sources
     if settings.redis_url != "none":

@@ -1,4 +1,4 @@
-"""Text for the terminal: widths, tables, times, JSON. Only the functions `say`, `show` and `show_json` write text."""
+"""Text for the terminal: widths, tables, times, JSON. Only `say` and the functions `show...` write text."""
 
 from __future__ import annotations
 

@@ -66,11 +66,11 @@ class Crew:
     def _work(self) -> None:
         # This thread adds itself to the list, so that the list is correct even if the starting thread is interrupted.
         self.threads.append(threading.current_thread())
-        if len(self.threads) > self._most:  # several threads started at the same time
+        if len(self.threads) > self._most:  # several threads started at the same time: this one is too many, and ends
             self.threads.remove(threading.current_thread())
             self._owed.append(None)
             return
-        if self._closed:  # `close` may have run before this thread was in the list, and queued no end for it
+        if self._closed:  # `close` queues one end (None) for each thread in the list, perhaps not for this one
             self.in_person()
             return
         while (job := self._jobs.get()) is not None:

@@ -45,7 +45,7 @@ def _(record: Tag) -> dict[str, Any]:
 @view.register
 def _(record: Inspection) -> dict[str, Any]:
     content = asdict(record)
-    del content["waiting"]  # the count of waiting callers concerns one process only
+    del content["waiting"]  # not shown: it counts only the callers that wait in this process
     content = _without_empty(content, "redis_error", "scheme", "parts", "period")
     content = _counted(content, record.scheme) | {"store": _counted(content["store"], record.scheme)}
     layout = snowflake(record.scheme)
@@ -116,7 +116,7 @@ def _(record: Finding) -> dict[str, Any]:
 @view.register
 def _(record: Recovery) -> dict[str, Any]:
     content = asdict(record)
-    del content["sound"]  # `verify` and `doctor` report the problems of a tag
+    del content["sound"]  # not shown: `verify` and `doctor` report whether a tag has problems
     names = ("redis_error", "asked", "unasked", "unvouched", "old_in_period", "new_in_period")
     return _without_empty(content, *names)
 

@@ -309,7 +309,8 @@ def default_is_known() -> None:
 def _check_hooks(chain: Chain | AsyncChain, instance: object, alarm: object) -> None:
     """Raise ConfigurationError if `instance` or `alarm` is invalid, or if a plugin names an unknown strategy.
 
-    A plugin for an unknown strategy would never run.
+    A plugin for an unknown strategy would never run. `chain`: the plugins. `instance`: identity of this process, for
+    strategies. `alarm`: function that gets the errors that an operator must know.
     """
     if instance is not None and not isinstance(instance, Instance):
         raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(instance)}")

@@ -5,8 +5,8 @@ import signal
 import sys
 
 if os.getpid() == 1:
-    # This is the first process of a container. The kernel discards a signal to the first process if the process has no
-    # handler for this signal. The handler is set here, because the imports below take up to two seconds.
+    # This is the first process of a container. If the first process has no handler for a signal, the kernel discards
+    # the signal. The handler is set here, because the imports below take up to two seconds.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 from issuer.cli.group import main

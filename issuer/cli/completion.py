@@ -29,12 +29,15 @@ def _completed(context: click.Context, _param: click.Parameter, incomplete: str)
         with closing(connect(redis="none", store=store, config=session.config, scheduler=None)) as issuer:
             page = next(issuer.engine.care.tag_pages(PATIENCE, after=_before(incomplete)))
             return [record.tag for record in page if record.tag.startswith(incomplete)]
-    except Exception:  # noqa: BLE001 - an error must not be printed into the user's line
+    except Exception:  # noqa: BLE001 - an error would be printed into the command that the user is typing
         return []
 
 
 def _before(incomplete: str) -> str | None:
-    """Return a text that is sorted just before the tags that begin with `incomplete`. None if `incomplete` is empty."""
+    """Return a text that is sorted just before the tags that begin with `incomplete`, to list tags from there on.
+
+    Return None if `incomplete` is empty.
+    """
     return f"{incomplete[:-1]}{chr(ord(incomplete[-1]) - 1)}{chr(sys.maxunicode)}" if incomplete else None
 
 

@@ -47,7 +47,8 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool 
         literals = (literal for literal, *_ in Formatter().parse(str(scheme["format"])))
         if any(literal and not literal.isdecimal() for literal in literals):
             return issuer.decode(tag, number, holder=holder)
-        # The format has only digits, so VALUE may be a text with a typing mistake, which the check digit has shown.
+        # The texts of the tag consist only of digits. So VALUE can be a number, or a text with a typing mistake that
+        # does not fit the check digit. Do not guess: the user must give --number for a number.
         raise NotDecodable(f"{error}; if it is a number, give --number", tag=tag, value=value) from error
 
 

@@ -34,7 +34,10 @@ def given(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings of a scheme as pairs of name and value. If the numbers are counter values, return []."""
+    """Return the settings of a scheme as pairs of name and value.
+
+    Return [] if the scheme changes nothing: the numbers that users see are the values of the counter.
+    """
     lines = _strategy(scheme)
     if "format" in scheme:
         lines.append(("format", str(scheme["format"])))
@@ -53,8 +56,8 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("stride", _stride(scheme["stride"][-1])))
     before = None
     for piece in scheme.get("scramble", ()):
-        # A piece is a range of counter values with its own scramble key. If the limit is raised, a new piece with the
-        # same key is added: do not show this piece.
+        # A piece is a range of counter values with one scramble key. If the limit is raised, a new piece with the same
+        # key as before is added. Show only pieces with another key than the piece before.
         if piece["fingerprint"] != before:
             since = "" if before is None else f"from {piece['from']} on "
             lines.append(("scramble", f"{since}key {piece['key']}, fingerprint {piece['fingerprint']}"))
@@ -63,7 +66,10 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def summed_up(tag: Tag) -> str:
-    """Return a summary of the tag's scheme for a table. If the numbers are counter values, return ""."""
+    """Return a summary of the tag's scheme for a table.
+
+    Return "" if the scheme changes nothing: the numbers that users see are the values of the counter.
+    """
     scheme = tag.scheme
     words = [str(scheme["strategy"])] if scheme.get("strategy", SEGMENT) != SEGMENT else []
     if "shards" in scheme:

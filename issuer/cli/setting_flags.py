@@ -29,7 +29,7 @@ def _duration(value: str) -> int | str:
 
 
 def _key(value: str) -> str | tuple[int, str]:
-    """Convert a scramble key: NAME, or FROM=NAME."""
+    """Convert a scramble key: NAME, or FROM=NAME. FROM is the first number that is scrambled with the key."""
     start, equals, name = value.partition("=")
     return (int(click.INT(start)), name) if equals else start
 
@@ -54,10 +54,11 @@ def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
 
 
 def _key_names(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of scramble keys that complete the typed text, for completion with the Tab key."""
     start, equals, name = incomplete.rpartition("=")
     try:
         keys = Session.of(context).settings().keys
-    except IssuerError:  # an error must not be printed into the user's line
+    except IssuerError:  # an error would be printed into the command that the user is typing
         return []
     return [start + equals + key for key in sorted(keys) if key.startswith(name)]
 

@@ -54,7 +54,10 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
 
 
 def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str]]:
-    """Return the lines about the numbers in Redis, and about how fast they are used, as pairs of name and value."""
+    """Return the lines about the numbers in Redis, and about how fast they are used, as pairs of name and value.
+
+    `direct`: whether the issuer has no Redis. `now`: the present time, in ms since 1970.
+    """
     lines = []
     if seen.last_extension is not None:
         lines.append(("extended", moment(seen.last_extension, now)))
@@ -158,7 +161,10 @@ def stands(now: Tag) -> str:
 
 
 def settings_of(tag: Tag) -> str:
-    """Return the settings of a tag that `stands` does not show, except defaults, as text. Each begins with a comma."""
+    """Return the settings of a tag that are not defaults, as text. Each begins with a comma.
+
+    The max, the step and the limit are left out, because `stands` returns them.
+    """
     names = (*PACING, "lease") if counts(tag.scheme) else ()
     values = [(name, getattr(tag, name)) for name in names if getattr(tag, name) != getattr(_USUAL, name)]
     return "".join(f", {name} {plain(str(value))}" for name, value in [*values, *described(tag.scheme)])

@@ -19,7 +19,8 @@ BUSY: Final = 0.5
 
 #: Measured costs, with two digits. Machine: two shared cores (Intel Xeon), Redis 7.0.15 with an append-only file and a
 #: replica, 16 busy connections, Python 3.11.7. The comment after each cost names its source: a curve in
-#: tests/benchmarks/sizing.json, or a page of the documentation.
+#: tests/benchmarks/sizing.json, or a page of the documentation. The function `fitted` in tests/benchmarks/model.py
+#: computes the costs from the curves.
 COSTS: Final = {
     "redis_draw_us": 22,  # redis_us_by_tags
     "redis_segment_us": 64,  # redis_us_by_segment, without the draw
@@ -28,11 +29,11 @@ COSTS: Final = {
     "network_bytes": 150,  # received_by_take and sent_by_take
     "replicated_bytes": 55,  # replicated_by_take
     "process_draw_us": 27,  # process_us_by_processes
-    "process_lease_us": 190,  # process_us_by_lease, the slope
-    "process_number_us": 0.084,  # process_us_by_lease, the rest
+    "process_lease_us": 190,  # process_us_by_lease: the time for one lease
+    "process_number_us": 0.084,  # process_us_by_lease: the additional time for each number of the lease
     "process_segment_us": 1600,  # process_us_by_segment
     "process_visit_us": 83,  # process_us_by_visit, without the draw
-    "process_first_us": 720,  # process_us_by_visit, the difference
+    "process_first_us": 720,  # process_us_by_visit: the additional time if the process had forgotten the tag
     "process_tag_bytes": 6400,  # process_bytes_by_tags, up to 1000 tags
     "forgotten_tag_bytes": 150,  # docs/explain/figures.md
     "sqlite_reservation_ms": 2.7,  # docs/explain/figures.md, on a disk
@@ -48,7 +49,8 @@ COSTS: Final = {
 class DrawNeeds:
     """The needs of draws at the peak.
 
-    `masters`: number of Redis masters. None if no number of masters is enough, because each tag is on one master only.
+    `masters`: number of Redis masters. None if the load is too high even with one master for each tag: a tag cannot be
+    divided among masters.
     """
 
     commands_per_second: float

@@ -71,8 +71,8 @@ class LineError(InvalidArgument):
 def format_of(path: str, given: str | None) -> str:
     """Return the format of a file: "csv" or "jsonl".
 
-    `path`: path of the file, "-" for stdin. `given`: format that the user gave, or None. Then the extension of the file
-    decides, and stdin is CSV.
+    `path`: path of the file, "-" for stdin. `given`: format that the user gave, or None. If it is None, the extension
+    of the file decides, and stdin is read as CSV.
     """
     found = given or ("csv" if path == "-" else _EXTENSIONS.get(Path(path).suffix.lower()))
     if found is None:

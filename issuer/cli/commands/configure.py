@@ -60,7 +60,7 @@ def configure(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     say(f"changed {plain(now.tag)}: {stands(now)}{settings_of(now)}")
 
 
-#: If more segments than this would be skipped, the question to the user also contains how many numbers are lost.
+#: If more than this many segments would be skipped, the question to the user also says how many numbers these are.
 _FAR = 1000
 
 

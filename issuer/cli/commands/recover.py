@@ -151,7 +151,7 @@ def recover(
         done = recovered("recovering", changes=True, spared=spared)
         failed += [each.error for each in done if each.error is not None]
         _print(done, as_json=as_json, as_lines=as_lines)
-        if yes:  # without --yes, `_ask` has reported these tags before the question
+        if yes:  # without --yes, `_ask` has already called `_say_unvouched`, before the question
             _say_unvouched(done)
     return max(map(code_of, failed), default=OK)
 
@@ -165,9 +165,9 @@ def _collected(
         outcomes: The outcomes, sorted by name of the tag.
         prints: Whether to print each outcome as a line of JSON.
         spare: Whether to print no line for tags without a problem.
-        changes_all: True if this run changes all tags of the store. Such a run prints where to go on if it is
-            interrupted. It returns a printed outcome only if the outcome is needed later: an error, or a tag for the
-            warning.
+        changes_all: True if this run changes all tags of the store. If such a run is interrupted, it prints where to
+            go on. If it also prints each outcome, the list contains only the outcomes that the caller still needs:
+            errors, and tags of which only the store has a record.
     """
     found: list[Outcome[Recovery]] = []
     last = ""
@@ -208,9 +208,10 @@ def _read(paths: tuple[str, ...]) -> Named:
 
 
 def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
-    """Print the error of an outcome, if any, and return the outcome. If Redis was not checked, first add an error.
+    """Print the error of an outcome, if any, and return the outcome.
 
-    Raises ConfigurationError if this is the error of the outcome.
+    If Redis could not be queried, the returned outcome has the error RedisUnavailable. If the error of the outcome is a
+    ConfigurationError, raise it.
     """
     done = outcome.result
     if done is not None and done.redis_error:
@@ -247,10 +248,10 @@ def _print(outcomes: list[Outcome[Recovery]], *, as_json: bool, as_lines: bool) 
 
 
 def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcome[Recovery]]:
-    """Report how many numbers are skipped if tags without a problem are recovered. Return the outcomes to use.
+    """Report what happens to the tags without a problem. Return the outcomes of the tags that will be recovered.
 
-    If `spare` is True, report that these tags are left as they are, and do not return their outcomes. If Redis could
-    not be queried, no tag counts as a tag without a problem.
+    If `spare` is True, these tags are left as they are: report this, and do not return their outcomes. Otherwise report
+    how many of their numbers are skipped. If Redis could not be queried, no tag counts as a tag without a problem.
     """
     sound = [each for each in outcomes if each.result is not None and each.result.sound]
     gap = sum(each.result.gap for each in sound if each.result is not None)
@@ -267,7 +268,7 @@ def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcom
 
 
 def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
-    """Report which other Redis nodes than the master were checked, and which did not answer. Each is reported once."""
+    """Report which replicas and former masters of Redis were checked, and which did not answer. Report each once."""
     done = [outcome.result for outcome in outcomes if outcome.result is not None]
     asked = dict.fromkeys(node for each in done for node in each.asked)
     if asked:

@@ -36,7 +36,8 @@ class _Serve(click.Command):
 def _logging_errors(formats: list[str]) -> Iterator[None]:
     """If an error ends the `with` block and the log format is JSON, log the error as JSON, and exit.
 
-    `formats`: names of log formats. The last one is valid; the block can append a name.
+    `formats`: a list whose last element is the log format. It is a list because the block appends the format as soon as
+    it has read the settings.
     """
     try:
         yield

@@ -43,7 +43,7 @@ SECTION = "Checks and recovery"
 #: Number of blanks before each line under a heading.
 INDENTED = 2
 
-#: The kind of a finding that is not a problem. It reports that Redis was not available.
+#: The kind of a finding that reports that Redis was not available. Findings of all other kinds are problems of the tag.
 UNSEEN = "Redis not looked at"
 
 
