@@ -49,8 +49,9 @@ def rate_at_refill(segments: Sequence[LedgerEntry], refill_at: float, now: int) 
 def target(record: Tag, usual: float) -> float:
     """Return how long a step should last, in seconds: `usual`, or longer if the tag has the setting `survive`.
 
-    `survive` is the length of an outage, in seconds. With it, a segment lasts at least 2 x `survive`. A shorter segment
-    would often be fetched earlier than at `refill_at`, so that its rest outlasts the outage.
+    `survive` is the length of an outage, in seconds. With it, a segment lasts at least 2 x `survive`. If it were
+    shorter, the next segment would often be fetched before the share `refill_at` is used: otherwise the rest would not
+    outlast the outage.
     """
     return max(usual, 2 * record.survive / record.ahead)
 

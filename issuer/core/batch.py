@@ -59,7 +59,10 @@ class TagBatch(Generic[T]):
 
 
 def _together(steps: Sequence[Step]) -> Steps[Sequence[Any]]:
-    """Send requests of one kind. Return the answer or error of each. The list can end early: the rest is sent later."""
+    """Send requests of one kind. Return a list with the answer or error of each.
+
+    The list can be shorter than `steps`. The caller then sends the other requests later.
+    """
     match steps:
         case [Send(), _, *_]:
             return (yield from pipeline([step.call for step in steps if isinstance(step, Send)]))

@@ -82,7 +82,9 @@ def corrupt(tag: str, key: str) -> CorruptState:
 
 
 def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:
-    """Return the error for a machine number's hash of another store. For a tag's hash, the error is ForeignHash.
+    """Return the error for a hash of machine numbers that belongs to another store.
+
+    For a tag's hash of another store, the error is ForeignHash.
 
     `theirs`: id of that store. `ours`: id of this process's store.
     """

@@ -338,7 +338,7 @@ class Observers:
 
         This is called before each check of the tags in use, and when the issuer closes.
 
-        `at_once`: True if the issuer closes, or has closed.
+        `at_once`: True if the issuer closes, or has closed: then the functions do their work now.
         """
         for call in self._rounds:
             try:
@@ -350,7 +350,8 @@ class Observers:
     def add_periodic(self, call: Callable[[bool], object]) -> None:
         """Call a function about once a second while tags are in use, in the thread or task that checks the tags.
 
-        The function receives the argument `at_once` of `call_periodic`.
+        The function receives one argument, `at_once`. It is True if the issuer closes, or has closed: then do the work
+        now, because there may be no later call.
         """
         self._rounds = (*self._rounds, call)
 
@@ -429,7 +430,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
 def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
     """Return the level, the text and the text's values for the event. None if the event is not logged."""
     line = LINES.get(type(event))
-    if line is None or not getattr(event, "scheduled", True):  # not scheduled: a caller gets the error
+    if line is None or not getattr(event, "scheduled", True):  # a StoreSilent for which a caller gets the error
         return None
     level, text, *values = line
     said = (getattr(event, each) if isinstance(each, str) else each(event) for each in values)

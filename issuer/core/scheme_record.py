@@ -46,7 +46,7 @@ def last_value(scheme: Mapping[str, Any], limit: int) -> int:
 
 
 def countable(scheme: Mapping[str, Any]) -> bool:
-    """Whether the tag itself has a counter: it has no parts, and no other strategy computes its numbers."""
+    """Whether the tag itself has a counter: it has no parts, and its strategy is `segment`."""
     return strategy(scheme) == SEGMENT and not any(scheme.get(setting) for setting in PARTS)
 
 

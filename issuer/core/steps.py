@@ -40,8 +40,8 @@ class Flight:
         self._me = me
         self.latch = latch
         self.begun = monotonic()
-        #: Empty until the flight is started, or finished. Then the entry "by" is set. Only one caller can set it: dicts
-        #: have an atomic `setdefault`.
+        #: `started` is empty until the flight is started, `finished` until it is finished. Then the dict has the entry
+        #: "by". Only one caller can set the entry, because dicts have an atomic `setdefault`.
         self.started: dict[str, object] = {}
         self.finished: dict[str, object] = {}
         #: The error with which the flight ended, or None. A retry makes sense only if it is an Unavailable.
@@ -141,7 +141,7 @@ class Masters:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Send this call to one server, even if the server does not have the key or is not trusted with numbers."""
+    """Send this call to one server, even if the server does not have the key, or is no master that issues numbers."""
 
     server: Server
     call: RedisCall[Any]
@@ -214,7 +214,10 @@ def visit(server: Server, call: RedisCall[T]) -> Steps[T]:
 
 
 def elsewhere(calls: Sequence[RedisCall[T]]) -> Steps[list[list[Sighting[T]]]]:
-    """Yield an Elsewhere with these calls. Return one list for each call, with a Sighting for each node."""
+    """Send these read-only calls to replicas and former masters, but not to the master.
+
+    Return one list for each call, with one reply or error (`Sighting`) for each node.
+    """
     seen: list[list[Sighting[T]]] = yield Elsewhere(calls)
     return seen
 

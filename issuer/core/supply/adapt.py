@@ -34,10 +34,10 @@ def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[floa
 
     Args:
         record: The tag's record, as this process last read it.
-        used: Function that returns whether the numbers of a ledger entry were issued, and not lost. None: no segment's
-            numbers were issued. Only the newest segments, before the first one for which the function returns False,
-            can make the step grow. Otherwise a Redis that loses its data, or a program that crashes again and again,
-            would look like much traffic.
+        used: Function that returns True if the numbers of a ledger entry were issued, and False if they may be lost.
+            The ledger is read from the newest segment on. Only the segments before the first False can make the step
+            grow. Otherwise a Redis that loses its data, or a program that crashes again and again, would look like
+            much traffic. None: no segment's numbers were issued, so the step does not grow.
     """
     auto = record.step_mode == "auto" and (used is not None or record.step != record.min_step)
     if not (auto or record.survive) or record.max >= record.limit:  # such calls can be frequent
@@ -55,7 +55,7 @@ def adapt(record: Tag, used: Callable[[LedgerEntry], bool] | None) -> Steps[floa
             return rate
         step = fitting(found, segments, surely, now_ms())
         if step != found.step:
-            changes = TagChanges(step=step, seen=found.version)  # else a step that a user sets now would be lost
+            changes = TagChanges(step=step, seen=found.version)  # `seen`: keep a step that a user sets meanwhile
             yield from ask(lambda store, left: store.configure(record.tag, changes, timeout=left), PATIENCE)
     return rate
 
@@ -66,7 +66,7 @@ def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[Ledge
     Args:
         record: The tag's record.
         segments: The tag's newest segments, newest first. Some of their numbers may be lost.
-        surely: The newest of these segments, before the first one with numbers that may be lost.
+        surely: The newest of these segments, up to the first one with numbers that may be lost, which is left out.
         now: Time in ms since 1970.
     """
     fastest, rate = (arithmetic.rate_at_refill(each, record.refill_at, now) for each in (segments, surely))

@@ -11,8 +11,8 @@ from issuer.errors import StoreUnavailable
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Purpose, Reservation
 
-#: How often a reservation is requested: a deposed MongoDB primary can return old data until it learns of the new
-#: primary.
+#: How many times a reservation is requested if the store's `max` seems too low. The store may not have gone back in
+#: time: a deposed MongoDB primary can return old data until it learns of the new primary.
 ATTEMPTS = 3
 
 

@@ -217,7 +217,7 @@ class Fetcher:
             silence = segments.silence
             when = "at the deadline" if silence is None else f"and the store has not answered for {lasting(silence)}"
             message, after = f"tag {self._tag!r}: no number is left {when}: {reason}", segments.retry_after()
-            if isinstance(trouble, StoreFull):  # the reason contains the advice
+            if isinstance(trouble, StoreFull):  # `reason` already contains the advice
                 late = StoreFull(message, tag=self._tag, retry_after=after, advice="", path=trouble.path)
             else:
                 late = StoreUnavailable(message, tag=self._tag, retry_after=after)

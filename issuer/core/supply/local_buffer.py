@@ -258,7 +258,10 @@ class LocalBuffer(Generic[P]):
             return True
 
     def empty(self) -> tuple[tuple[P, ...], int]:
-        """Drop all ranges. Returns them, oldest first, and the last number of the first range that was used."""
+        """Drop all ranges. Returns them, oldest first, and the last number that was issued from the first of them.
+
+        If no number of the first range was issued, this is the number before the range.
+        """
         with self._lock.thread, self._lock.call():
             held, cur, _, shown, issued = self._state
             left = take_all(shown)

@@ -57,7 +57,8 @@ class Origin:
         self.lock = CallLock()
         #: The random id of the hash (its field `born`) when the record was last read for a lease.
         self.born = ""
-        #: Size of a stream's leases if no setting has it: the minimum, and in `stream_lease` the current one. 0: none.
+        #: A stream draws leases even if no setting has their size. `_stream_least`: their minimum size. `stream_lease`:
+        #: their current size. Both are 0 without such a stream.
         self._stream_least = 0
         self.stream_lease = 0
         #: When the last lease was drawn, on the monotonic clock.
@@ -71,7 +72,7 @@ class Origin:
     # ------------------------------------------------------------------ the fast path
 
     def publish(self, draws: Iterator[int] | None = None) -> None:
-        """Let `next` take numbers from this iterator, which draws each from Redis. None: the iterator as before."""
+        """Let `next` take numbers from this iterator, which draws each from Redis. None: the one of an earlier call."""
         with self.lock.thread, self.lock.call():
             self._draws = self._draws if draws is None else draws
             self._settle()
@@ -101,7 +102,7 @@ class Origin:
                 runtime.fast_path.unpublish(state.tag)
             elif self._draws is not None and not under_way():
                 runtime.fast_path.publish(state.tag, self._draws)
-                if state.ended is not None:  # checked last, as `close` may run at the same time
+                if state.ended is not None:  # `close` may have run since the check above
                     runtime.fast_path.unpublish(state.tag)
 
     def lease_size(self) -> int:
@@ -210,7 +211,10 @@ class Origin:
             raise
 
     def _drop(self, why: UnknownTag | ForeignHash) -> None:
-        """Drop the buffered numbers: the tag is deleted, or its hash is another store's. No later check drops them."""
+        """Drop the buffered numbers, because the tag is deleted, or its hash belongs to another store.
+
+        Without this they would be issued, because nothing else drops them later.
+        """
         state = self._state
         with self.lock.thread, self.lock.call():
             if isinstance(why, ForeignHash):
@@ -325,7 +329,7 @@ class Origin:
 
         Numbers that arrive later are returned.
 
-        Returns the ranges of the buffer, oldest first, and the last number used of the first one.
+        Returns the ranges of the buffer, oldest first, and the last number that was issued from the first of them.
         """
         with self.lock.thread, self.lock.call():
             self._state.ended = why

@@ -87,14 +87,20 @@ class Refill:
         return hash.next_max is None and hash.cur >= hash.mark
 
     def warn_if_near(self, cur: int) -> None:
-        """Emit LimitNear if few numbers are left and it was not sent yet, see `TagState.near_limit`."""
+        """Emit LimitNear if at least 80 % of the numbers are used and it was not sent yet.
+
+        `cur`: last number that Redis has issued, 0 if unknown.
+        """
         if near := self._state.near_limit(cur):
             self._runtime.emit(near)
 
     # ------------------------------------------------------------------ segments
 
     def _segment(self, flight: Flight, _: Deadline) -> Steps[tuple[int, bool]]:
-        """Load a segment into Redis, or in direct mode reserve one for this process. Returns as described at Fetch."""
+        """Load a segment into Redis, or in direct mode reserve one for this process.
+
+        Returns how many ranges were fetched (0 or 1), and whether callers may retry now.
+        """
         if self._origin.mode is Mode.DIRECT:
             return int((yield from self._reserve_own(flight))), True
         state, runtime = self._state, self._runtime
@@ -167,7 +173,10 @@ class Refill:
     # ------------------------------------------------------------------ leases
 
     def _lease(self, flight: Flight, deadline: Deadline) -> Steps[tuple[int, bool]]:
-        """Draw a lease from Redis into the local buffer. Returns as described at Fetch."""
+        """Draw a lease from Redis into the local buffer.
+
+        Returns how many leases were drawn (0 or 1), and whether callers may retry now.
+        """
         state, runtime, origin = self._state, self._runtime, self._origin
         buffer, least = state.buffer, origin.lease_size()
         if buffer is None or origin.mode is Mode.DIRECT or not buffer.due:
@@ -226,7 +235,8 @@ class Refill:
         if drawn.extend:
             self.elected(wanted - (drawn.high - drawn.low))
         if drawn.born != origin.born:
-            # The hash is new: the tag may have been created again, as strict. If no record is read, draw no lease.
+            # The hash is new: the tag may have been deleted and created again, as strict, and then has no leases. So
+            # read its record. If the store does not answer, draw no more leases until the record is read.
             try:
                 yield from origin.read()
             except Unavailable:

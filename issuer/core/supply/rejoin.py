@@ -31,8 +31,8 @@ def rejoin(state: TagState, runtime: Runtime, origin: Origin, flights: SingleFli
     mine = leads and flight.start()
     if not mine and buffer.held:
         return
-    # If another caller runs the flight (`mine` is False), it is fetching a segment, and the buffer is empty. If the
-    # segment arrives after the return to Redis, the caller returns it to the store.
+    # If `mine` is False, another caller is fetching a segment, and the buffer is empty. If the segment arrives after
+    # the return to Redis, that caller gives it back to the store. So continue without waiting for it.
     left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
     refusal: IssuerError | None = None
     rejoined = False

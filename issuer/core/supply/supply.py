@@ -1,4 +1,4 @@
-"""Draws that one call to Redis, or a number in memory, does not satisfy. For threads and for asyncio tasks."""
+"""Gets numbers if the fast path (one call to Redis, or numbers in memory) has none. For threads and asyncio tasks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from issuer.errors import (
 from issuer.gateway import tag_scripts
 from issuer_persistence.ledger import Reservation
 
-#: If leases were not checked for this many seconds, a caller checks them itself. CHECK_LATE is for processes with a
-#: scheduler: it checks the leases every second.
+#: If leases were not checked for CHECK_AFTER seconds, a caller checks them itself. In a process with a scheduler, which
+#: checks them every second, a caller does so only after CHECK_LATE seconds.
 CHECK_AFTER = 1.0
 CHECK_LATE = 2.0
 
@@ -161,7 +161,7 @@ class Supply:
                 attempt = yield from self._outlast(error, attempt, deadline)
                 continue
             if drawn.status == "scheme":
-                # The hash has another scheme than this process. If the store has this one, too, the hash is outdated.
+                # Hash and process have different schemes. If the store has that of this process, the hash is outdated.
                 yield from origin.read()
                 if state.scheme_id != drawn_as:
                     first = None
@@ -182,10 +182,10 @@ class Supply:
         return attempt
 
     def accept(self, drawn: tag_scripts.Drawn, n: int) -> range | None:
-        """Return the numbers in the reply to a draw of n. None if a segment must be loaded, or if they become a gap.
+        """Return the numbers in the reply to a draw of n. None if it has no numbers, or if its numbers become a gap.
 
-        Drawn numbers become a gap if a local buffer exists by now. They may be higher than the numbers of the buffer:
-        the next caller would get a lower number. Raises FenceError or CorruptState.
+        They become a gap if the tag has a local buffer by now that holds numbers, or has issued higher ones: a caller
+        could get a lower number after a higher one. Raises FenceError or CorruptState.
         """
         state, shortage = self.state, self.shortage
         if shortage.redis_trouble:
@@ -251,7 +251,7 @@ class Supply:
         call = tag_scripts.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
         drawn = yield from self.refill.drawing(send(call))
         if turn(drawn.scheme) > turn(state.scheme_id):
-            # Another process drew this counter value with a later scheme. The one known here would give another number.
+            # Another process drew this counter value with a later scheme. This process's scheme gives another number.
             record = yield from self.origin.read()
             if turn(drawn.scheme) > turn(state.scheme_id):
                 raise StoreBehind(state.tag, max=record.max, scheme=drawn.scheme)
@@ -372,7 +372,7 @@ class Supply:
             return True
         if self._runtime.redis and self.origin.mode is Mode.DIRECT:
             return True
-        # Left work: no segment was fetched, Redis did not answer, or it is unknown which store the hash belongs to.
+        # Work is left if a fetch failed, Redis did not answer, or it is unknown which store the hash belongs to.
         silent = self.shortage.redis_trouble and self.state.looked_at <= self.shortage.redis_silent_since
         unfinished = self.refill.segments.flights.failures or silent or (self.looks and not self.state.owned)
         return bool(unfinished) and monotonic() - self.used_at < self._runtime.settings.idle_after
@@ -416,7 +416,7 @@ class Supply:
         buffer = self.state.buffer
         if self.origin.mode is Mode.DIRECT:
             yield from self.rejoin()
-        elif buffer is not None and buffer.issued != self._swept_at:  # else the next use checks the leases
+        elif buffer is not None and buffer.issued != self._swept_at:  # unused leases are checked at their next use
             self._swept_at = buffer.issued
             yield from self._check(buffer)
         if hash is not None:
