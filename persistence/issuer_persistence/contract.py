@@ -118,9 +118,8 @@ class Store(ABC):
         If two processes create the same tag at the same time, one of the calls raises TagPresent.
 
         If a tag of this name was deleted earlier, the new tag starts after the old `max` or after `settings.above`,
-        whichever is higher. If the old tag was halted, the new tag is halted too. A scheme is the settings that turn
-        counter values into numbers. The scheme of the new tag keeps the id of the old scheme. All other settings are
-        those given.
+        whichever is higher. If the old tag was halted, the new tag is halted too. The new tag's scheme (the settings
+        that turn counter values into numbers) gets the id of the old scheme. All other settings are those given.
 
         Args:
             tag: Name of the tag.
@@ -272,7 +271,8 @@ class Store(ABC):
         """Change settings of a tag. None leaves a setting unchanged.
 
         If a caller derives the new scheme from the old scheme, it must set `changes.seen` to the version of the record
-        that it has read. A `lease` can be changed to 0, but not back to None.
+        that it has read. Otherwise a change that another process makes in between would be lost. A `lease` can be
+        changed to 0, but not back to None.
 
         Args:
             tag: Name of the tag.
@@ -305,7 +305,8 @@ class Store(ABC):
 
         Args:
             tag: Name of the tag.
-            below: Halt the tag only if its `max` is lower than this number. None means always.
+            below: Number that is known to be reserved. If the store's `max` is lower, the store has lost reservations,
+                and the tag is halted. If not, nothing is changed. None means that the tag is halted in any case.
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:

@@ -45,7 +45,10 @@ class _Hooks(NamedTuple):
 
 
 class State:
-    """State of the forks of this process. `process`: id of the process."""
+    """State of the forks of this process.
+
+    `process`: id of the process. In a forked child it is the parent's id, until the hooks of the child have run.
+    """
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -54,19 +57,20 @@ class State:
         self.turns: list[int] = []
         #: Ids of the threads that are in a fork in C.
         self.unseen: set[int] = set()
-        #: Hooks `before` that have not been called yet for the current fork.
+        #: Hooks `before` that the current fork must still call. At its beginning a fork copies them from `_hooks`.
         self.ahead: list[Hook | None] = []
         self.becoming = False
 
 
-#: How long a thread waits for its turn to fork, in seconds. A hook waits for a store for at most 10 s.
+#: Only one thread forks at a time. The others wait at most this many seconds. It is longer than the longest wait of a
+#: hook: 10 s for a store.
 TURN = 15.0
 
 _state = State()
 _hooks: list[_Hooks] = []
 #: Lock that a thread holds from before its fork until the fork is over in the parent.
 _turn = threading.RLock()
-#: Lock of the thread that runs the hooks in a child.
+#: In a child, a thread holds this lock while it runs the hooks. The child's other threads wait for it.
 _renewal = threading.RLock()
 
 
@@ -93,7 +97,8 @@ def register(
     """
     if _state.turns:
         _state.ahead.append(before)
-    # Change `ahead` first, then `_hooks`. In the other order, a fork that begins in between calls the hook twice.
+    # Change `ahead` first, then `_hooks`. If the hook were in `_hooks` first, a fork that begins in between would copy
+    # it from there to `ahead`. Then the lines above would add it to `ahead` again, and it would be called twice.
     _hooks.append(_Hooks(before, in_parent, in_child, unseen, unseen_over))
 
 
@@ -140,7 +145,8 @@ def _become_child() -> None:
             _turn = threading.RLock()
             _state.turns.clear()
             _state.unseen.clear()
-            # Set the process id last: until then, other threads of the child wait for the lock `_renewal`.
+            # Set the process id last. While it is the parent's id, `notice` makes other threads of the child wait for
+            # `_renewal`. So they use no object of the parent before the hooks have run.
             _state.process, _state.becoming = os.getpid(), False
 
 
@@ -166,15 +172,15 @@ def _prepare() -> None:
     if _state.turns == [own]:
         _state.ahead = [each.before for each in reversed(_hooks)]
     if own in _state.turns:
-        # A signal handler can fork while these hooks run. This inner fork calls the remaining hooks `before`. The
-        # locks that these hooks take are held until the outer fork is over.
+        # A signal handler can fork while these hooks run. This inner fork then calls the hooks that are left in
+        # `ahead`, so that each hook is called once. The locks that hooks take are held until the outer fork is over.
         while _state.ahead:
             _run([_state.ahead.pop(0)])
 
 
 def _go_on() -> None:
     own = threading.get_ident()
-    if _state.turns == [own]:  # in a child that was forked while hooks ran, `turns` is empty: no lock is held
+    if _state.turns == [own]:  # its outermost fork; in a child that was forked while hooks ran, `turns` is empty
         _run([each.in_parent for each in _hooks])
     if own in _state.turns:
         _state.turns.pop()
@@ -228,13 +234,14 @@ class _Call:
 
 
 class _Calls(threading.local):
-    """Attributes that the C library's callbacks read before and after a fork. During os.fork, both are None.
+    """Two attributes that the C library's callbacks read before and after a fork.
 
-    Reading one of these attributes calls a function of this module, see `_Call`.
+    In a fork in C, reading one of them calls a function of this module, which runs the hooks; see `_Call`. During
+    os.fork both are None, and the hooks are called by Python.
 
     Since Python 3.13, os.fork holds a lock of the interpreter that threads take when they start and end. A Python
-    function could release the GIL to a thread that waits for this lock, and both would hang. So the C library must call
-    no function during os.fork. Instead, the library's callback only reads an attribute, which is None during os.fork.
+    function could release the GIL to a thread that waits for this lock, and both would hang. So during os.fork the C
+    library must call no Python function. Its callback only reads an attribute.
     """
 
     before = _Call(_before_unseen)

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 #: Size in bytes after which a new file is begun: about 7 500 reservations. The rotation of such a file takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024
 
-#: Number of segments of a tag that are remembered one by one: those with the highest numbers. Only these segments can
-#: still be returned: a process holds at most three. Of all lower segments, only the highest number is remembered.
+#: How many segments of a tag are remembered one by one: those with the highest numbers. Numbers of lower segments are
+#: no longer returned, because a process holds at most three. So only the highest number of all these is remembered.
 KEPT = 8
 
 _FORMAT = 1
@@ -80,11 +80,10 @@ def decoded(line: bytes) -> dict[str, Any] | None:
 
 
 def _whole(tail: bytes) -> bytes:
-    """Return the last line of a file if it is complete, or b"" if it is incomplete.
+    """Return the last line of a file if only its newline is missing. Return b"" if more is missing.
 
-    `tail` has the bytes after the last newline of the file.
-
-    After a power cut, a line can be followed by a wrong byte in place of its newline. This byte is ignored.
+    `tail`: the bytes after the last newline of the file. After a power cut, the line can be followed by a wrong byte in
+    place of its newline. This byte is left out.
     """
     # A scheme may have a field `crc`, too. So try each possible end of the line until a checksum is right.
     lines = (tail[: each.end()] for each in re.finditer(_END, tail))
@@ -111,12 +110,12 @@ class Known:
         return max([self.floor, *self.segments.values()])
 
     def beneath(self, newest: int) -> int:
-        """Leave out the highest segments, `newest` of them. Return the highest number that is reserved then."""
+        """Return the highest reserved number below the newest segments. `newest`: how many segments to leave out."""
         highs = sorted(self.segments.values(), reverse=True)
         return max([self.floor, *highs[newest:]])
 
     def ends(self, segment: str, high: int) -> None:
-        """Record the last number of a segment. Of several numbers for one segment, the lowest one is kept."""
+        """Record the last number of a segment. If numbers were returned, it is lower: so the lowest value is kept."""
         self.segments[segment] = min(high, self.segments.get(segment, high))
         if len(self.segments) > 2 * KEPT:
             by_end = sorted(self.segments.items(), key=lambda each: each[1])
@@ -168,7 +167,8 @@ class Journals:
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
                 raise Damaged(name, number, f"no version of this program writes such a line: {error}") from error
             if not ended:
-                # Another process may be appending now. It will complete this line, or replace it. So stop here.
+                # The newline is missing: another process may be appending now. It will complete this line, or replace
+                # it. So stop here.
                 break
 
 
@@ -480,7 +480,8 @@ def _write(descriptor: int, lines: Iterable[bytes]) -> None:
 def _try_to_write(descriptor: int) -> None:
     """Check by a trial that there is space for a long line. Otherwise raise OSError.
 
-    If the process is killed here, the blanks of the trial are left in the file as an incomplete line.
+    If the process is killed here, blanks are left in the file as an incomplete line. This does no harm: the next
+    process that appends removes the line.
     """
     before = os.fstat(descriptor).st_size
     try:

@@ -157,8 +157,8 @@ class Journalled(Store):
             tag: Name of the tag.
             store_id: Id of the store.
             deadline: Deadline of the call.
-            above: Number after which the caller creates the tag. If the tag is missing in the store, `above` must be at
-                least the journal's highest number of the tag.
+            above: Number after which the caller creates the tag, 0 if it creates none. If the tag is missing in the
+                store, `above` must be at least the journal's highest number of the tag.
         """
         if tag in self._compared:
             return
@@ -184,7 +184,7 @@ class Journalled(Store):
         return store_id
 
     def _begin(self, store_id: str, deadline: CallDeadline) -> None:
-        """Create the journal with a line for each tag of the store. Otherwise it would lack tags that nobody uses."""
+        """Create the journal with a line for each tag of the store. Later, only tags in use get lines."""
         lines: list[dict[str, object]] = []
         after = None
         while page := self._store.tags(after=after, count=_PAGE, timeout=deadline.left()):
@@ -212,6 +212,7 @@ class Journalled(Store):
 def _floored(record: Tag, floor: int) -> dict[str, object]:
     """Return a journal line with the tag's settings and `floor`, a number that the tag's `max` is never below.
 
-    If a change does not set `max`, do not pass the record's `max` as `floor`: returned numbers can still lower `max`.
+    For a change that does not set `max`, such as a new step, `floor` is 0. The record's `max` would be wrong, because
+    returned numbers can still lower it.
     """
     return about(record, "tag", floor=floor, segments={})

@@ -32,7 +32,8 @@ class Reservation:
         low: The number before the first number of the segment.
         high: Last number of the segment.
         entry: Id of the ledger entry.
-        store_id: Id of the store that made the reservation. If the store was replaced, the caller may know an old id.
+        store_id: Id of the store that made the reservation. It can differ from the id that the caller knows, if the
+            store was replaced in the meantime.
     """
 
     tag: Tag

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from issuer_persistence.contract import CallDeadline
 
 #: Shortest and longest pause between two attempts to lock, in seconds. Between these limits, the pause is a thousandth
-#: of the wait so far. A busy process unlocks for only 0.2 ms between two transactions of 8 ms. With an attempt every 5
-#: ms, other processes waited up to 3.6 s.
+#: of the wait so far. The first attempts must be frequent: a busy process unlocks for only 0.2 ms between two
+#: transactions of 8 ms. With an attempt every 5 ms, other processes waited up to 3.6 s.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0003, 0.005
 
 _random = random.SystemRandom()

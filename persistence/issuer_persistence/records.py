@@ -452,7 +452,7 @@ class Tag:
         return replace(self, version=fresh_version(), timestamp=now_ms(), **fields)
 
     def reserved(self, n: int | None, *, at_least: int, exact: bool) -> Tag:
-        """Return the record after a reservation of n numbers. If fewer are left up to the limit, reserve only those.
+        """Return the record after a reservation of n numbers. If fewer are left and `exact` is False, reserve fewer.
 
         Arguments and errors are those of `Store.reserve`.
         """
@@ -489,7 +489,7 @@ class Tag:
         return self.changed(max=max(self.max, at_least), halted=False)
 
     def stopped(self, below: int | None) -> Tag:
-        """Return a halted copy of the record. If `below` is set and not above `max`, return the record unchanged."""
+        """Return a halted copy of the record. If `below` is given and `max` has reached it, change nothing."""
         self.live()
         in_time = below is None or self.max < below
         return self.changed(halted=True) if in_time and not self.halted else self

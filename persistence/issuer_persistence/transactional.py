@@ -44,7 +44,10 @@ class Transaction(ABC):
 
     @abstractmethod
     def shorten(self, entry: str, high: int) -> None:
-        """Lower the last number of a ledger entry to `high`. If it is lower, or if there is no entry, do nothing."""
+        """Lower the last number of a ledger entry to `high`. `entry`: id of the entry.
+
+        If the last number is lower already, or if there is no such entry, do nothing.
+        """
 
     def inspect(self, record: Tag) -> None:  # noqa: B027 - most stores have nothing to check
         """Check the record of a tag before a reservation. Raise an error to reject the reservation."""

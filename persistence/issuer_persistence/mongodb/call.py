@@ -165,9 +165,9 @@ def _following(beyond: Position, *, upward: bool) -> Document:
     than = "$gt" if upward else "$lt"
     high, low, entry = beyond
     if isinstance(high, bool) or not isinstance(high, int | float):
-        # The last entry of the page is damaged: its `high` is, for example, a text. In the sort order, such entries
-        # come before all numbers. `$lt` does not compare a text with numbers. So the next page begins with the entry
-        # that has the highest number.
+        # The last entry of the previous page is damaged: its `high` is, for example, a text. Such entries are sorted
+        # before all numbers. `$lt` would find no numbers, because it does not compare a text with numbers. So the next
+        # page begins with the entry that has the highest number.
         return {"high": {"$lte": Int64(HIGHEST)}}
     same = {"high": _exact(high), "low": _exact(low)}
     return {
@@ -232,8 +232,9 @@ _random = random.SystemRandom()
 def unbound() -> Iterator[None]:
     """Run the block outside of a pymongo session that the caller may have bound.
 
-    Since pymongo 4.17, after `ClientSession.bind` each operation of the client joins the session. Then the caller could
-    roll back the session's transaction, together with our reservations. Operations of other clients would fail.
+    Since pymongo 4.17, the caller can bind a session with `ClientSession.bind`. Each later operation joins it. Then the
+    caller could roll back our reservations together with its own transaction. If the session belongs to another client
+    than the store's, the store's operations would fail.
     """
     bound = getattr(client_session, "_SESSION", None)
     if bound is None or bound.get() is None:
@@ -278,7 +279,10 @@ class Attempts(CommandListener):
             _unanswered.set(_unanswered.get() - 1)
 
     def failed(self, event: CommandFailedEvent) -> None:
-        """Subtract 1 for a write that the server has rejected. After any other error, the write may have been done."""
+        """Subtract 1 for a write that the server has rejected.
+
+        After any other error, the server may have made the write, so it still counts.
+        """
         failure = event.failure
         if event.command_name in _WRITES and refuses(failure.get("code"), str(failure.get("errmsg"))):
             _unanswered.set(_unanswered.get() - 1)
@@ -313,7 +317,7 @@ class MongoCall:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Record that the block writes. If the call fails after the block, it has nevertheless changed something."""
+        """Record that the block writes, so that a later error of the call is known to come after a change."""
         self.writing = True
         yield
         self.wrote, self.writing = True, False
@@ -426,7 +430,7 @@ class MongoCall:
         self._update_meta({"$max": {"schema": SCHEMA}})
 
     def confirm(self) -> None:
-        """Make two harmless writes. If a write does not reach a majority of the servers, it raises an error."""
+        """Make a harmless write to `meta` and to the ledger. Raise an error if one does not reach a majority."""
         self._update_meta({"$set": {"confirmed": Int64(now_ms())}})
         write_nothing(self.segments)
 

@@ -176,7 +176,8 @@ def find_or_make(
         make: If False, a missing store is not created, and the document is None.
 
     Raises:
-        Misconfigured: There is no store, but one of its collections contains documents.
+        Misconfigured: There is no store, but a collection with one of the names that it would use has documents. They
+            may belong to another program.
     """
     made = False
     while True:
@@ -191,7 +192,7 @@ def find_or_make(
             made = True
             with suppress(DuplicateKeyError):  # another process was faster
                 new.meta.insert_one({"_id": "store", "id": fresh_version(), "schema": SCHEMA_WITHOUT_SCHEMES})
-        elif find(database, prefix) is None:  # otherwise, another process has just created the store
+        elif find(database, prefix) is None:  # look again: another process may have just created the store
             raise Misconfigured(
                 f"the collection {taken!r} of database {database.name!r} has documents, but the collection "
                 f"{new.meta.name!r} has no document of an issuer, so they may belong to another program. Nothing was "
@@ -244,7 +245,8 @@ def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
 def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     """Turn an error of pymongo, bson or dnspython into an error of `issuer_persistence.errors`.
 
-    If `in_doubt` is True, the call may have changed something. Then the result is Unconfirmed.
+    If `in_doubt` is True, the call may have changed something. Then the result is Unconfirmed, because Misconfigured
+    would mean that nothing was changed.
     """
     wrong = isinstance(error, ConfigurationError | InvalidName)
     # Leave out pymongo's settings and its description of all servers, which fill a screen.

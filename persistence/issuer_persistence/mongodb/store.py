@@ -119,8 +119,8 @@ class MongoStore(Store):
         # True after a failed call. Then the next reservation first checks that writes reach a majority.
         self._doubtful = False
         # Last known records of the tags with the newest reservations. The next reservation of such a tag uses the step
-        # and limit of this record, and need not read the record first. The filter of the update contains both values:
-        # if they are outdated, the filter matches nothing.
+        # and limit of this record, and need not read the record first. The filter of the update contains both values.
+        # If one is outdated, the filter matches nothing, and the record is read after all.
         self._hints: Newest[Tag] = Newest(HINTS_MOST)
 
     @classmethod
@@ -250,13 +250,15 @@ class MongoStore(Store):
                 if changes.seen is not None:
                     condition["version"] = found.version
                 if changes.min_step is not None or changes.max_step is not None:
-                    # Otherwise two changes at the same time could set a `min_step` above `max_step`.
+                    # Check that the bounds have not changed since the record was read. Otherwise two changes at the
+                    # same time could set a `min_step` above `max_step`.
                     bounds = {"min_step": found.min_step, "max_step": found.max_step}
                     condition |= {name: {"$in": [None, Int64(bound)]} for name, bound in bounds.items()}
                 if changes.scheme:
                     call.announce()
                 if changes.limit is not None or changes.raise_to is not None:
-                    # The version is not checked, because each reservation changes it, and reservations continue.
+                    # Check the limit and `max`, and not the version: each reservation changes the version, so with many
+                    # reservations this change would fail again and again.
                     condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}
                 after = call.change(tag, condition, update)
                 if after is not None:
@@ -390,8 +392,8 @@ class MongoStore(Store):
         """Return True if the server may have done a write that it has not confirmed."""
         if self._given is None:
             return self._attempts.unanswered > 0
-        # If the caller has given the client, the client does not count its attempts. If this client does not retry, the
-        # error is that of the only attempt, so nothing is in doubt.
+        # The caller's own client does not count its attempts. If it retries writes, the error is that of the last
+        # attempt, and an earlier one may have changed something. If it does not, the error is that of the only attempt.
         return call.writing and self._given.client.options.retry_writes
 
     def _entered(
@@ -414,8 +416,8 @@ class MongoStore(Store):
             if made:
                 self._make_index(*arguments)
             else:
-                # The ledger may be large. Then creating the index takes longer than a call may take, and the server
-                # stops when the client disconnects. So a thread creates the index.
+                # The ledger may be large. Then it takes longer to create the index than a call may take. At the timeout
+                # the client disconnects, and the server stops. So a thread creates the index.
                 threading.Thread(target=self._make_index, args=arguments, name="issuer-index", daemon=True).start()
         return collections, self._store_id
 

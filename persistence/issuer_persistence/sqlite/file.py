@@ -57,8 +57,8 @@ _SET_UP_WRONGLY = {
 }
 
 
-#: Errors of SQLite that can mean a full disk: SQLite cannot create its log and the index of the log. Both together need
-#: _SPACE bytes.
+#: Errors of SQLite that can mean a full disk: SQLite cannot create its write-ahead log (-wal) and the index of the log
+#: (-shm). Both files together need _SPACE bytes.
 _FOR_WANT_OF_SPACE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 _SPACE = 64 * 1024
 
@@ -122,7 +122,8 @@ class SQLiteFile:
     def _check_log(self) -> None:
         """Log a warning, once, if a program that does not use the lock file has the database open.
 
-        SQLite deletes its log when the last program closes the file.
+        This store has closed the file when this method is called. SQLite deletes its log when the last program closes
+        the file. So if there still is a log, another program has the file open.
         """
         if not self._warned and self.has_log:
             self._warned = True
@@ -141,7 +142,7 @@ class SQLiteFile:
         try:
             yield
             if descriptor is not None and not locks.is_at(descriptor, self.lock):
-                # Another process may have written at the same time, with the lock of a new lock file.
+                # Another process may have created a new lock file, locked that one, and written at the same time.
                 raise Unconfirmed(
                     f"{self.lock} was removed or replaced while it was locked, so the call may or may not have taken "
                     "effect"
@@ -219,8 +220,8 @@ class SQLiteFile:
             with _empty() as connection:
                 yield connection
         elif self.has_log:
-            # SQLite also reads the log. SQLite needs write access only if a process was killed in the middle of a
-            # transaction with a rollback journal: SQLite must then undo this transaction.
+            # The log belongs to the data, and SQLite reads it, too. Write access is needed only if there is a rollback
+            # journal: a process was killed in the middle of a transaction, and SQLite must undo this transaction.
             mode = "rw" if os.path.exists(f"{self._real}-journal") else "ro"  # noqa: PTH110 - as above
             with self._opened_to_read(f"mode={mode}", deadline) as connection:
                 yield connection
@@ -314,8 +315,8 @@ class SQLiteFile:
         """Return the schema of the file, 0 for an empty database. If the file is not a store, raise Misconfigured."""
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         if self._known is not None:
-            # A newer program may have upgraded the file in the meantime. The triggers of the new schema reject rows
-            # that this older program must not write.
+            # A newer program may have upgraded the file in the meantime. This program may continue: the triggers of the
+            # new schema reject the rows that an older program must not write.
             return min(version, SCHEMA)
         if version > SCHEMA:
             raise Misconfigured(

@@ -35,10 +35,10 @@ _TABLES = (
 )
 _LEASES = (
     "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
-    # A process of an older program can have the file open during the upgrade. That process continues, and replaces
-    # whole rows without this column. The present program never sets a lease back to NULL, so a row with NULL comes from
-    # an older program. The trigger rejects the row. Then the process opens the file again, and gets the error that its
-    # program is too old.
+    # This trigger, and those of later columns, protect values from older programs. A process of an older program can
+    # have the file open during the upgrade. That process continues, and replaces whole rows without this column. The
+    # present program never sets a lease back to NULL, so a row with NULL comes from an older program. The trigger
+    # rejects the row. Then the process opens the file again, and gets the error that its program is too old.
     """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
     WHEN NEW.lease IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
@@ -47,8 +47,8 @@ _LEASES = (
 
 _AHEAD = (
     "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
-    # Like the trigger for `lease`, this one rejects rows of older programs, which would lose the tag's `ahead`. The
-    # column has no default: NULL shows that an older program wrote the row. NULL is read as 1.
+    # This trigger rejects a row of an older program if it would lose the tag's `ahead`. The column has no default: NULL
+    # shows that an older program wrote the row. NULL is read as 1.
     """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
     WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
     BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
@@ -56,7 +56,7 @@ _AHEAD = (
 
 _SCHEMES = (
     "ALTER TABLE tags ADD COLUMN scheme TEXT CHECK (scheme IS NULL OR typeof(scheme) = 'text')",
-    # A trigger as for `lease`, against older programs. The trigger also protects the scheme of a deleted tag: this
+    # This trigger rejects a row of an older program if it would lose the tag's scheme, also that of a deleted tag: this
     # scheme is needed if the tag is created again.
     """CREATE TRIGGER scheme_is_kept BEFORE INSERT ON tags
     WHEN NEW.scheme IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND scheme <> '{}')
@@ -68,7 +68,7 @@ _LABELS = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segm
 
 _STEP_MODES = (
     "ALTER TABLE tags ADD COLUMN step_mode TEXT CHECK (step_mode IS NULL OR step_mode IN ('fixed', 'auto'))",
-    # A trigger as for `lease`, against older programs. NULL is read as 'fixed'.
+    # This trigger rejects a row of an older program if it would lose the step mode 'auto'. NULL is read as 'fixed'.
     """CREATE TRIGGER step_mode_is_kept BEFORE INSERT ON tags
     WHEN NEW.step_mode IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND step_mode = 'auto' AND NOT deleted
@@ -78,7 +78,7 @@ _STEP_MODES = (
 _REFILLS = (
     """ALTER TABLE tags ADD COLUMN refill_at REAL
     CHECK (refill_at IS NULL OR (typeof(refill_at) = 'real' AND refill_at > 0 AND refill_at < 1))""",
-    # A trigger as for `lease`, against older programs. NULL is read as 0.2.
+    # This trigger rejects a row of an older program if it would lose the tag's `refill_at`. NULL is read as 0.2.
     """CREATE TRIGGER refill_at_is_kept BEFORE INSERT ON tags
     WHEN NEW.refill_at IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND refill_at <> 0.2 AND NOT deleted
@@ -91,8 +91,8 @@ _PACES = (
         CHECK ({name} IS NULL OR (typeof({name}) = 'integer' AND {name} >= {lowest}))"""
         for name, lowest in (("survive", 0), ("target", 1), ("min_step", 1), ("max_step", 1))
     ),
-    # A trigger as for `lease`, against older programs. NULL is read as 0 for `survive`, 600 for `target`, 1000 for
-    # `min_step` and 1 000 000 for `max_step`.
+    # This trigger rejects a row of an older program if it would lose one of these four values. NULL is read as 0 for
+    # `survive`, 600 for `target`, 1000 for `min_step` and 1 000 000 for `max_step`.
     """CREATE TRIGGER pace_is_kept BEFORE INSERT ON tags
     WHEN NEW.target IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND NOT deleted

@@ -140,9 +140,9 @@ class SQLiteTransaction(Transaction):
     def _put_back(self, tag: str) -> None:
         """If this process's newest ledger entry of the tag was overwritten, write the entry again.
 
-        A program that does not use the lock file can lose SQLite's own locks. Then this program can overwrite the
-        transaction of another process, so that both reserve the same range. But the ledger has only one of the two
-        entries, or the ledger's index has only one. So `verify` could not find the range that was reserved twice.
+        A program that does not use the lock file can lose SQLite's own locks. Then it can overwrite what another
+        process writes at the same time. Both have then reserved the same range, but the ledger, or its index, has the
+        entry of only one. So `verify` could not find the range that was reserved twice.
         """
         own = self._newest.get(tag)
         if own is None:
@@ -346,7 +346,7 @@ class SQLiteStore(TransactionalStore):
 
 
 class _Writes(Exception):
-    """A call of a batch wants to write in a transaction that only reads."""
+    """A call of a batch wants to write in a transaction that only reads. Then the batch begins again."""
 
 
 class _InTransaction(SQLiteStore):
