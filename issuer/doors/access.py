@@ -149,7 +149,7 @@ class _Published:
     def get(self, known: bytes) -> bytes | None:
         """Return the content, or None if it equals `known` or is incomplete.
 
-        The content is incomplete while a process writes it. It stays incomplete if this process is killed meanwhile.
+        The content is incomplete while a process writes it, and stays incomplete if the writing process is killed.
         """
         header = os.pread(self._file, _HEADER.size, 0)
         if len(header) < _HEADER.size or header == _headed(known):

@@ -46,12 +46,14 @@ class LookUps:
         self._missed: dict[str, tuple[float, UnknownTag]] = {}
 
     async def look_up(self, tag: str, timeout: float | None = None, *, draws: bool = True) -> None:
-        """Raise UnknownTag if the tag does not exist. If the store does not answer in time, return.
+        """Raise UnknownTag if the tag does not exist.
+
+        If the store does not answer in time, return without an error, because Redis may have numbers of the tag.
 
         Args:
             tag: Name of the tag.
             timeout: Longest wait in seconds. None means the timeout of the issuer.
-            draws: If True, an unknown tag counts as a rejected draw.
+            draws: If True and the tag is unknown, report the rejected draw to the handler `rejected` of the issuer.
 
         Raises:
             UnknownTag: The tag does not exist.
@@ -81,6 +83,8 @@ class LookUps:
             async with asyncio.timeout(within):
                 while (other := self._under_way.get(tag)) is not None:
                     await asyncio.wait((other,))
+                    # If the other look-up is cancelled, the tag is unknown, or its caller gave up. Go on: `_look_up`
+                    # raises UnknownTag, or queries the store. Otherwise return, so that the caller draws.
                     if not other.cancelled():  # the other look-up found the tag, or the store did not answer
                         return
                 await self._look_up(tag, min(WITHIN, within / 2))  # the rest of the time is for the draw

@@ -137,8 +137,8 @@ class Book:
         _living.add(self)
 
     def _fresh_locks(self) -> None:
-        #: `exposing` is locked during an exposition, so that no fork happens while prometheus_client holds its own
-        #: lock. `lock` is locked while events are counted, and while metrics are updated.
+        #: `exposing` is locked while the text for /metrics is made. prometheus_client then holds a lock of its own, and
+        #: no fork may happen. `lock` is locked while events are counted, and while metrics are updated.
         self.exposing, self.lock = threading.RLock(), threading.RLock()
 
     def _begin(self) -> None:
@@ -161,7 +161,7 @@ class Book:
     def label(self, tag: object, known: bool) -> str:  # noqa: FBT001 - callers name it or pass a clear value
         """Return the label of a tag: its name, or `other`. A shard or series has the label of its tag.
 
-        `known`: True if the tag exists. A tag that is not known gets no new label.
+        `known`: True if the tag exists. Other names get no label of their own, because callers can request any name.
         """
         if not isinstance(tag, str):
             return OTHER
@@ -210,7 +210,8 @@ class Book:
     def call_periodic(self, at_once: bool) -> None:  # noqa: FBT001 - Observers passes it by position
         """Update the metrics if `at_once` is True, or if the last update was 5 s ago.
 
-        The issuer calls this about once a second. A rate needs two readings, and another process may show the metrics.
+        The issuer calls this about once a second. There are two reasons for regular updates. A rate is computed from
+        two updates. And if several processes share metrics, another process shows what this process has last written.
         """
         if at_once or monotonic() - self._read_at >= EVERY:
             self.read()
@@ -351,8 +352,9 @@ def _version() -> str:
 log = logging.getLogger("issuer.metrics")
 _sparing = Sparing()
 _lock = threading.Lock()
-#: The book of each registry. Several issuers can share a registry, and a program can have several registries. A book
-#: exists as long as its registry. If several processes share metrics, the book exists as long as its issuers.
+#: The book of each registry. Several issuers can share a registry, and a program can have several registries. The
+#: references to the books are weak. A registry keeps its book alive, because the book's collector is registered in it.
+#: If several processes share metrics, no collector is registered, and the book exists as long as its issuers.
 _books: weakref.WeakKeyDictionary[CollectorRegistry, weakref.ref[Book]] = weakref.WeakKeyDictionary()
 
 

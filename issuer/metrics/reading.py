@@ -52,7 +52,10 @@ class Readings:
     values: dict[Definition, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
     def add(self, which: Definition, value: float, *labels: str) -> None:
-        """Add a value to a gauge. If these labels have a value, merge both: sum, minimum or maximum; see _LOWEST."""
+        """Add a value to a gauge. If these labels already have a value, merge both.
+
+        The comment at _LOWEST explains which gauges use the sum, the minimum or the maximum.
+        """
         found = self.values.setdefault(which, {})
         if labels not in found:
             found[labels] = value
@@ -72,7 +75,8 @@ class Gauged:
         self._issued = 0
         self._draws = 0
         #: Measurements for the rate, the oldest first. Each has the time of `monotonic`, and the highest counter value
-        #: that was issued by this time.
+        #: that was issued by this time. If the tag is served without Redis, it has the count of the numbers that this
+        #: process has issued instead.
         self._positions: deque[tuple[float, int]] = deque()
         self._direct = False
 
@@ -157,14 +161,19 @@ class Gauged:
     def in_use(self) -> bool:
         """True if the tag was used in the last 15 minutes, so that it has background work.
 
-        A tag without background work cannot notice that an outage has ended.
+        Only such a tag may report that Redis or the store does not answer. A tag without background work would not
+        notice the end of the outage, and would report it for ever.
         """
         supply = self.combiner.supply
         return supply.used_at > monotonic() - IN_USE
 
 
 def _another(before: int, at: int, *, direct: bool) -> bool:
-    """Return True if the counter went back from `before` to `at`, or if the two are in different periods."""
+    """Return True if no rate can be computed from these two values of a tag, `before` and the later `at`.
+
+    The reason is that `at` is lower, or that they are counter values of different periods. `direct`: the values are not
+    counter values, but counts of the numbers that this process has issued.
+    """
     return at < before or (not direct and at >> PERIOD_BITS != before >> PERIOD_BITS)
 
 
@@ -230,8 +239,8 @@ class Lines:
 class Served:
     """The metrics of `issuer serve` in this process: HTTP requests, commands over the Redis protocol, and connections.
 
-    `tally` has the current counts. This class also keeps the counts of the last update, because counters are raised by
-    the increase.
+    `tally` has the current counts. This class also keeps the counts of the last update: a counter of prometheus_client
+    cannot be set, so an update raises it by the increase since then.
     """
 
     def __init__(self, tally: Tally) -> None:

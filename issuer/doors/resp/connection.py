@@ -57,7 +57,7 @@ def ending(tag: str | None = None) -> IssuerError:
 
 @dataclass(slots=True)
 class Shared:
-    """State that all connections share. `most`: limit of clients. `ticks`: searches for idle clients until now."""
+    """State that all connections share. `most`: limit of clients. `ticks`: number of searches for idle clients."""
 
     access: Access
     engine: AsyncEngine
@@ -122,7 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         #: The commands since MULTI.
         self._transaction: CommandQueue | None = None
         self.lost = False
-        #: Whether the client has sent a command that draws or reads a tag. `RespServer.drain` sets this to False.
+        #: Whether the client has sent a command that draws or reads a tag. A stop (`RespServer.drain`) sets this to
+        #: False. The next such command sets it to True, and the connection is closed with the reply to it.
         self.asked = False
         #: The value of `Shared.ticks` when the client last sent something.
         self.heard = 0
@@ -163,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         if data == self._same and not self._pending and not self._asking and self._parser.between:
             self._draw(self._same_tag, self._same_times)
             if self.unanswered and len(self._replies.waiting) == 1 and self.unanswered < UNANSWERED_MOST:
-                return  # these INCRs wait, and no other reply can be ready
+                return  # the queue of replies has only these INCRs, which wait for numbers: nothing can be written yet
         else:
             requests = self._parser.feed(data)
             if self._parser.between and requests and self._transaction is None:
@@ -289,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._replies.add(failure(problem))
 
     def _begin(self, request: Request) -> bool:
-        """Begin a command. Return True; or False, without beginning it, if earlier commands must be answered first."""
+        """Begin a command, and return True. If earlier commands must be answered first, only return False."""
         if self._transaction is not None:
             return self._transact(self._transaction, request)
         if is_incr(request):
@@ -404,7 +405,10 @@ class Connection(asyncio.BufferedProtocol):
         self._wait_for(answer, demand.fail)
 
     def _refusals(self, tag: str, times: int) -> Sequence[bytes]:
-        """Return an error reply for each of the INCRs that the client's token does not allow: the last of `times`."""
+        """Return error replies for those of `times` INCRs that the client's token does not allow.
+
+        If its rate allows only some of the INCRs, the first ones are allowed, and the last ones get the error.
+        """
         try:
             granted, problem = self._session.caller().need_some("issue", tag, times)
         except IssuerError as refused:
@@ -469,7 +473,7 @@ class Connection(asyncio.BufferedProtocol):
         elif done and self._parser.fault:
             self._dismiss(error(f"ERR Protocol error: {self._parser.fault}"))
         elif done and parting and self._parser.between and not self._unread():
-            self._dismiss(b"")  # the client sees the end together with the last reply
+            self._dismiss(b"")  # this sends the replies held back by `_hold_back` together with the end of the data
             return
         elif not self._reading:
             self._hold()
@@ -477,7 +481,10 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_back(held=False)
 
     def _hold_back(self, *, held: bool) -> None:
-        """If `held` is True, make the system hold back written data, until the next call with `held=False`."""
+        """If `held` is True, make the system hold back written data, until the next call with `held=False`.
+
+        In this way the client gets the last reply and the end of the connection at the same time.
+        """
         if sys.platform == "linux" and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 

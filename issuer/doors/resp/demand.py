@@ -85,8 +85,9 @@ class ReplyQueue:
     """The replies to a client, in the order of its requests.
 
     Attributes:
-        packed: Total size of the replies in `waiting` that are bytes.
-        waiting: The replies. A `Demand` is the place for the replies to its INCRs, which may not be ready yet.
+        packed: Total size, in bytes, of the finished replies in `waiting`. A `Demand` does not count.
+        waiting: The replies, in order. A finished reply is an item of type bytes. A `Demand` stands for the replies to
+            its INCRs, which may have no numbers yet.
     """
 
     __slots__ = ("packed", "waiting")

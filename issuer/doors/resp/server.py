@@ -1,4 +1,4 @@
-"""The server of the Redis protocol: listens, limits the number of clients, and stops in order."""
+"""The server of the Redis protocol: listens, limits the number of clients, and answers all requests before it stops."""
 
 from __future__ import annotations
 

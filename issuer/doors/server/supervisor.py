@@ -1,4 +1,4 @@
-"""The supervisor: starts the processes of a server, replaces those that die, and stops all in order."""
+"""The supervisor: starts the processes of a server, replaces those that die, and ends all when the server stops."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ class _Child:
         served: Whether a process of this child has reported Ready.
         began: Monotonic time of the last start.
         starts: Number of processes that were started.
-        deaths: Number of deaths in a row after less than SOUND seconds of work.
+        deaths: Number of deaths in a row, each less than SOUND seconds after the start of the process. A later death
+            sets it to 0.
         silent: Number of checks of the supervisor since the last report of the process.
     """
 
@@ -358,8 +359,8 @@ class Supervisor:
                 child.report = None
             return
         if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
-            # An error at the start ends the server, so that an operator corrects the error. After the start, an error
-            # is only logged, because the other processes still serve.
+            # The first process of this child could not start. End the server, so that an operator corrects the error.
+            # After the start, an error is only logged, because the other processes still serve.
             self._error = self._error or said
             self._stop()
         else:

@@ -171,7 +171,10 @@ class Application:
         return path
 
     def _usual(self, scope: Message) -> dict[bytes, bytes] | None:
-        """Return the headers of the request that are in _USUAL, or None if the request must take the long way."""
+        """Return the headers that can change the effect of a draw (those in _USUAL), by name.
+
+        Return None if the request must take the long way, for example because of the value of such a header.
+        """
         found: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             usual = _USUAL.get(name)

@@ -63,7 +63,8 @@ class RequestCall:
 def raw_path(scope: Message) -> str:
     """Return the path as the client sent it. A decoded path does not show whether a slash belongs to a tag."""
     raw = scope.get("raw_path")
-    # An ASGI server that passes no raw path cannot serve tags that contain a slash.
+    # If the ASGI server passes no raw path, only the decoded path is known. Then a tag that contains a slash cannot be
+    # served: the slash would look like the end of a segment.
     path = quote(scope["path"]) if raw is None else bytes(raw).partition(b"?")[0].decode("latin-1")
     return path.removeprefix(scope.get("root_path", ""))
 

@@ -20,8 +20,8 @@ from issuer.views import view
 #: How many numbers one piece of a body contains. Each piece takes 0.15 ms to make, during which no other request runs.
 _PIECE: Final = 1000
 
-#: Bodies of a reply with a number: the first without `as=string`, the second with it. The places are for the result of
-#: `before_number`, and for the number.
+#: Bodies of a reply with a number: the first without `as=string`, the second with it. %b stands for the result of
+#: `before_number`, %d for the number.
 NUMBER_BODY: Final = (b"%b%d}", b'%b"%d"}')
 
 

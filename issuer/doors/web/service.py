@@ -22,10 +22,10 @@ LOOK_FOR: Final = 1.0
 #: Seconds that /readyz waits for a check. Kubernetes counts a probe as failed if it gets no reply within 1 s.
 LOOK_WAITED_FOR: Final = 0.5
 
-#: Seconds for which this process assumes that a tag still has no format. After this time, it checks whether another
-#: process has set a format.
+#: Seconds for which this process assumes that a tag still has plain numbers: without texts, periods and shards. After
+#: this time, it checks whether another process has changed the tag.
 PLAIN_FOR: Final = 1.0
-#: Maximum number of tags without a format that are remembered.
+#: Maximum number of tags with plain numbers that are remembered.
 _PLAIN_MOST: Final = 10_000
 
 #: Function that returns the content type and the body of /metrics.
@@ -43,7 +43,8 @@ class Service:
         document: Content of /openapi.json.
         page: Content of /docs.
         stopping: Whether the server has begun to stop.
-        plain: Tags whose numbers have no texts, each with the monotonic time until which the process assumes this.
+        plain: Tags with plain numbers: without texts, periods and shards. The value is the monotonic time until which
+            the process assumes this.
     """
 
     ids: AsyncIssuer

@@ -93,7 +93,9 @@ async def inspect(service: Service, call: RequestCall) -> Reply:
 async def configure(service: Service, call: RequestCall) -> Reply:
     """Change settings of a tag."""
     said = {name: value for name, value in call.body.items() if name != "timeout"}
-    service.plain.pop(call.tag, None)  # repeated below, because a concurrent draw may add the tag again
+    # Forget that the tag has plain numbers, because the change may add a format. Forget it again below, because a draw
+    # during the change may remember it.
+    service.plain.pop(call.tag, None)
     changed = await service.ids.configure(call.tag, timeout=call.timeout, **said)
     service.plain.pop(call.tag, None)
     return shown(view(changed), as_string=call.as_string)
