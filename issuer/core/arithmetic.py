@@ -62,10 +62,11 @@ FEW, BURST = 3, 3000
 
 
 def conclusive(entries: Sequence[LedgerEntry], segment: int, most: int) -> bool:
-    """Whether these reservations are enough to estimate a tag's rate of use. They are the newest, at most `most`.
+    """Whether the newest reservations are enough to estimate a tag's rate of use.
 
-    A reservation of fewer than `segment` numbers is ignored, because a part of it was returned. `most` reservations of
-    full segments are always enough, even if they were made within less than BURST ms.
+    `entries`: these reservations, at most `most`. `segment`: how many numbers a full segment has. A reservation of
+    fewer than `segment` numbers is ignored, because a part of it was returned. `most` reservations of full segments are
+    always enough, even if they were made within less than BURST ms.
     """
     whole = [entry for entry in entries if entry.high - entry.low >= segment]
     return len(whole) >= FEW and (whole[0].time - whole[-1].time >= BURST or len(whole) == most)

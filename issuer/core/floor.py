@@ -15,6 +15,8 @@ from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 def delete(tag: str, key: str | None) -> Steps[Tag]:
     """Mark the tag as deleted in the store, then have Redis skip all its numbers.
 
+    `key`: key of the tag's hash in Redis. None if there is no Redis.
+
     If Redis was unavailable, call this again. The second call makes Redis skip the numbers, and then raises UnknownTag,
     because the tag is already deleted in the store.
     """
@@ -33,7 +35,10 @@ def delete(tag: str, key: str | None) -> Steps[Tag]:
 
 
 def configure(tag: str, key: str | None, changes: TagChanges) -> Steps[Tag]:
-    """Change a tag's settings in the store. With `raise_to`, Redis also skips all numbers up to it."""
+    """Change a tag's settings in the store. If `changes.raise_to` is set, Redis also skips all numbers up to it.
+
+    `key`: key of the tag's hash in Redis. None if there is no Redis.
+    """
     record = yield from ask(lambda store, timeout: store.configure(tag, changes, timeout=timeout))
     if key is not None and changes.raise_to is not None:
         yield from floor(tag, key, changes.raise_to, "keep", (yield from identity()))

@@ -128,14 +128,17 @@ def lost(issued: int, skipped: int, scheme: Mapping[str, Any]) -> int:
 
 
 def last_counter(tag: Tag) -> int | None:
-    """Return the last counter value that the limit permits in the period of `max`. None without limit or periods."""
+    """Return the last counter value that the limit permits in the period of `max`.
+
+    None if the tag has no limit, or has no periods.
+    """
     if "limit" not in tag.scheme or periods(tag) is None:
         return None
     return tag.max >> PERIOD_BITS << PERIOD_BITS | reserved(tag)[1]
 
 
 def without_raising(scheme: Mapping[str, Any], last: int) -> str:
-    """Return advice if the limit cannot be raised, else "". `last` is the limit as users see it."""
+    """Return what to do if the tag's limit cannot be raised. "" if it can. `last`: the limit as users see it."""
     restarts = scheme.get("restart", "never") != "never"
     if PART_OF in scheme:
         why = f"it cannot be changed for parts of tag {scheme[PART_OF]!r}"

@@ -174,7 +174,10 @@ Steps = Generator[Step, Any, T]
 
 
 def send(call: RedisCall[T], *, probe: bool = True) -> Steps[T]:
-    """Yield a call to Redis and return its decoded reply. `probe`: see Send."""
+    """Yield a call to Redis and return its decoded reply.
+
+    `probe`: whether the call may test a server that did not answer earlier calls (see Send).
+    """
     reply: T = yield Send(call, probe)
     return reply
 

@@ -328,7 +328,10 @@ class AnyNode(Generic[L]):
         self.closed = False
 
     def settle(self) -> None:
-        """After a connection was returned: if this node is closed, close it. Otherwise wake the first waiting call."""
+        """After a connection was returned: if this node is closed, close its idle connections.
+
+        Otherwise wake the first call that waits for a connection.
+        """
         if self.closed:
             self.drop_idle()
         elif self.waiting:

@@ -16,7 +16,7 @@ OLDEST = (6, 2)
 
 
 def check_server(info: Mapping[str, str]) -> None:
-    """Raise FenceError if `INFO server` shows an unsupported server."""
+    """Raise FenceError if `INFO server` shows a server that is not supported: an old Redis, or Dragonfly."""
     if "dragonfly_version" in info:
         problem = (
             "its replication id does not change at a restart, so rollbacks cannot be detected; use Redis 6.2 or "
@@ -48,9 +48,9 @@ def _setting(reply: Any) -> str | None:
 def trials(key: str) -> list[tuple[RedisCall[object], str]]:
     """Return calls that test whether the server allows the commands that the scripts use.
 
-    Each call comes with the text of its expected error, or with "". A server checks permissions, memory, disk and
-    replicas before it checks arguments. So an error about an invalid argument proves that the server allows the
-    command. Nothing is changed. `key`: a Redis key that does not exist.
+    Each call comes with a part of the text of its expected error, or with "" if it must succeed. A server checks
+    permissions, memory, disk and replicas before it checks arguments. So an error about an invalid argument proves that
+    the server allows the command. Nothing is changed. `key`: a Redis key that does not exist.
     """
     commands = (
         (("HMGET", key, "cur"), ""),

@@ -13,6 +13,9 @@ from issuer_persistence.records import HIGHEST, is_id
 class Drawn:
     """The reply of `next`. If the status is "ok", numbers low+1 .. high belong to the caller.
 
+    Otherwise there are no numbers. "exhausted": all loaded segments are used up. "empty": there is no hash. "fenced":
+    the hash is from another term. "scheme": it has another scheme. "over": the tag's period has ended.
+
     `extend`: True if the caller was elected to load the next segment. Then `max` is the end of the current segment.
     """
 

@@ -338,7 +338,7 @@ def _set_stride(
     limit: int,
     before: Mapping[str, Any] | None = None,
 ) -> int:
-    """Set the stride in the scheme. Return the highest counter value that gives a number up to the limit, or 0.
+    """Set the stride in the scheme. Return the highest counter value that gives a number up to the limit. 0: none.
 
     `maximum`: highest counter value that is reserved. `before`: scheme of a deleted tag with the same name.
     """
@@ -456,7 +456,11 @@ def _pieces(
 
 
 def _said(said: object, before: tuple[scrambling.KeySpan, ...], lowest: int) -> list[tuple[int, str]]:
-    """Return the keys that were given, each with the first number that it scrambles."""
+    """Return the names of the keys that were given, each with the first number that it scrambles.
+
+    `said`: the setting `scramble` as given. `before`: the tag's scrambled ranges before the change. `lowest`: the first
+    number that a new key may scramble.
+    """
     if isinstance(said, str):
         same = before and before[-1].key == said
         return [(piece.start, piece.key) for piece in before] if same else [(lowest, said)]

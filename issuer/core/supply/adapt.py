@@ -83,7 +83,9 @@ def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[Ledge
 
 
 def first_size(record: Tag, wanted: int, *, used: bool) -> int | None:
-    """Return how many numbers a process reserves for itself. None: one segment, which is enough for `wanted`.
+    """Return how many numbers a process reserves for itself if a caller wants `wanted` numbers.
+
+    None: one segment, which is enough.
 
     `used`: whether this process has issued numbers of the tag. If not, the first segment is small, even if the adapted
     step is large: a program that crashes again and again would lose a whole segment each time.

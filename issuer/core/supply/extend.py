@@ -194,7 +194,7 @@ def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]
 
 
 def size(record: Tag, wanted: int) -> int | None:
-    """Return how many numbers to reserve. None: one segment, which is enough for `wanted`."""
+    """Return how many numbers to reserve if a caller wants `wanted` numbers. None: one segment, which is enough."""
     return wanted if wanted > record.segment else None
 
 
@@ -202,7 +202,8 @@ def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, 
     """Return how many numbers to reserve (None as in `size`), and the highest one that may be used in this period.
 
     The store does not know a period's limit. Numbers reserved beyond the limit would be lost when the limit is raised.
-    Raises LimitHit. If the record is halted or below `at_least`, the store raises the error.
+    Raises LimitHit. If the tag is halted, or its `max` is below `at_least`, the reservation follows nevertheless: the
+    store then raises the error. `wanted`: how many numbers a caller wants.
     """
     last = last_counter(record)
     if last is None or record.halted or record.max < at_least:

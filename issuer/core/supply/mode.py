@@ -55,7 +55,8 @@ class Origin:
         self.mode = Mode.REDIS if runtime.redis else Mode.DIRECT
         #: Held while the mode changes, or while a range is added to the local buffer.
         self.lock = CallLock()
-        #: The random id of the hash (its field `born`) when the record was last read for a lease.
+        #: The random id of the hash (its field `born`) when the record was last read for a lease. If a later lease
+        #: comes from a hash with another id, the record is read again.
         self.born = ""
         #: A stream draws leases even if no setting has their size. `_stream_least`: their minimum size. `stream_lease`:
         #: their current size. Both are 0 without such a stream.
@@ -249,7 +250,9 @@ class Origin:
         return store.id
 
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:
-        """Before a draw: raise ForeignHash if the tag's hash belongs to another store. `probe`: see Send.
+        """Before a draw: raise ForeignHash if the tag's hash belongs to another store.
+
+        `probe`: whether the call may test a Redis that did not answer earlier calls (see Send).
 
         If the hash is known to belong to this store, this does nothing: the sweep in the background checks it again. If
         the store does not return its id soon, the check is left to the sweep: Redis may have numbers, even if the store
@@ -268,7 +271,7 @@ class Origin:
         return hash
 
     def looked(self, hash: tag_scripts.Hash) -> Steps[None]:
-        """Use the tag's hash, which was just read. Raises ForeignHash if it is known to belong to another store."""
+        """Remember the tag's hash, which was just read. Raises ForeignHash if it surely belongs to another store."""
         state, store = self._state, self._runtime.identity
         state.hash, state.looked_at = hash, monotonic()
         if store.empty:  # another process may have written to the store and created the hash since

@@ -36,8 +36,9 @@ def upcoming(record: Tag, key: str | None) -> Steps[int]:
 
 
 def after(record: Tag, standing: int, key: str | None) -> Steps[int]:
-    """Return the counter value that follows `standing`, the last one issued. `key`: as in `upcoming`.
+    """Return the counter value that follows `standing`, the last one issued.
 
+    `key`: key of the tag's hash in Redis. None if there is no Redis.
     If the tag has periods, such as days, the value is in the period that is current by Redis's clock.
     """
     periods = scheme_record.periods(record)

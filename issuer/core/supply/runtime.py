@@ -30,7 +30,7 @@ class Runtime:
         store: URL of the store, for messages.
         background: Runs a job on the scheduler. Returns False if no scheduler is alive.
         scheduled: Whether there should be a scheduler.
-        flight: Makes a Flight, work that one caller does for all, for threads or tasks.
+        flight: Makes a Flight (work that one caller does for all callers), for threads or for tasks.
         attend: Lets the scheduler check the tags in the background from now on.
         fast_path: Where the numbers that `next` takes without a lock are published.
         scheme: Returns the scheme that converts a tag's counter to the numbers that users see. Raises

@@ -108,7 +108,10 @@ class TagState:
         return used, last
 
     def drew(self, n: int) -> None:
-        """Count a draw of n numbers from Redis, for metrics. Draws for a single caller are counted in `alone`."""
+        """Count a draw of n numbers from Redis, for metrics.
+
+        A draw of one number for a single caller is counted in `alone` instead.
+        """
         self.draws += 1
         self.numbers += n
 

@@ -116,7 +116,7 @@ class Queue:
         self.until = [until if each == was else each for each in self.until]
 
     def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
-        """Give `error` to callers whose deadline was SHORTEST or more before `now`. Returns whether there were any."""
+        """Give `error` to callers with a deadline at least SHORTEST (50 ms) ago. Returns whether there were any."""
         latest = now - SHORTEST
         late = [caller for caller, until in zip(self.callers, self.until, strict=True) if until <= latest]
         fail(late, error)
@@ -137,7 +137,10 @@ class Queue:
 
 
 def values(value: Callable[[int], int], counters: Sequence[int]) -> list[int]:
-    """Convert counters to numbers, until `value` raises an error, as at the limit. Raise it if there is no number."""
+    """Convert counters to numbers, until `value` raises an error, as at the limit.
+
+    If there is no number before the error, raise the error.
+    """
     numbers: list[int] = []
     with suppress(IssuerError):
         numbers.extend(map(value, counters))
@@ -322,7 +325,7 @@ class AsyncCombiner:
         if redis is not None:
             if self.state.owned:
                 self._node = redis.node(self._key)
-                self.supply.used()  # call this again: a sweep may have called `rest` meanwhile
+                self.supply.used()  # again: after a `rest` meanwhile, sweeps would not check the tag
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers

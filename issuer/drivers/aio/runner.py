@@ -79,7 +79,8 @@ OUTLAST = 0.05
 class Work:
     """A draw that runs in a task of its own.
 
-    `left`: whether the caller was cancelled. `waits`: whether the task waits for something else than Redis.
+    `left`: whether the caller was cancelled. `waits`: whether the task waits for something else than a reply of Redis.
+    Then it is cancelled together with its caller. Otherwise it first processes the reply.
     """
 
     __slots__ = ("left", "task", "waits")

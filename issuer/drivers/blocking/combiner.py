@@ -116,7 +116,7 @@ class Combiner:
         #: If True, a new caller must join the open batch. Either the batch has a leader, or the last batch just got its
         #: numbers and its threads may call again. If none calls again, the next caller has a batch of one.
         self._queued = False
-        #: The lock `Batch.passed` of the last batch. None after the next leader has waited for this lock.
+        #: The lock `Batch.passed` of the last batch, for which the next leader waits. None if it need not wait.
         self._passing: threading.Lock | None = None
         if runner.redis is not None:
             # `publish` must come last, because other threads can draw from then on.
@@ -256,15 +256,15 @@ class Combiner:
         if self._redis is not None:
             if self.state.owned:
                 self._node = self._redis.node(self._key)
-                self.supply.used()  # call this again: a sweep may have called `rest` meanwhile
+                self.supply.used()  # again: after a `rest` meanwhile, sweeps would not check the tag
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers[0] - 1, numbers[-1]
 
     def _struck(self, error: BaseException, reply: list[bytes] | None) -> None:
-        """Handle an error or interrupt of a draw that may have elected this process to load a segment.
+        """After an error or interrupt of a draw: load a segment, if the draw may have elected this process to do it.
 
-        `reply`: the reply to the draw. `_SENT` if no reply has arrived.
+        `reply`: the reply to the draw. `_SENT` if no reply has arrived, although the draw may have been sent.
         """
         struck = not isinstance(error, IssuerError)
         if struck and (reply is _SENT or (reply is not None and len(reply) == ELECTED)):
@@ -293,7 +293,7 @@ class Combiner:
         while deadline.left() > SHORTEST:
             if batch.ours:  # this call runs inside the leader's call: two draws would use the same batch
                 break
-            self._waiting.add(deadline)  # for each batch, because the slow path removes the deadline
+            self._waiting.add(deadline)  # again for each batch: the slow path removes the deadline
             try:
                 if batch.start():
                     self._lead(batch, deadline)
@@ -320,7 +320,10 @@ class Combiner:
 
     @property
     def _within(self) -> bool:
-        """Whether this call runs inside another call of its thread. It would wait for ever for locks of that call."""
+        """Whether this call runs inside another call of its thread, for example in a signal handler.
+
+        Then it must not wait for another caller: it could wait for ever for a lock that the other call holds.
+        """
         return self._runner.within() or sum(each is self for each in callees(_DRAWS)) > 1
 
     def _lead(self, batch: Batch, deadline: Deadline) -> None:

@@ -238,7 +238,7 @@ class RoundTrips:
         """Send each call to all other nodes that may have its key. Return, for each call, the Sighting of each node."""
         route, owners = self._route, defaultdict[Address, list[int]](list)
         for place, call in enumerate(calls):
-            # Slots of a Cluster may have moved. The search for the first key's owner finds the owners of all slots.
+            # Slots of a Cluster may have moved. So search for the owner of the first key: this finds all owners.
             known = None if route.sharded and place == 0 else route.last_owner(call.key)
             owners[known or self._search(call.key)].append(place)
         seen: list[list[Sighting[Any]]] = [[] for _ in calls]
@@ -390,7 +390,8 @@ class RoundTrips:
     def _connection(self, exchange: Exchange, node: AnyNode[Link], deadline: Deadline) -> tuple[Link, bool]:
         """Return a connection, and whether it was used before. If all connections are in use, wait for one.
 
-        A waiting call holds no lock, and keeps time to detect that the server is down. Raises Outdated, Crowded.
+        A waiting call holds no lock. It gives up before its deadline, so that a call that gets a connection has time
+        left to detect that the server is down. Raises Outdated, Crowded.
         """
         pool, turn = node.pool, None
         left = deadline.left()

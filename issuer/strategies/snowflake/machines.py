@@ -104,7 +104,7 @@ class Machines(ABC):
         """Release the machine number for other processes. `used`: the last timestamp used."""
 
     def found(self) -> Steps[Tenure | None]:
-        """Get the first machine number of a new tag, without a wait for earlier leases. None if not supported."""
+        """Get the first machine number of a new tag, without a wait for earlier leases. None if the source can't."""
         return None
         yield
 
