@@ -151,7 +151,10 @@ def _of_this_term(key: str, hash: tag_scripts.Hash) -> Steps[bool]:
 
 
 def _check_counter(record: Tag | None, at_least: int) -> None:
-    """If the tag has periods, raise InvalidArgument for an `at_least` that is too low for a value of its counter."""
+    """If the tag has periods, raise InvalidArgument for an `at_least` below 2^40: it cannot be a value of the counter.
+
+    The higher bits of such a counter are the index of the period, see PERIOD_BITS.
+    """
     if record is not None and 0 < at_least <= SEQ_MOST and "restart" in record.scheme:
         problem = (
             f"{at_least} is not a counter of tag {record.tag!r}, which has periods: `decode` shows the counter of a "
@@ -212,7 +215,10 @@ def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
 
 
 def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> Steps[int]:
-    """Raise `max` in the store, and return the new `max`. If the store has lost the tag, create the tag again first."""
+    """Raise `max` in the store, and return the new `max`. If the store has lost the tag, create the tag again first.
+
+    `record`: the store's record of the tag. `highest`: the new `max`. `said`: state of the tag in the journals.
+    """
     deleted = False
     if said is not None and (record is None or record.deleted):
         # If the store's record of the deletion is newer than the journals, a process that writes no journal has deleted

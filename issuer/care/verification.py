@@ -232,7 +232,7 @@ class Audit:
         return self._hash is not None and (again.fence, again.born) == (self._hash.fence, self._hash.born)
 
     def _look_for(self, buffer: _Buffer, segments: Iterable[LedgerEntry]) -> None:
-        """Mark the buffer's numbers that are in these ledger entries as found. `segments`: the highest entry first."""
+        """Lower `buffer.open` below the numbers that these ledger entries contain. `segments`: highest entry first."""
         for entry in segments:
             if buffer.open <= buffer.low or buffer.missing is not None:
                 return

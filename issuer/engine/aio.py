@@ -104,7 +104,11 @@ class AsyncEngine(AsyncEngineCalls):
         return await self.runner.run(steps, deadline, tag)
 
     async def run_draw(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run steps that draw numbers. If the caller is cancelled, the steps still process a pending reply of Redis."""
+        """Run steps that draw numbers.
+
+        If the caller is cancelled, the steps still read the reply of Redis that they wait for. Otherwise the connection
+        would be lost.
+        """
         return await self.runner.see_through(self.run(steps, deadline, tag))
 
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
@@ -160,7 +164,7 @@ class AsyncEngine(AsyncEngineCalls):
     # ------------------------------------------------------------------ for servers
 
     async def _others(self, combiner: AsyncCombiner, n: int, deadline: Deadline) -> Sequence[int]:
-        """Draw up to n numbers for clients of the server, if there are plugins or the strategy has no counter."""
+        """Draw up to n numbers for clients of `issuer serve`. Used with plugins, or a strategy that has no counter."""
         if self.chain is None:
             return await self.generated(combiner, n, deadline)
         try:
@@ -269,7 +273,8 @@ class AsyncEngine(AsyncEngineCalls):
     def after_fork(self) -> None:
         """Start again in a forked child."""
         if isinstance(self._chosen, AsyncIOScheduler):
-            # The scheduler's state is "running", but its loop runs in the parent. In the child, callers load segments.
+            # The caller's scheduler seems to run, but its loop runs in the parent. So the child uses no scheduler: its
+            # callers load segments.
             self._chosen = None
         # This step must be first, because the parent's objects could repeat numbers. If a step raises an error, the
         # later steps are skipped, but the child runs on: the error is only logged.

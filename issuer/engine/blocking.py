@@ -141,7 +141,8 @@ class Engine(EngineCalls):
         # steps are skipped, but the child runs on: the error is only logged.
         self.registry.discard()
         if isinstance(self._chosen, BaseScheduler):
-            # The scheduler's state is "running", but its thread is in the parent. In the child, callers load segments.
+            # The caller's scheduler seems to run, but its thread is in the parent. So the child uses no scheduler: its
+            # callers load segments.
             self._chosen = None
         self.runner.after_fork()
         self.start()

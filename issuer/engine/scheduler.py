@@ -296,7 +296,7 @@ class Scheduler:
         if self._crew is not None and self._crew.alive:
             return True
         if in_uwsgi_master():
-            return False  # in the master, callers load segments; each worker will start a scheduler
+            return False  # no thread may start in the master, so callers load segments; each worker has a scheduler
         with self._lock.thread, self._lock.call():
             if self._stopped:
                 return False

@@ -166,7 +166,8 @@ class TagRegistry(Generic[L]):
         """
         found: list[L] = []
         for tag in self._runtime.moving.copy():
-            # Discard the tag before the check: a caller that uses the tag during the check adds it again.
+            # Discard the tag before the check: a caller that uses the tag during the check adds it again. In the other
+            # order, this use would be lost, and the tag would rest although it is used.
             self._runtime.moving.discard(tag)
             combiner = self.combiners.get(tag)
             if combiner is None:

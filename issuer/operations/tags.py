@@ -266,7 +266,7 @@ def _scheme(
     if strategy != scheme_record.SEGMENT:
         asked = replace(asked, order="trend")
     restart = given.get("restart", "never")
-    if restart != "never" and not redis:  # checked first, because the default order depends on Redis, too
+    if restart != "never" and not redis:  # first: without Redis, `made` would only reject the order
         problem = "needs Redis, whose clock decides when a period ends, but no Redis is configured: set its URL"
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = asked.order or ("strict" if redis else "trend")

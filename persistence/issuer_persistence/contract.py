@@ -89,8 +89,8 @@ class Store(ABC):
     def store_id(self, *, timeout: float) -> str:
         """Return the random id of the store, or "" if nothing was written to the store yet.
 
-        A store creates the id at its first write, with `records.fresh_version`. Redis holds a copy of the id. If the
-        copy does not have the form of such an id, the tag's data in Redis counts as damaged.
+        A store creates the id at its first write. It must use `records.fresh_version`: each tag's hash in Redis has a
+        copy of the id, and a hash with an id of another form counts as damaged.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.

@@ -221,9 +221,9 @@ def _in_parent_unseen() -> None:
 
 
 class _Call:
-    """Descriptor that calls a function when the attribute is read.
+    """A class attribute that calls a function when it is read from an instance.
 
-    If the instance has an attribute of the same name, that attribute is read, and the function is not called.
+    While the instance has an attribute of the same name itself, that one is read, and the function is not called.
     """
 
     def __init__(self, function: Hook) -> None:

@@ -184,7 +184,7 @@ def _check(value: TagSettings | TagChanges) -> None:
     for each in fields(value):
         setting, said = SETTINGS.get(each.name) or _BESIDE[each.name], getattr(value, each.name)
         unsaid = said is None and (setting.unsaid or isinstance(value, TagChanges))
-        # If the value is the default for records of older versions, such as the plain scheme, it needs no check.
+        # The default for records of older versions, such as the plain scheme, is valid. So it is not checked.
         if not unsaid and said is not setting.missing and (wrong := setting.problem(said)):
             raise ValueError(f"{each.name} {wrong}")
     if value.scheme is not None and value.scheme is not PLAIN:
@@ -247,7 +247,7 @@ class TagChanges:
     Attributes:
         scheme: New scheme. It replaces the whole old scheme.
         raise_to: Number to which `max` is raised, 0..2^63-1. If `max` is already higher, it does not change.
-        seen: Version that the record must have at the moment of the change. Every reservation changes the version.
+        seen: Version that the record must still have. Each change and reservation sets a new one. None: not checked.
     """
 
     step: int | None = None

@@ -217,7 +217,7 @@ _WHY = (
 
 
 def compared(check: str, subject: str, clock: ClockDifference | None) -> Finding:
-    """Return the finding about a clock difference. Its uncertainty, `doubt`, is subtracted first."""
+    """Return the finding about a clock difference. A difference within its uncertainty, `doubt`, is ignored."""
     if clock is None:
         return Check(check, subject).unknown(
             "its clock could not be read",

@@ -157,7 +157,7 @@ class Keeper:
 
     @property
     def tags(self) -> int:
-        """Number of tags of the store, as counted by the last complete walk or the current one."""
+        """Number of tags of the store: the higher of the counts of the last complete walk and of the current one."""
         return max(self._all, self._found)
 
     @property

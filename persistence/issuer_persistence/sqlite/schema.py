@@ -63,7 +63,7 @@ _SCHEMES = (
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
 )
 
-# If an older program has the file open during the upgrade, that older program leaves these columns NULL.
+# An older program that has the file open during the upgrade leaves these columns NULL. NULL is read as "".
 _LABELS = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
 
 _STEP_MODES = (

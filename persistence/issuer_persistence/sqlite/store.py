@@ -44,9 +44,9 @@ log = logging.getLogger("issuer")
 #: Oldest supported version of SQLite. Older versions have several faults in the write-ahead log, and no RETURNING.
 OLDEST = (3, 35)
 
-#: How long a fork, or `close`, waits for a running call of another thread, in seconds. It waits until FORK_GRACE after
-#: the deadline of this call, but not longer than FORK_PATIENCE. On a disk that hangs, a call may never end.
-#: If the call is still running after this time, the store of the forked child rejects all calls.
+#: How long a fork, or `close`, waits for a running call of another thread, in seconds: until FORK_GRACE after the
+#: deadline of this call, but at most FORK_PATIENCE. On a disk that hangs, a call may never end. If the call is still
+#: running after this time, the store of the forked child rejects all calls.
 FORK_GRACE, FORK_PATIENCE = 1.0, 10.0
 
 #: Maximum number of tags for which a process remembers the newest ledger entry that it wrote. Each entry takes 0.5 KB.
@@ -280,7 +280,7 @@ class SQLiteStore(TransactionalStore):
                 return Upgrade(before, max(before, SCHEMA))
 
     def after_fork(self) -> None:
-        """Do nothing: the hooks below wait, before a fork, until no transaction is open.
+        """Do nothing. The hooks below do the work: before a fork, they wait until no transaction is open.
 
         SQLite keeps a list of its locks in each process. A fork copies the list, but not the locks. So if a connection
         were open during a fork, the child would work without any lock (shown in tests/contract/test_sqlite.py).
