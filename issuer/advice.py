@@ -161,7 +161,7 @@ def filled(text: str, words: Words, tag: str | None, others: Mapping[str, str] =
     """Return a text of advice, with each field in braces replaced by a call.
 
     Args:
-        text: Text with fields such as `{do:recover}`, see the module's docstring.
+        text: Text with fields such as `{do:recover}`, which becomes `ids.recover('orders')` for Python.
         words: Writes a call for one interface.
         tag: Tag for the fields that begin with `do`. None is shown as TAG.
         others: Further tags, by the name that the text has for them.

@@ -125,7 +125,7 @@ def begun(target: Callable[[], object], name: str) -> bool:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:
         # Either there are too many threads, or the interpreter is exiting. Since Python 3.12, an exit handler cannot
-        # start threads. The issuer returns unused numbers in such a handler.
+        # start threads. The issuer returns unused numbers in such a handler, so then the caller does the work itself.
         return False
     return True
 

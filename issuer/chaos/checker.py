@@ -40,7 +40,7 @@ class Verdict:
     changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
-    #: The gaps that faults caused, by the name of the fault; see the module `gaps`.
+    #: The gaps that faults caused, by the name of the fault. The module `gaps` decides which fault caused which gap.
     costs: dict[str, Cost] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     #: How often each fault was caused, by the name that --faults takes. One fault can consist of several strikes.
@@ -233,7 +233,10 @@ def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: 
 def _service(
     verdict: Verdict, tag: Watched, callers: Sequence[Calls], strikes: Iterable[Strike], lasting: Collection[str]
 ) -> None:
-    """Measure how long each worker waited for its next number after each fault."""
+    """Measure how long each worker waited for its next number after each fault.
+
+    `lasting`: names of the workers that drew until the end of the run.
+    """
     ends: dict[str, list[int]] = {}
     for calls in callers:
         ends.setdefault(calls.worker, []).extend(call.ended for call in calls.granted())

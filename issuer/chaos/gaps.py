@@ -13,9 +13,10 @@ The time at which a number was lost is not recorded. But this time is between tw
   ended.
 - Trend tags that are drawn through a server: there is no upper bound, because its processes share their clients.
 
-A strike can cause a gap from the end of the previous strike, until all calls that were running at its own end have
-timed out. Several strikes can explain the same numbers. These numbers are charged to the last of these strikes that is
-still below its allowed gap. If all are at their limit, the last strike is charged, and exceeds its limit.
+A strike can have lost numbers in the time from the end of the previous strike to one timeout after its own end: a call
+that is running at its end can last so long. So several strikes can explain the same numbers. These numbers are charged
+to the last of these strikes that is still below its allowed gap. If all are at their limit, the last strike is charged,
+and exceeds its limit.
 
 So a strike exceeds its limit only if no distribution of the gaps keeps all limits. Reason: the strikes that can explain
 a number are consecutive, and the numbers with the fewest possible strikes are distributed first.
@@ -169,7 +170,11 @@ class Missing:
 def charge(
     costs: dict[str, Cost], missing: Missing, strikes: Sequence[Strike], workers: int, end: Strike | None
 ) -> None:
-    """Attribute the missing numbers of a tag to faults (`strikes`). `workers`: how many workers drew its numbers."""
+    """Attribute the missing numbers of a tag to faults (`strikes`), and add them to `costs`.
+
+    `workers`: how many workers drew numbers of the tag. `end`: the end of the run. Numbers that were reserved and not
+    issued at the end are attributed to it. If it is None, they are left out.
+    """
     tag = missing.tag
     strikes = sorted(strikes, key=lambda strike: strike.since)
     if end is not None:
@@ -191,8 +196,8 @@ def _shared(
 ) -> tuple[list[int], int]:
     """Return the gap of each fault that occurred, and the gap that no fault can explain.
 
-    For each fault, `starts` and `ends` limit the time at which it can have lost numbers, and `bounds` has its allowed
-    gap.
+    `pieces`: the missing numbers. For each fault, `starts` and `ends` limit the time at which it can have lost numbers,
+    in ns, and `bounds` has its allowed gap.
     """
     gaps = [0] * len(starts)
     elsewhere = 0

@@ -11,9 +11,8 @@ class Strike:
 
     `began`: when the fault began. `back`: when all servers answered again. `segments`: how many segments in Redis may
     lose their numbers. `hits`: how many processes may lose the numbers that they hold. `split`: two masters served at
-    once, so no order is promised from `began` to `back`. `settled`: end of the previous fault. The preparation of a
-    fault may lose numbers, so the strike is charged for numbers lost after `settled`. If `settled` is -1, the strike is
-    charged for numbers lost after `began`.
+    once, so no order is promised from `began` to `back`. `settled`: the strike is charged for numbers that were lost
+    after this time. It is earlier than `began`, because the preparation of a fault may lose numbers. -1 means `began`.
     """
 
     name: str

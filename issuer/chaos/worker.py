@@ -71,7 +71,7 @@ class Setup:
     """Settings of a worker. Times are in seconds. `pace`: pause between two calls.
 
     `colour`: whether the worker draws in threads or in asyncio tasks. `without`: guards to remove. `loads`: whether the
-    worker records the segments that it loads; see `Loads`.
+    worker records the segments that it loads, in the folder LOADS.
     """
 
     name: str
@@ -113,12 +113,15 @@ POINTS = ("open", "reserve", "load")
 
 
 def trap_file(folder: Path, name: str) -> Path:
-    """Return the path of a worker's trap file; see `lay_traps`."""
+    """Return the path of a worker's trap file, which makes the worker send itself a signal."""
     return folder / f"trap.{name}"
 
 
 def lay_traps(setup: Setup) -> None:
-    """Install traps. The trap file names a signal, and a point of a load: there the process sends itself the signal."""
+    """Let this process obey its trap file. The file names a step of a load (one of POINTS), and a signal.
+
+    After this step, the process removes the file and sends itself the signal.
+    """
     path = trap_file(Path(setup.folder), setup.name)
     load, reserve_and_load = tag_scripts.load, extend.reserve_and_load
 

@@ -96,7 +96,10 @@ class InSection(click.Option):
 
 
 class Sectioned(click.Command):
-    """A command whose help lists the options under headings, see InSection. Other options are under "Options"."""
+    """A command whose help lists the options under headings.
+
+    An option of the class InSection names its heading. All other options are under "Options".
+    """
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options to the help, heading by heading."""

@@ -68,7 +68,7 @@ class LookUps:
             raise
 
     async def exists(self, tag: str) -> bool:
-        """Return whether the tag exists; see AsyncEngine.exists."""
+        """Return whether the tag exists. After another process has deleted it, the result can be True for a minute."""
         try:
             await self._in_time(tag)
         except UnknownTag:
@@ -110,7 +110,7 @@ class LookUps:
 
     async def _ask(self, tag: str, within: float) -> None:
         try:
-            async with asyncio.timeout(within):  # the thread that queries the store may take a little longer
+            async with asyncio.timeout(within):  # do not wait longer, even if the thread that queries the store does
                 there = await self.engine.find(tag, within)
         except (Unavailable, TimeoutError):
             return

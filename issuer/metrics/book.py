@@ -217,7 +217,7 @@ class Book:
             self.read()
 
     def exposition(self) -> tuple[str, bytes]:
-        """Return the content type and the text; see Metrics.exposition."""
+        """Return the content type and the text for /metrics, if necessary with the metrics of all processes."""
         registry = self._registry  # when this registry is read, its collector `_first` updates the metrics
         if several_processes():
             self.read()

@@ -327,7 +327,10 @@ class Connection(asyncio.BufferedProtocol):
             self._ending = True
 
     def _transact(self, transaction: CommandQueue, request: Request) -> bool:
-        """Queue a command of a transaction, or end the transaction. Return True or False as `_begin` does."""
+        """Queue a command of a transaction, or end the transaction.
+
+        Return True. Return False if nothing was done, because earlier commands must be answered first.
+        """
         name = request[0].upper()
         if name in (b"QUIT", b"RESET"):
             self._transaction = None

@@ -89,7 +89,7 @@ class _Asked:
     """The parts of a request that the log and the metrics need.
 
     Attributes:
-        route: Route of the request. None if no route fits, or if the request was rejected before.
+        route: Route of the request. None if no route fits, or if the request was rejected before the route was known.
         token: Name of the caller's token. "" if the caller has none.
         tag: Name of the tag. "" if the request has none.
     """

@@ -219,7 +219,10 @@ def wants(accept: bytes | None, *names: bytes) -> bool:
 
 
 def _quality(accept: bytes, *names: bytes) -> float:
-    """Return the quality (`q`) of a media type in the Accept header, 0..1. `names`: as in `wants`."""
+    """Return the quality (`q`) of a media type in the Accept header, 0..1.
+
+    `names`: the media type, and the patterns that include it; for example text/plain and text/*.
+    """
     said: dict[bytes, float] = {}
     for each in accept.lower().split(b","):
         name, *parameters = (part.strip() for part in each.split(b";"))
