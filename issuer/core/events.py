@@ -59,7 +59,7 @@ class ReservationFailed(Event):
     """A reservation failed, or the store did not confirm it.
 
     Attributes:
-        reason: Purpose of the range, as in Reserved.
+        reason: Purpose of the range: "load", "direct" or "reserve", as in Reserved.
         error: Error that the store raised.
         seconds: Duration of the request to the store.
     """
@@ -110,7 +110,7 @@ class LimitNear(Event):
         most: How many numbers there are up to the limit.
         limit: Last number that may be issued, as users see it.
         in_period: True if `used` and `most` are counts of the current period.
-        scheme: The tag's scheme, as in SegmentLoaded.
+        scheme: The tag's scheme: the settings that turn its counter into the numbers that users see.
     """
 
     used: int
@@ -238,7 +238,7 @@ class NumbersLost(Event):
     """Redis has lost numbers, and they are a gap. The event follows a FenceTripped, when new numbers are available.
 
     Attributes:
-        cause: Cause of the loss, as in FenceTripped.
+        cause: Cause of the loss: "fenced" or "empty", as in FenceTripped.
         above: All new numbers are higher than this number.
         seen: Highest number that this process saw before the loss. The gap is between `seen` and `above`.
         most: Maximum size of the gap, in numbers.

@@ -57,8 +57,9 @@ def floor(
 ) -> Steps[None]:
     """Have Redis skip all numbers up to `at`, for ever. Higher numbers in the hash can still be drawn.
 
-    If `manner` is "repair", a corrupt hash is replaced. `store_id` is the id of the store that the hash must belong to,
-    `scheme` the new scheme id of the hash, and `until` the end of its period, see tag_scripts.floor.
+    `manner`: "keep" rejects a corrupt hash, "repair" replaces it. `store_id`: id of the store that the hash must belong
+    to. `scheme`: the hash's scheme id from now on. "" removes the scheme, None does not change it. `until`: end of the
+    tag's period in ms of Redis's clock. 2^63-1: the tag has no periods.
     """
     floored = yield from send(tag_scripts.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
     if floored.status != "floored":

@@ -205,7 +205,7 @@ def ask(question: Callable[[Store, float], T], within: float = inf) -> Steps[T]:
 
 
 def masters() -> Steps[list[Server]]:
-    """Return the servers that issue numbers, see Masters."""
+    """Return the servers that issue numbers: the configured one, the Sentinels' master, or a Cluster's masters."""
     found: list[Server] = yield Masters()
     return found
 

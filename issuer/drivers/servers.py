@@ -66,7 +66,10 @@ class Target:
     sentinel: Recipe | None = None
 
     def recipe(self, address: Address, retry: Any = None, base: type | None = None) -> Recipe:
-        """Return the class and the settings of a connection to the server. `base`: see `_with_base`."""
+        """Return the class and the settings of a connection to the server.
+
+        `base`: a class of ours that adds methods to redis-py's class. None: nothing is added.
+        """
         recipe = self.sentinel if address.sentinel and self.sentinel else self.data
         if address.host is not None and "path" in recipe.settings:
             raise redis.ConnectionError(f"{address.host}:{address.port} can't be reached through a Unix socket")

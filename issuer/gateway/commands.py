@@ -116,8 +116,9 @@ def evalsha(
     *,
     repeatable: bool = False,
 ) -> RedisCall[T_co]:
-    """Return a call of the script `name`. `decode`, `repeatable`: as in RedisCall.
+    """Return a call of the script `name`.
 
+    `decode`: function that converts the reply. `repeatable`: whether the call can be sent again after an error.
     `keys`, `args`: KEYS and ARGV of the script. The first key also selects the node of a Cluster.
     """
     source = script(name)

@@ -32,7 +32,11 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The reply of `machine_renew`. "lost": another process may have the machine number. Other fields: see Claimed."""
+    """The reply of `machine_renew`. "lost": another process may have the machine number.
+
+    "yours": use only timestamps above `floor` (ms since 1970). "ahead": `wait` is how much the ceiling exceeds the
+    latest time that is allowed, in seconds.
+    """
 
     status: Literal["yours", "lost", "ahead", "notmaster", "corrupt"]
     floor: int = 0

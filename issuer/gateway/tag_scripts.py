@@ -14,7 +14,7 @@ class Drawn:
     """The reply of `next`. If the status is "ok", numbers low+1 .. high belong to the caller.
 
     Otherwise there are no numbers. "exhausted": all loaded segments are used up. "empty": there is no hash. "fenced":
-    the hash is from another term. "scheme": it has another scheme. "over": the tag's period has ended.
+    the hash is from another term. "scheme": the hash has another scheme. "over": the tag's period has ended.
 
     `extend`: True if the caller was elected to load the next segment. Then `max` is the end of the current segment.
     """
@@ -31,7 +31,8 @@ class Leased:
     """The reply of `lease`. If the status is "ok", the caller issues numbers low+1 .. high from its memory.
 
     `give_back` needs three values: `fence` (id of the master's term, sent as `reign`), `born` (id of the hash) and
-    `backs` (how often numbers were returned before the lease was drawn). `extend`, `max`: as in Drawn.
+    `backs` (how often numbers were returned before the lease was drawn). `extend`: True if the caller was elected to
+    load the next segment. Then `max` is the end of the current segment. The other statuses are those of Drawn.
     """
 
     status: Literal["ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -49,7 +50,8 @@ class DrawnOnce:
     """The reply of `once`. "ok": `number` was drawn for the idempotency key. "again": the key already had this number.
 
     "older": nothing was drawn, because the next number, `number` + 1, is not above `seen`, so Redis went back in time.
-    `scheme`: for "again", id of the scheme with which the number was drawn. `extend`, `max`: as in Drawn.
+    `scheme`: for "again", id of the scheme with which the number was drawn. `extend`: True if the caller was elected to
+    load the next segment. Then `max` is the end of the current segment. The other statuses are those of Drawn.
     """
 
     status: Literal["again", "ok", "older", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
@@ -92,7 +94,8 @@ class Opened:
 class Loaded:
     """The reply of `load`. A hash has a buffer for the current segment, and one for the next.
 
-    "current" or "next": the buffer that now has the segment. "full": both have numbers. "stale": rejected, see `why`.
+    "current" or "next": the buffer that now has the segment. "full": both have numbers. "stale": rejected, for the
+    reason `why`.
     """
 
     status: Literal["current", "next", "full", "stale", "notmaster", "corrupt"]
@@ -116,7 +119,7 @@ class Floored:
 
 
 def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
-    """Return the last arguments of a script: id of the scheme, and `until`. Without a scheme, return none of them."""
+    """Return the last arguments of a script: id of the scheme, and `until`. Without a scheme, leave out both."""
     return (scheme, *until) if scheme else ()
 
 
@@ -187,8 +190,9 @@ def open(
     """`open`: prepare the hash for the current term, read its state, and elect a loader.
 
     `born`: a new random word. The hash's id is made from it if the hash is prepared now. `store`: id of the store.
-    `window`, `scheme`: as in `draw`. `role`: see Role. `until`: end of the tag's period in ms of the server's clock. It
-    is stored if the hash is prepared now. 0: not known yet. 2^63-1: the tag has no periods.
+    `window`, `scheme`: as in `draw`. `role`: how this caller takes part in the election. `until`: end of the tag's
+    period in ms of the server's clock. It is stored if the hash is prepared now. 0: not known yet. 2^63-1: the tag has
+    no periods.
     """
     return evalsha("open", (key,), (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
 

@@ -99,7 +99,7 @@ class Scheme:
         return number if self._scrambling is None else self._scrambling.scramble(number)
 
     def sharded(self, sequence: int, shard: int) -> int:
-        """Return the number that users see for a number within a shard (`sequence`) and the shard's number."""
+        """Return the number that users see. `sequence`: number within the shard. `shard`: number of the shard."""
         return self._layout.compose(sequence=sequence, shard=shard, app=self._app)
 
     def decode(self, value: int) -> Decoded:

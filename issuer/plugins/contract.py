@@ -94,14 +94,14 @@ class AsyncPlugin(Registered):
     """
 
     async def before(self, call: Call) -> bool | None:
-        """Accept or reject a call before numbers are drawn; see Plugin.before.
+        """Accept or reject a call before numbers are drawn. Return False, or raise Refused, to reject it.
 
         Args:
             call: The call for numbers.
         """
 
     async def after(self, call: Call, number: int) -> int | None:
-        """Process a number that was drawn; see Plugin.after.
+        """Process a number that was drawn. Return None to leave it unchanged, or another number as in Plugin.after.
 
         Args:
             call: The call for numbers.
@@ -109,7 +109,7 @@ class AsyncPlugin(Registered):
         """
 
     async def on_error(self, call: Call, error: Exception) -> None:
-        """Handle an error of this plugin; see Plugin.on_error.
+        """Handle an error that a hook of this plugin raised, or an error about a hook's invalid result.
 
         Args:
             call: The call for numbers.

@@ -50,7 +50,10 @@ class StrategyRunner:
 
     @property
     def ready(self) -> Iterator[int] | None:
-        """Iterator over numbers that `next` can use without waiting; see Strategy.ready. Read it again after a fork."""
+        """The strategy's iterator over numbers that `next` can use without waiting, or None.
+
+        Read this property again after a fork, because the child has another strategy object.
+        """
         return None if self._closed else self.strategy.ready
 
     def take(self, n: int, deadline: Deadline) -> Steps[list[int]]:

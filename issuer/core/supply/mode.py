@@ -116,7 +116,7 @@ class Origin:
     def lease_for_stream(self, n: int) -> Steps[None]:
         """Draw n numbers in advance from now on, if neither the trend tag nor the issuer sets the size of leases.
 
-        The size grows while leases are used up quickly, see `stream_lease`.
+        The size grows while leases are used up quickly, up to a fifth of a segment.
         """
         if self._stream_least != n:
             if self._state.record is None:
@@ -174,7 +174,10 @@ class Origin:
         return record
 
     def try_to_read(self, deadline: Deadline, within: float = inf) -> Steps[bool]:
-        """Read the record if the store answers, and return whether it did. `within`: see `read`."""
+        """Read the record if the store answers, and return whether it did.
+
+        `within`: the longest duration of each call of the store, in seconds.
+        """
         if deadline.left() <= 0:
             return False
         with suppress(Unavailable):

@@ -95,9 +95,10 @@ class TagState:
         return LimitNear(self.tag, used, last, last_value(record.scheme, last), restarts, record.scheme)
 
     def used(self, record: Tag, cur: int) -> tuple[int, int]:
-        """Return how many numbers are used, and how many the limit permits. `cur`: see `near_limit`.
+        """Return how many numbers are used, and how many the limit permits.
 
-        If the tag has periods, both counts are for the current period.
+        `cur`: last number that Redis has issued, 0 if unknown. If the tag has periods, both counts are for the current
+        period.
         """
         restarts = periods(record) is not None
         taken, last = reserved(record)

@@ -441,7 +441,10 @@ class AsyncCombiner:
             fail(served.callers, lambda: renewed(error) if isinstance(error, IssuerError) else error)
 
     def _hand_over(self, served: Queue, counters: Sequence[int], numbers: Sequence[int]) -> None:
-        """Give the callers what was drawn, in the order of their calls. Tasks get counters, and Waiters get numbers."""
+        """Give the callers what was drawn, in the order of their calls.
+
+        Waiters get numbers. Tasks get counters, because each task converts its counter to a number itself.
+        """
         callers, at, end = served.callers, 0, len(numbers)
         rest = len(callers)
         futures: list[asyncio.Future[int]] = []

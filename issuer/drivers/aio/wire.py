@@ -83,7 +83,8 @@ class AsyncRoundTrips:
     async def routed(self, call: RedisCall[Any], *, probe: bool) -> Any:
         """Send the call to the server that has the key, and return the decoded reply.
 
-        If the reply is MOVED or ASK, the call is sent to the server that the reply names. `probe`: see `Breaker.admit`.
+        If the reply is MOVED or ASK, the call is sent to the server that the reply names. `probe`: whether the
+        caller may wait for a call that tests a server which was down.
         """
         route, anew = self._route, False
         for _ in range(REDIRECTS):
@@ -256,7 +257,10 @@ class AsyncRoundTrips:
         return seen
 
     async def _read_at(self, node: Address, calls: Sequence[RedisCall[Any]], *, share: int) -> list[Any]:
-        """Send the calls to a node that may fail. Return the reply or the error of each call. `share`: see Exchange."""
+        """Send the calls to a node that may fail. Return the reply or the error of each call.
+
+        `share`: the remaining time is divided among this many nodes.
+        """
         answers: list[Any] = []
         for first in range(0, len(calls), PIPELINED):
             part = calls[first : first + PIPELINED]
