@@ -42,7 +42,8 @@ class Issuer(IssuerCalls):
         self._open = numbers
 
     # `timeout` is not keyword-only here, as that would cost 30 of the 80 ns of a number from memory. `key` comes before
-    # `timeout`: a number cannot be a key, so `next("t", 3)` raises an error. A check for a number here would cost 4 ns.
+    # `timeout`, so that `next("t", 3)` raises an error: 3 is not a valid key, and the caller probably meant `take`. An
+    # additional check of the arguments would cost 4 ns.
     def next(
         self,
         tag: str,

@@ -189,7 +189,7 @@ class Others:
 
 
 def _others(key: str, store_id: str) -> Steps[Others]:
-    """Read the tag's hash on all Redis nodes except the master. Former and isolated nodes may have higher numbers."""
+    """Read the tag's hash on all Redis nodes except the master. A former or isolated master may have higher numbers."""
     top, asked, unasked = 0, [], []
     (seen,) = yield from elsewhere([tag_scripts.read_hash(key)])
     for each in seen:

@@ -1,1 +1,4 @@
-"""The engine of an issuer: its public classes, `issuer serve` and metrics use it. It may change in any version."""
+"""The engine does the work of an issuer. The public classes, `issuer serve` and the metrics use it.
+
+It may change in any version.
+"""

@@ -74,7 +74,7 @@ class AsyncEngine(AsyncEngineCalls):
             self._begin_anew()
         self._loop = loop
         self._stay = self._staying()
-        with suppress(StopIteration):  # start the generator, so that the loop closes it at its end
+        with suppress(StopIteration):  # start the generator: when the loop ends, it closes the started generators
             self._stay.asend(None).send(None)
 
     def combiner(self, tag: str) -> AsyncCombiner:

@@ -105,7 +105,10 @@ class BaseEngine(ABC, Generic[L]):
 
     @abstractmethod
     def enter(self) -> None:
-        """Detect a new event loop, and a fork in C, for which Python calls no hook. Every call begins with `enter`."""
+        """Detect a fork in C, for which Python calls no hook, and, for asyncio, a new event loop.
+
+        Every call begins with `enter`.
+        """
 
     def deadline(self, timeout: float | None) -> Deadline:
         """Call `enter`, and return the deadline of a call with this `timeout`. Raises InvalidArgument."""

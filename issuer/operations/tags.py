@@ -196,7 +196,7 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
 def _create(new: Mapping[str, TagOptions], config: IssuerConfig) -> Steps[dict[str, Tag]]:
     """Create the tags and the tags of their shards. Return the records of all these tags, by name.
 
-    The shards are created before their tag, so that an interrupted call can be repeated.
+    The shards are created before their tag. So after an interrupted call the tag is missing, and can be created again.
     """
     settings: dict[str, TagSettings] = {}
     for tag, asked in new.items():
@@ -467,7 +467,7 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
 def _check_skipping(record: Tag, asked: TagOptions) -> None:
     """Raise SchemeError if `start` or `above` is given for a tag with shards, series or periods.
 
-    This function does not check the settings of the scheme. `changed` checks them.
+    The settings of the scheme are not checked here, but when the changed scheme is made.
     """
     if parts.has_parts(record):
         problem = "cannot be set for a tag with shards or a keyed tag, because each part has its own"

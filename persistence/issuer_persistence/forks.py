@@ -160,6 +160,7 @@ def _run(hooks: list[Hook | None]) -> None:
 
 
 def _take_turn() -> None:
+    """Wait until no other thread forks. A process that was forked in C first gets a new lock, from `notice`."""
     notice()  # if this process was forked in C, the lock still belongs to its parent
     if _turn.acquire(timeout=TURN):
         _state.turns.append(threading.get_ident())

@@ -95,7 +95,7 @@ class Known:
     """The state of one tag, as read from journals: its newest settings, and its highest numbers.
 
     Attributes:
-        record: Record with the newest settings. Its `max` has no meaning.
+        record: Record with the newest settings. Its `max` is always 0: use `top`.
         floor: Number that the tag's `max` is never below.
         segments: Last number of each of the segments with the highest numbers, by the id of the segment.
     """
@@ -433,7 +433,7 @@ class Journal:
         self._put(store_id, [encoded(known.line()) for known in journals.stores[store_id].values()])
 
     def _put(self, store_id: str, lines: Sequence[bytes]) -> None:
-        """Replace the locked file by a new file with these lines, in one atomic step."""
+        """Put a new file with these lines in place of the journal, which the caller has locked, in one atomic step."""
         fresh = self._open(os.O_RDWR | os.O_CREAT | os.O_TRUNC, ".new")
         try:
             _write(fresh, [_new_head(store_id, sum(len(line) + 1 for line in lines)), *lines])

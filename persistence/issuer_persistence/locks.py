@@ -66,7 +66,7 @@ def lock(descriptor: int, deadline: CallDeadline) -> None:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Return True if the descriptor's file is still at the path. If it was replaced, others lock the new file."""
+    """Return True if the descriptor's file is still at the path. If it was replaced, a lock on it excludes nobody."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:  # for example in a child forked during the call: the descriptor is closed there

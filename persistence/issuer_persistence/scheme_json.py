@@ -136,8 +136,8 @@ def continued(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, An
     """Return the scheme for a deleted tag that is created again. None if numbers could be issued twice.
 
     The counter of the new tag continues that of the deleted tag. If the old and the new scheme turn each counter into
-    the same value, no number is issued twice. The `id` of a scheme identifies these values. So the result has the `id`
-    of the old scheme.
+    the same value, no number is issued twice. A scheme's `id` stands for the values that it makes of the counters. As
+    they are the same, the result keeps the `id` of the old scheme.
     """
     for name, missing in _VALUE_MAKING.items():
         if (old.get(name) or missing) != (new.get(name) or missing):

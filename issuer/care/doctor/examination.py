@@ -80,7 +80,7 @@ class Examination:
         self._more_records = True
 
     def rounds(self) -> Iterator[Steps[None]]:
-        """Yield the rounds. The caller must run each round before it takes the next one."""
+        """Yield the rounds. The caller must run each round before it takes the next one, which uses its facts."""
         yield self._look_at_store()
         while self._more_records and self.facts.store_error is None:
             yield self._read_records()

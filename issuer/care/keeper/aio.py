@@ -75,7 +75,7 @@ class AsyncKeeper:
         self._listening = False
         #: When the last sweep began, on the monotonic clock.
         self._swept_at = 0.0
-        #: A job waits for reports. If it ended with an error, this is the error. None once reports arrive again.
+        #: Error with which the job that waits for reports ended. None after a new job has waited without an error.
         self._trouble: IssuerError | None = None
         #: How many tags the last complete walk has found.
         self._all = 0

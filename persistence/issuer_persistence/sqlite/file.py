@@ -116,7 +116,7 @@ class SQLiteFile:
 
     @property
     def has_log(self) -> bool:
-        """True if SQLite's log exists: a program has the file open, or was killed while it wrote."""
+        """True if SQLite's log exists (-wal or -journal): a program has the file open, or was killed in a write."""
         return any(os.path.exists(f"{self._real}{suffix}") for suffix in ("-wal", "-journal"))  # noqa: PTH110 - each call
 
     def _check_log(self) -> None:

@@ -199,7 +199,7 @@ class SQLiteStore(TransactionalStore):
         self._path = Path(path).absolute()
         self._file = SQLiteFile(self._path)
         self._lock = threading.Lock()
-        #: Ledger entries that this process has written: the newest entry of each tag, for the last tags reserved.
+        #: The newest ledger entry of each tag that this process has written. Only the last ENTRIES_MOST tags are kept.
         self._newest: Newest[LedgerEntry] = Newest(ENTRIES_MOST)
         #: Deadline of the newest call, as a time of `time.monotonic`.
         self._due = 0.0
