@@ -61,7 +61,10 @@ class SettingType(Generic[T]):
 
 
 def seconds(value: Any, name: str, *, zero: bool) -> float:
-    """Return a duration as a float. Raises InvalidArgument if it is no number, negative, or 0 while `zero` is False."""
+    """Return a duration in seconds as a float. Raises InvalidArgument if it is not a number, too large or too low.
+
+    `name`: name of the argument, for the error. `zero`: whether 0 is allowed.
+    """
     within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
     if not within or (value == 0 and not zero):
         least = "0 or more" if zero else "above 0"

@@ -76,7 +76,7 @@ class Crew:
         while (job := self._jobs.get()) is not None:
             then = job()
             # Mark this thread as free before it calls `then`. `then` reports the result to the caller, and the caller
-            # may queue the next job at once.
+            # may queue the next job at once. Then no new thread has to start for this job.
             try:
                 self._owed.pop()
             except IndexError:

@@ -191,7 +191,10 @@ def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missin
 
 
 def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
-    """Count the numbers that were higher than the store's `max` at the time when their call returned."""
+    """Count the numbers that were higher than the store's `max` when their call returned.
+
+    Such a number was issued, but not reserved.
+    """
     times = [time for time, _ in tag.samples]
     highest: list[int] = []
     for _, value in tag.samples:

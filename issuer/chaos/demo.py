@@ -205,8 +205,8 @@ class _Story:
         self._screen.say("Redis is killed (kill -9) and restarted from the snapshot", mark="✗", hue="red")
         self._server.kill()
         self._top = max(segment.last for segment in self._segments)
-        # Let no process draw before `cur`, the last number that the restored Redis counts as issued, is read. A draw
-        # could change it.
+        # Below, `cur` is read: the last number that the restored Redis counts as issued. Let no process draw before,
+        # because a draw could change it.
         self._front.refuse()
         self._server.restore(self._snapshot)
         with self._server.client() as client:

@@ -265,13 +265,16 @@ class DrawLoop:
 
 
 def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
-    """Fork a child that draws some numbers of each tag, while this process continues."""
+    """Fork a child that draws some numbers of each tag, while this process continues.
+
+    `numbers`: yields a number for each new caller, which is a part of the name of the caller's call file.
+    """
     if os.fork():
         return
     name = f"{setup.name}f{os.getpid()}"
     try:
-        # Start with tags of which the parent holds numbers: both processes could issue these. The strict tag comes
-        # last, because it may have to wait for Redis.
+        # Start with the tags whose numbers the parent holds in memory: the child has a copy of these numbers, and must
+        # not issue them. The strict tag comes last, because its draws may have to wait for Redis.
         for job in sorted(setup.jobs, key=lambda job: (job.manner != "run", -job.at)):
             caller = DrawLoop(setup, job, next(numbers), name)
             stream = ids.stream(job.tag)
@@ -348,7 +351,8 @@ def told_to_stop(take: Callable[[bytes], object] = len) -> threading.Event:
     stop = threading.Event()
 
     def until_stdin_ends() -> None:
-        # os.read is used, because a buffered read would hold a lock that the interpreter needs at its end.
+        # os.read is used instead of sys.stdin. A buffered read would hold a lock while it waits, and the interpreter
+        # needs this lock when it exits.
         while read := os.read(0, 100):
             take(read)
         stop.set()

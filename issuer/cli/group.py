@@ -112,5 +112,4 @@ def main(context: click.Context, /, *, config: str | None, **settings: Any) -> N
     context.obj = Session(given_settings(settings), config)
     for stream in (sys.stdout, sys.stderr):
         # If the terminal's encoding lacks a character of a tag's name, write `?` in place of the character.
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # its declared type is TextIO, which lacks the
-        # method
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # the declared type, TextIO, lacks it

@@ -27,7 +27,9 @@ def key_options(command: F) -> F:
 
 
 def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool = False) -> Decoded:
-    """Decode VALUE. It is read as a number if it cannot be a text in the tag's format, or if `as_number` is True.
+    """Decode VALUE, which is a number or a text of the tag.
+
+    It is read as a number if it cannot be a text in the tag's format, or if `as_number` is True.
 
     `holder`: whether to find the process that holds the machine number of a snowflake tag.
     """

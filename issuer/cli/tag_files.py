@@ -148,7 +148,11 @@ def _check_names(line: int, names: Sequence[str]) -> None:
 
 
 def create_from(issuer: Issuer, path: str, form: str, *, exist_ok: bool, dry_run: bool) -> int:
-    """Create the tags of a file. Return the exit code. `dry_run`: only compare the file with the tags in the store."""
+    """Create the tags of a file. Return the exit code.
+
+    `path`: path of the file, "-" for stdin. `form`: "csv" or "jsonl". `exist_ok`: a tag that exists with the same
+    settings is no error. `dry_run`: only compare the file with the tags in the store.
+    """
     with click.open_file(path, "rb") as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
         lines = read_lines(file, form)
         try:
@@ -220,7 +224,10 @@ def _compare(line: Line, config: IssuerConfig) -> Steps[Mapping[str, tuple[objec
 
 
 def export(issuer: Issuer, form: str, write: Callable[[bytes], object]) -> int:
-    """Write the settings of all tags, sorted by name. Return the exit code. `form`: "csv" or "jsonl"."""
+    """Write the settings of all tags, sorted by name. Return the exit code.
+
+    `form`: "csv" or "jsonl". `write`: function that gets the output piece by piece.
+    """
     count, left_out, progress, engine = 0, list[str](), _Progress(), issuer.engine
     write((",".join(COLUMNS) + "\n").encode() if form == "csv" else b"")
     after: str | None = None

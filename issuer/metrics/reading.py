@@ -90,7 +90,8 @@ class Gauged:
         """Return two increases since the last call of this method: of issued numbers, and of draws."""
         state = self.combiner.supply.state
         draws, issued = state.alone + state.draws, state.issued
-        # While this process discards its buffer, `issued` can be too low for a moment.
+        # While this process discards its buffer, `issued` can be too low for a moment. The increase is then 0, because
+        # a counter cannot be lowered.
         more = max(0, issued - self._issued), draws - self._draws
         self._issued, self._draws = max(issued, self._issued), draws
         return more

@@ -36,7 +36,7 @@ log = logging.getLogger("issuer.doors.server")
 #: When the server stops: seconds that running requests have to finish. After this time, callers that still wait for a
 #: number get an error.
 DRAINING: Final = 1.2
-#: When the server stops: seconds to send this error to callers that still wait after DRAINING seconds.
+#: When the server stops: seconds to send an error to callers that still wait for a number after DRAINING seconds.
 ANSWERING: Final = 0.3
 
 #: Seconds in which an HTTP client must send the head (request line and headers) of its first or next request.

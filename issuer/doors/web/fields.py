@@ -169,7 +169,11 @@ class Field:
 
 
 def read_body(found: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the members of a body. Raises Problem if a member is unknown, is missing, or has the wrong type."""
+    """Return the members of a body, by name, as arguments for a call of the issuer.
+
+    `found`: the members that the client sent. `fields`: the allowed members. Raises Problem if a member is unknown, is
+    missing, or has the wrong type.
+    """
     known = {field.name: field for field in fields}
     strange = sorted(found.keys() - known.keys())
     if strange:
@@ -199,9 +203,10 @@ def _plain(value: Any, kind: Kind) -> Any:
 
 
 def read_query(found: Mapping[str, str], fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the parameters of a query as values.
+    """Return the parameters of a query as values, by name.
 
-    Raises Problem if a parameter is unknown, and InvalidArgument if a parameter has the wrong type.
+    `found`: the parameters that the client sent, as texts. `fields`: the allowed parameters. Raises Problem if a
+    parameter is unknown, and InvalidArgument if a parameter has the wrong type.
     """
     known = {field.name: field for field in fields}
     strange = sorted(found.keys() - known.keys())

@@ -116,7 +116,8 @@ def identified(access: Access, authorization: bytes | None) -> Caller:
 def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) -> Reply:
     """Write an operator's call to the audit log. Return the reply with one more header, the id of the request.
 
-    `call`: name of the route. `token`: name of the caller's token, "" if the server requires no tokens.
+    `call`: name of the route. `token`: name of the caller's token, "" if the server requires no tokens. `tag`: tag of
+    the request, "" if it has none. `reply`: reply to the request.
     """
     request = _id(scope)
     who = f"token {token!r}" if token else "a caller without a token"
@@ -125,9 +126,9 @@ def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) 
 
 
 def unauthenticated(scope: Message, access: Access, error: Unauthenticated, reply: Reply) -> Reply:
-    """Count and log a request without a valid token.
+    """Count and log a request without a valid token. Return the reply with one more header, the id of the request.
 
-    Return the reply with one more header, the id of the request.
+    `error`: why the token is not valid. `reply`: reply to the request.
     """
     request = _id(scope)
     access.failed("http", _from(scope), f"request {request}", error)
