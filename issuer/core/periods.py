@@ -65,7 +65,7 @@ class Periods:
             case "daily":
                 return day.toordinal()
             case "weekly":
-                return (day.toordinal() - 1) // _DAYS_IN_WEEK + 1  # 1 January of the year 1 was a Monday
+                return (day.toordinal() - 1) // _DAYS_IN_WEEK + 1  # weeks begin on Monday, as did the year 1
             case "monthly":
                 return day.year * _MONTHS_IN_YEAR + day.month - 1
             case "yearly":

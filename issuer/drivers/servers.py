@@ -93,7 +93,7 @@ def from_url(url: str, name: str, pool: Any) -> Target:
     With rediss+sentinel:// and rediss+cluster:// all connections use TLS. All other parameters are those of redis-py.
     `pool`: the blocking or the asyncio class ConnectionPool. Raises ConfigurationError.
     """  # noqa: D400 - the URLs end the sentence
-    # Parsers of URLs ignore everything after a #.
+    # Parsers of URLs ignore everything after a #, so a password with a # would be cut there.
     if wrong := flaw(url) or ("#" in url and ENCODE):
         raise ConfigurationError(f"redis {name}: {wrong}")
     try:

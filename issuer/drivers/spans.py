@@ -70,7 +70,7 @@ def _span(tracer: Any, name: str, attributes: dict[str, str]) -> Iterator[None]:
             yield
         except BaseException as error:
             span.set_attribute("error.type", error.code if isinstance(error, IssuerError) else type(error).__name__)
-            if not isinstance(error, StoreError):  # a StoreError is a normal reply of the store
+            if not isinstance(error, StoreError):  # a StoreError is a normal reply of the store, no failure
                 span.set_status(api.StatusCode.ERROR)
             raise
 

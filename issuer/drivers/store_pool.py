@@ -73,7 +73,7 @@ class StorePool:
         job = partial(self.answer, step.question, Deadline(timeout), tell, contextvars.copy_context())
         pid = os.getpid()
         crew = self._crews.get(pid) or self._crews.setdefault(pid, Crew("issuer-store", MOST))
-        if in_uwsgi_master():  # a thread would be missing in uWSGI's workers
+        if in_uwsgi_master():  # its workers are forked from it, and would lack the thread
             if then := job():
                 then()
         elif not crew.put(job):

@@ -35,7 +35,7 @@ class RedisCall(Generic[T_co]):
     key: str = ""
 
 
-#: A call of a Redis command in the text of a script.
+#: Finds the calls of Redis commands in the text of a script.
 _CALLED = re.compile(r"redis\.p?call\('(\w+)'")
 
 #: Commands with a separate permission for each subcommand, such as "config|get".

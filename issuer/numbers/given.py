@@ -514,7 +514,8 @@ def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Ma
     if ways == was and "id" in before:
         identity = before["id"]
     else:
-        # The limit alone does not change numbers. If the limit affects scrambling, the setting `scramble` has it, too.
+        # A new limit alone does not change numbers, except scrambled ones: then the setting `scramble` has the limit,
+        # too, and differs.
         same = {**ways, "limit": None} == {**was, "limit": None}
         identity = id_after(str(before.get("id", "")), same_values=same)
     found = {**scheme, "id": identity}

@@ -71,8 +71,8 @@ def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[Ledge
     """
     fastest, rate = (arithmetic.rate_at_refill(each, record.refill_at, now) for each in (segments, surely))
     step = record.step
-    # The size of the newest segment shows whether a segment was reserved with the present step. Without this check, a
-    # tag at its limit would change the step at each call.
+    # Change the step only after a segment was reserved with the present step, as the size of the newest segment shows.
+    # Otherwise a tag at its limit, which reserves no more segments, would change its step at each call.
     newest = segments[0].high - segments[0].low if segments else 0
     target = arithmetic.target(record, record.target)
     if rate is not None and rate * target * 3 > step * 4 and newest >= record.segment:

@@ -108,7 +108,7 @@ def extend(
             if opened.over is not None:
                 record = yield from begin_period(record, key, store_id, opened.over)
                 # The new period has ended all elections, and another process may be elected by now. If both processes
-                # loaded a segment, the later one might be loaded first, and the period would begin with a gap.
+                # loaded a segment, the one with higher numbers might come first, and the period would begin with a gap.
                 election.served = won
                 continue
             extension = yield from reserve_and_load(

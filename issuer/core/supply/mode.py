@@ -168,7 +168,7 @@ class Origin:
             self.use(record)
         except UnknownTag:
             if self._runtime.redis:
-                with suppress(Unavailable):  # `look` raises ForeignHash if the hash belongs to another store
+                with suppress(Unavailable):  # if the hash belongs to another store, raise ForeignHash instead
                     yield from self.look(probe=False)
             raise
         return record
@@ -248,7 +248,7 @@ class Origin:
             try:
                 yield from self.identity(patience)
             except Unavailable:
-                if monotonic() - began > patience / 2:  # the caller had time, and the store did not answer
+                if monotonic() - began > patience / 2:  # the store had time to answer, so do not wait for it again soon
                     store.missed_at, store.empty = monotonic(), False
         return store.id
 

@@ -119,7 +119,7 @@ class Refill:
         try:
             extension = yield from self._origin.public(steps)
         except ForeignHash as error:
-            runtime.identity.id = error.store  # another store may have taken the place of the old one
+            runtime.identity.id = error.store  # the id of the store that answers now, in place of the old one
             raise
         state.owned = True  # `open` rejects the hash of any other store
         if extension.tag is not None:
@@ -153,7 +153,8 @@ class Refill:
             yield from origin.give_back((reserved,), reserved.low)
             raise
         with origin.lock.thread, origin.lock.call():
-            # The segment may come too late: the flight counts as lost by now, or the tag has become strict.
+            # The segment may come too late: the flight counts as lost by now, or the tag has become strict. Then the
+            # segment is given back to the store.
             welcome = (
                 origin.mode is Mode.DIRECT
                 and state.ended is None

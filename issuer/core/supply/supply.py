@@ -41,7 +41,7 @@ CHECK_LATE = 2.0
 #: How long the first caller of a tag waits for the tag's record, in seconds. Not longer, as Redis may have numbers.
 HURRY = 0.05
 
-#: The tag's record is read again after this many seconds: a process that reserves nothing must see a new `lease`, too.
+#: The record is read again after this many seconds. So a process that reserves nothing sees a new setting `lease`, too.
 LEARN_AFTER = 60.0
 
 
@@ -161,7 +161,7 @@ class Supply:
                 attempt = yield from self._outlast(error, attempt, deadline)
                 continue
             if drawn.status == "scheme":
-                # Hash and process have different schemes. If the store has that of this process, the hash is outdated.
+                # The hash has another scheme. If the store still has the scheme of this process, the hash is outdated.
                 yield from origin.read()
                 if state.scheme_id != drawn_as:
                     first = None
@@ -365,7 +365,7 @@ class Supply:
     def moved(self) -> bool:
         """Whether the next sweep must check the tag: it was used since `moved` was last read, or work is left."""
         noticed, issued = self._noticed, self.state.issued
-        if issued != noticed[0]:  # the fast path does not read the clock
+        if issued != noticed[0]:  # draws on the fast path do not set `used_at`
             self.used_at = monotonic()
         self._noticed = issued, self.used_at
         if self._noticed != noticed or self._busy or self.refill.election.mine:

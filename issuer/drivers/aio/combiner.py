@@ -24,7 +24,7 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: Seconds between two checks of the callers' deadlines. A caller gets the error for its deadline at most so much late.
+#: Seconds between two checks of the callers' deadlines. A caller gets its error at most this long after its deadline.
 LOOK_EVERY = 0.025
 
 #: Maximum count of numbers of one draw. `issuer serve` packs all replies of a draw without a pause, in 0.1 us each.
@@ -211,7 +211,7 @@ class AsyncCombiner:
         self._node: AsyncNode | None = None
         self._queue = Queue()
         self._served = Queue()
-        #: Whether a caller may have given up since the last draw.
+        #: Whether a caller may have been cancelled, or got an error, since the last draw.
         self.left = False
         self._server: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -501,7 +501,7 @@ class AsyncCombiner:
             held_up = now + self._timeout > was + LOOK_EVERY
             for queue in (self._served, self._queue):
                 if held_up:
-                    # The loop was blocked, so callers that came since the last check got too early a deadline.
+                    # The loop was blocked, so the deadline of callers that came since the last check is too early.
                     queue.postpone(was, self._until)
                 self.left |= queue.expire(now, self.supply.overdue)
             self._watch = self.loop.call_later(LOOK_EVERY, self._look)

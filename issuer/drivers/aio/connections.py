@@ -30,7 +30,7 @@ class LookOut:
         self._waiting = 0
         self._until = 0.0
         self._looking = False
-        #: For this many further draws the loop sleeps as usual, because the last reply came too late.
+        #: For this many further draws the loop sleeps as usual, because the last reply took longer than LOOK_OUT.
         self._far = 0
 
     def begin(self) -> bool:

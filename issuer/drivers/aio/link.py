@@ -140,7 +140,7 @@ async def _in_time(work: Awaitable[T], end: Deadline) -> T:
         async with alarm:
             return await work
     except TimeoutError as error:
-        if not alarm.expired():  # a lost connection also raises TimeoutError
+        if not alarm.expired():  # not the deadline: a lost connection also raises TimeoutError
             raise
         raise redis.TimeoutError(f"no answer within {seconds:.3g} s") from error
 

@@ -199,7 +199,7 @@ class Combiner:
         buffer = self.state.buffer
         if buffer is not None:
             if n == 1:
-                for number in buffer.open:  # like `Issuer.next` without plugins
+                for number in buffer.open:  # in memory, without a lock, as in `Issuer.next`
                     return range(number, number + 1)
             return self.run(self.supply.obtain(n, deadline), deadline)
         if n == 1:

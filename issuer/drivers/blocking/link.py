@@ -64,7 +64,7 @@ class Link:
         self.permit: Permit | None = permit
         #: Whether the fast path is used. Then `_send`, `_receive`, `_wait`, `_feed` and `_gets` exist.
         self._short = False
-        #: This many of the next calls sleep and do not poll for the reply, because the last reply came too late.
+        #: This many of the next calls sleep and do not poll for the reply, because the last reply came after the poll.
         self._far = 0
         self._process = os.getpid()
 
