@@ -255,7 +255,8 @@ class Access:
         if path is None:
             return
         try:
-            # The file's state includes inode and size, because editors and Kubernetes replace the file by a new one.
+            # The file's state includes inode and size, because editors and Kubernetes replace the file by a new one,
+            # which may have the same times.
             state = _state(path.stat())
             settled, self._changed = state == self._changed, state
             if state != self._state and settled:

@@ -315,7 +315,8 @@ AT_ONCE: Final[Mapping[str, AtOnce]] = {
     "MULTI": _always(OK),
     "EXEC": _always(error("ERR EXEC without MULTI")),
     "DISCARD": _always(error("ERR DISCARD without MULTI")),
-    # WATCH is an error: a client that relies on it would expect EXEC to fail after a change, which never happens here.
+    # WATCH is an error. A client that uses it expects EXEC to fail if the key has changed since WATCH. Here, EXEC never
+    # fails for this reason.
     "WATCH": _always(error("ERR WATCH is not supported, and not needed: each number is issued to one caller only")),
     "UNWATCH": _always(OK),
     "SCAN": scan,

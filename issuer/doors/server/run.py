@@ -138,7 +138,8 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
     stop = threading.Event()
 
     def end_with_supervisor() -> None:
-        # os.read would return at once: all processes share the pipe, and a worker's event loop makes it non-blocking.
+        # Do not wait with os.read, which would return at once: all processes share the pipe, and a worker's event loop
+        # makes it non-blocking.
         while not wait([lifeline.end], ALIVE_EVERY):
             report(Alive())
         stop.set()
