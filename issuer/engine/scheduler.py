@@ -1,7 +1,7 @@
 """The scheduler: an APScheduler that checks the tags in use every second, and workers that load segments at once.
 
-The check is called a sweep. A sweep does the same work as `Issuer.tick()`, which works without a scheduler. This module
-only repeats that work.
+The check is called a sweep. The work itself is in `issuer.care`; this module only runs it every second. A program
+without a scheduler calls `Issuer.tick()` instead, which does the same work.
 """
 
 from __future__ import annotations

@@ -422,7 +422,7 @@ class _Change:
 
 
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
-    """Raise SchemeError if the tag has a stride and its last counter value, `counter`, is below its first, `first`."""
+    """Raise SchemeError if the tag's stride has no number up to `limit`: `counter`, the last one, is below `first`."""
     if "stride" in scheme and counter < first:
         problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)

@@ -294,7 +294,7 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
         elif wrong := setting.problem(value):
             raise Corrupt(tag, f"{name} {wrong}" + ("" if name == "scheme" else f" ({type(value).__name__})"))
         else:
-            found[name] = int(value) if isinstance(value, int) else value  # MongoDB's Int64 is a class of its own
+            found[name] = int(value) if isinstance(value, int) else value  # Int64 of MongoDB is a subclass of int
     if found["order"] == "strict" and found["lease"]:
         # A strict tag must have no lease, so its lease is ignored. Such a record exists if the order was changed by
         # hand, or if an older program created the tag again as a strict tag and kept the old lease.

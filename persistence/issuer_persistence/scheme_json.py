@@ -71,7 +71,7 @@ def frozen(value: Any) -> Any:
         case list() | tuple():
             return FrozenList(frozen(each) for each in value)
         case int():
-            return int(value)  # MongoDB's Int64 is a class of its own
+            return int(value)  # Int64 of MongoDB is a subclass of int
     return value
 
 

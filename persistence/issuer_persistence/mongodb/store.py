@@ -59,9 +59,9 @@ Document = dict[str, Any]
 DATABASE = "issuer"
 
 #: Options of the client. The URL can override them. With pymongo's timeouts of 30 s and 20 s, callers would wait too
-#: long for a server that is down. `connect` is False: then pymongo starts its threads at the first request, and not
-#: while `_connected` holds its lock. In a forked child under gevent, this lock can be one that gevent has not patched.
-#: If pymongo started its threads under such a lock, all greenlets would hang.
+#: long for a server that is down. With `connect` False, pymongo starts its threads at the first request. Otherwise it
+#: would start them while `_connected` holds its lock. In a forked child under gevent, this can be a lock that gevent
+#: has not patched. Then all greenlets would hang.
 DEFAULTS: dict[str, Any] = {
     "serverselectiontimeoutms": 3000,
     "connecttimeoutms": 3000,

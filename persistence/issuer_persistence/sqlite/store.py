@@ -90,7 +90,7 @@ def _record(row: Sequence[object]) -> Tag:
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
     if isinstance(fields["scheme"], str):
-        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `checked`
+        with suppress(ValueError, RecursionError):  # if it is not JSON, it stays a text, which `checked` rejects
             fields["scheme"] = json.loads(fields["scheme"])
     return Tag.checked(str(fields["tag"]), fields)
 
