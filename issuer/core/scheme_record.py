@@ -58,8 +58,8 @@ def id_after(before: str, *, same_values: bool = False) -> str:
     """Return the id of a scheme that replaces the scheme with id `before` ("" for none).
 
     The id begins with the count of changes of the tag's scheme: of two ids, the one with the higher count is later. The
-    second part names the mapping from counters to values. With `same_values` this part stays the same: each counter
-    keeps its value, and Redis may continue the loaded segments under the new id.
+    second part names the mapping from counters to values. If `same_values` is True, this part stays the same: each
+    counter keeps its value, and Redis may continue the loaded segments under the new id.
     """
     way = _ID.match(before) if same_values else None
     return f"{turn(before) + 1}-{f'{way[1]}-' if way else ''}{fresh_version()}"
@@ -115,14 +115,17 @@ def counted(counter: int, scheme: Mapping[str, Any]) -> str:
 
 
 def spanned(low: int, high: int, scheme: Mapping[str, Any]) -> str:
-    """Return the segment (low, high] as text: "1..1000", or "1..1000 of 2026-11-21" with periods."""
+    """Return the segment (low, high] as text: "1..1000", or if the tag has periods "1..1000 of 2026-11-21"."""
     first, last = counted(low + 1, scheme), counted(high, scheme)
     number, _, period = first.partition(" of ")
     return f"{number}..{last}" if last.endswith(f" of {period}") else f"{first}..{last}"
 
 
 def lost(issued: int, skipped: int, scheme: Mapping[str, Any]) -> int:
-    """Return how many numbers are in issued+1..skipped. With periods, only those in the period of `skipped` count."""
+    """Return how many numbers are in issued+1..skipped.
+
+    If the tag has periods, only the numbers in the period of `skipped` count.
+    """
     begins = skipped >> PERIOD_BITS << PERIOD_BITS if "restart" in scheme and skipped > SEQ_MOST else 0
     return max(0, skipped - max(issued, begins))
 

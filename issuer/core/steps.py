@@ -160,7 +160,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class Sighting(Generic[T]):
-    """The reply of one node to a call that `Elsewhere` sends to all nodes, or its error. `node`: host:port."""
+    """The reply of one node, or the node's error. `Elsewhere` sends a call to several nodes. `node`: host:port."""
 
     node: str
     reply: T | None = None

@@ -85,7 +85,8 @@ class StorePool:
     ) -> Callable[[], object] | None:
         """Call `question` with the store. Return a function that calls `tell` with the result or the error.
 
-        After the deadline no caller waits: then the store is not called, and the result is None.
+        The thread first marks itself as free, and then calls this function. After the deadline no caller waits: then
+        the store is not called, and the result is None.
         """
         left = deadline.left()
         if left <= 0:

@@ -1,4 +1,4 @@
-"""Strategies: classes that compute the numbers of a tag, in place of the tag's counter.
+"""Strategies without a counter: classes that compute the numbers of a tag. The strategy `segment` is the counter.
 
 `contract` contains the base class. `registry` finds strategies by name. `serving` runs a strategy for a tag, for both
 interfaces. `snowflake` makes numbers from time, machine and sequence.

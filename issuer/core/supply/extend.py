@@ -52,7 +52,7 @@ class Extension:
 
 @dataclass(slots=True)
 class Election:
-    """Elections of this process as the tag's loader: `won`, and `served`, those that have ended.
+    """Elections of this process as the tag's loader. `won`: how many. `served`: how many of them have ended.
 
     A failure does not end an election; loading a segment does. Elections are counted, because a draw may win one just
     when the extension for an earlier one ends. If that extension cleared a flag, the tag would have no loader until the
@@ -216,7 +216,10 @@ def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, 
 
 
 def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float], Reservation]) -> Steps[Reservation]:
-    """Request a reservation from the store, and emit an event with its outcome."""
+    """Request a reservation from the store, and emit an event with its outcome.
+
+    `reason`: purpose of the range, for the event. `question`: the call of the store.
+    """
     began = monotonic()
     try:
         reserved = yield from ask(question)
@@ -283,7 +286,9 @@ def reserve_and_load(
 def confirm_behind(
     record: Tag, key: str, store_id: str, opened: tag_scripts.Opened, stands_at: int, *, seen: int
 ) -> Steps[None]:
-    """If the store has gone back in time, halt the tag and raise StoreBehind. Return if this was only a race.
+    """If the store has gone back in time, halt the tag and raise StoreBehind.
+
+    Otherwise return: it only seemed so, because other processes changed the hash between the two reads.
 
     `stands_at`: the store's `max`. If this process has seen a higher number, `seen`, the store has surely gone back.
     Otherwise the hash is read again. If it still has the same term and `born` id, and numbers above `stands_at`, no

@@ -304,9 +304,9 @@ class Origin:
     # ------------------------------------------------------------------ direct mode, and the return to Redis
 
     def go_direct(self, deadline: Deadline) -> Steps[bool]:
-        """Redis is down: serve a trend tag from segments of this process. Returns False if this is not possible.
+        """Redis is down: serve a trend tag from segments of this process. Returns True if this is possible.
 
-        The reason is that the tag is strict, or that its record is unknown and the store does not answer.
+        It is not possible if the tag is strict, or if its record is unknown and the store does not answer.
 
         Raises OtherStrategyError if a strategy such as Snowflake computes the tag's numbers.
         """

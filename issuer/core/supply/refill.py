@@ -57,7 +57,10 @@ class Refill:
         self.segments.prefetch()
 
     def drawing(self, steps: Steps[T]) -> Steps[T]:
-        """Run the steps of a draw. If the caller is interrupted, a number may be lost, but not an election."""
+        """Run the steps of a draw. If the caller is interrupted, the drawn number may be a gap.
+
+        But if the draw may have elected this process, it still loads the next segment: see `lost`.
+        """
         try:
             return (yield from steps)
         except (IssuerError, GeneratorExit):

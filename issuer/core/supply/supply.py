@@ -481,7 +481,7 @@ class Supply:
         return IssuerError(f"tag {self.state.tag!r}: this issuer is closed", tag=self.state.tag)
 
     def close(self, deadline: Deadline) -> Steps[None]:
-        """Wait for fetches in progress, which return what they fetch. Then return this process's unused numbers."""
+        """Wait for fetches in progress, which give back what they fetch. Then give back this process's numbers."""
         self.end()
         for fetcher in (self.refill.segments, self.refill.leases):
             flight = fetcher.flights.flight

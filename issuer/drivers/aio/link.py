@@ -127,7 +127,7 @@ class AsyncLink:
             return True
 
     def drop(self) -> None:
-        """Close the connection at once, and return its permit."""
+        """Close the connection at once, and return its permit to the pool, so that another one can be made."""
         self.permit = None
         self.connection.abort()
 

@@ -235,7 +235,10 @@ class AsyncRoundTrips:
     # ------------------------------------------------------------------ other servers
 
     async def elsewhere(self, calls: Sequence[RedisCall[Any]]) -> list[list[Sighting[Any]]]:
-        """Send each call to all other nodes that may have its key. Return, for each call, the Sighting of each node."""
+        """Send each call to all nodes that may have its key, except the master: replicas and former masters.
+
+        Return one list for each call, with one reply or error (`Sighting`) for each node.
+        """
         route, owners = self._route, defaultdict[Address, list[int]](list)
         for place, call in enumerate(calls):
             # Slots of a Cluster may have moved. So search for the owner of the first key: this finds all owners.
@@ -272,7 +275,7 @@ class AsyncRoundTrips:
     async def _others(self, owner: Address, key: str) -> dict[Address, Exception | None]:
         """Return the other nodes that may have the owner's keys: its replicas, and former masters.
 
-        The value of a node is an error if the node should list further nodes and failed. Otherwise the value is None.
+        In the result, a node that was asked for further nodes and failed has its error. All other nodes have None.
         Raises RedisUnavailable, ConfigurationError.
         """
         route = self._route

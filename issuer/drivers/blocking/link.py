@@ -200,7 +200,7 @@ class Link:
             return True
 
     def drop(self) -> None:
-        """Close the connection, and return its permit."""
+        """Close the connection, and return its permit to the pool, so that another one can be made."""
         try:
             self.connection.disconnect()
         finally:

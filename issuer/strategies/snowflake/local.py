@@ -229,7 +229,7 @@ class Copied(LeasedMachines):
         return properties | {"ceiling": leased.ceiling, "renewed": sent, "lease": round(self._lease * 1000)}
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Record the last timestamp used. Leave the lease to the next process of this name, or until it expires.
+        """Record the last timestamp used. Do not return the lease: the next process of this name can take it over.
 
         If this process returned the lease, another process could get the machine number at once. While Redis is down,
         the next process of this name could not notice this, and would use the same number.
