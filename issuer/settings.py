@@ -284,7 +284,8 @@ class Settings:
         "`lease` of its own, that value applies", unit="numbers", connect=True)
     idle_after: float = _setting(900.0, _seconds(zero=True),
         "Time in seconds, 0 or more. If nobody has drawn from a tag for this time, the process returns the unused "
-        "numbers of the tag that it holds in memory, and forgets the tag until its next use", connect=True)
+        "numbers of the tag that it holds in memory, and forgets the tag until its next use. A tag with the setting "
+        "`drain=False` is kept", connect=True)
     journal: str = _setting("", _PATH,
         "File of the journal. The process appends every reservation to this file before it uses the numbers. The "
         "directory of the file must exist", connect=True)

@@ -42,6 +42,7 @@ class StoreState:
         refill_at: Share of a segment that is used when the next one is fetched.
         survive: Duration of an outage of the store, in seconds. The reserved numbers should last longer than such an
             outage. 0 if there is no such requirement.
+        drain: False if processes keep their unused numbers, also if nobody uses the tag for a long time.
         timestamp: Time of the last change, in ms since 1970.
         created: Time of creation, in ms since 1970.
         halted: True if reservations are stopped until `recover`.
@@ -56,6 +57,7 @@ class StoreState:
     ahead: int
     refill_at: float
     survive: int
+    drain: bool
     timestamp: int
     created: int
     halted: bool

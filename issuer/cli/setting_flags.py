@@ -88,6 +88,8 @@ _FORMS = {
     "scramble": ". FROM= is the first number that is scrambled with it. Can be repeated",
     "options": ". Can be repeated",
 }
+#: Names of options that differ from the name of the setting.
+_NAMES = {"options": "--option", "drain": "--drain/--no-drain"}
 #: Parts of the setting `shards`. On the command line, each is an option of its own.
 _OF_SHARDS = {
     "shard_bits": TagOption(
@@ -120,7 +122,7 @@ def _added(name: str, option: TagOption, *, new: bool) -> Callable[[F], F]:
         text += f". Range: {option.lowest}..{'2^63-1' if option.highest == HIGHEST else option.highest}"
     text += _FORMS.get(name, "")
     return click.option(
-        "--option" if name == "options" else f"--{name.replace('_', '-')}",
+        _NAMES.get(name, f"--{name.replace('_', '-')}"),
         name,
         cls=InSection,
         section=option.section,

@@ -41,6 +41,8 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
     halted = ", HALTED: run `issuer recover`" if seen.store.halted else ""
     if counter or seen.parts is not None:
         lines += [("order", f"{seen.order}, limit {_limit(seen)}"), ("step", _step(seen)), ("lease", _lease(seen))]
+        if not seen.store.drain:
+            lines.append(("drain", "no: processes keep their unused numbers"))
     else:
         lines.append(("order", f"{seen.order}{halted}"))
     if counter or (halted and seen.parts is not None):

@@ -42,6 +42,13 @@ def share(value: object, name: str, lowest: float, highest: float) -> float:
     return round(float(value), 3)
 
 
+def flag(value: object, name: str) -> bool:
+    """Return the value if it is True or False. Otherwise raise InvalidArgument."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"must be True or False, not {brief(value)}", value=value, argument=name)
+    return value
+
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 

@@ -194,12 +194,15 @@ class TagRegistry(Generic[L]):
         )
 
     def take_idle(self) -> Iterator[L]:
-        """Yield the combiners of the resting tags that should be forgotten. The tags no longer count as resting."""
+        """Yield the combiners of the resting tags that should be forgotten. The tags no longer count as resting.
+
+        A tag with `drain=False` is left out: this process keeps its numbers until the process ends.
+        """
         while self.idle:
             tag = next(iter(self._resting))
             del self._resting[tag]
             combiner = self.combiners.get(tag)
-            if combiner is not None and tag not in self._runtime.moving:
+            if combiner is not None and tag not in self._runtime.moving and combiner.supply.drains:
                 yield combiner
 
     def forget(self, combiner: L) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from issuer.core.requests import above_of, seconds, share, whole
+from issuer.core.requests import above_of, flag, seconds, share, whole
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
 from issuer.numbers.given import Restart
@@ -94,6 +94,11 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
         "`10m`: if necessary, the next segment is fetched earlier. Default: 0, none",
         "Outage of the store that the numbers in Redis or in the process must outlast, in seconds or as a text such as "
         "`10m`: if necessary, the next segment is fetched earlier"),
+    "drain": _stored("flag", "drain",
+        "Return the unused numbers that a process holds in memory after nobody has used the tag for the time "
+        "`idle_after`. If not, the process keeps them until it ends. Default: true",
+        "Return the unused numbers that a process holds in memory after nobody has used the tag for the time "
+        "`idle_after`. If not, the process keeps them until it ends"),
     "description": _stored("text", "description", "Text for operators, up to 1000 bytes"),
     "format": TagOption("text", "Format of the texts, such as `B{date:%y}-{seq:06d}{check}`", section=_TEXTS),
     "restart": TagOption("word",
@@ -124,7 +129,7 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "options": TagOption("options", "Options of the strategy by name, such as epoch=2026-01-01", section=_OTHERS),
 }  # fmt: skip
 
-#: Names of settings that are stored as they were given, after a check: whole numbers, shares, durations and texts.
+#: Names of settings that are stored as they were given, after a check.
 AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
 
 
@@ -147,6 +152,7 @@ class TagOptions:
     ahead: int | None = None
     refill_at: float | None = None
     survive: int | str | None = None
+    drain: bool | None = None
     description: str | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -257,6 +263,8 @@ class TagOptions:
                 found[name] = whole(value, name, *setting.range)
             elif setting.share is not None:
                 found[name] = share(value, name, *setting.share)
+            elif setting.flag:
+                found[name] = flag(value, name)
             else:
                 found[name] = check_description(value)
         if order == "strict" and found.get("lease"):

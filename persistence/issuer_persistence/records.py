@@ -109,12 +109,13 @@ _REQUIRED = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Definition of a setting of a tag. Values are numbers in a range, words of a list, texts, or what `check` accepts.
+    """Definition of a setting of a tag. Values are numbers in a range, words, bools, texts, or what `check` accepts.
 
     Attributes:
         range: Lowest and highest integer. None if the setting is not an integer.
         share: Lowest and highest share, as floats. None if the setting is not a share.
         words: Allowed words.
+        flag: True if the values are True and False.
         check: Function that returns what is wrong with a value, or "" if the value is valid. None if there is no such
             function.
         missing: Default for records of older versions, which lack the setting.
@@ -125,6 +126,7 @@ class Setting:
     range: tuple[int, int] | None = None
     share: tuple[float, float] | None = None
     words: tuple[str, ...] = ()
+    flag: bool = False
     check: Callable[[object], str] | None = None
     missing: object = _REQUIRED
     unsaid: bool = False
@@ -145,6 +147,8 @@ class Setting:
             return "" if fits else f"must be a share in {lowest}..{highest}, not {value!r}"
         if self.words:
             return "" if value in self.words else f"must be one of {', '.join(self.words)}, not {value!r}"
+        if self.flag:
+            return "" if isinstance(value, bool) else f"must be true or false, not {value!r}"
         if self.check is not None:
             return self.check(value)
         return "" if isinstance(value, str) else f"must be a text, not {value!r}"
@@ -163,13 +167,14 @@ SETTINGS: Mapping[str, Setting] = {
     "ahead": Setting(range=(1, AHEAD_MOST), missing=1),
     "refill_at": Setting(share=REFILL_AT_RANGE, missing=DEFAULT_REFILL_AT),
     "survive": Setting(range=(0, DURATION_MOST), missing=0),
+    "drain": Setting(flag=True, missing=True),
     "description": Setting(),
     "scheme": Setting(check=problem, missing=PLAIN),
 }
 
-#: Settings that decide the size of a tag's segments, and when the next segment is fetched. The parts of a tag, its
-#: shards or series, get the same values as the tag.
-PACING = ("target", "min_step", "max_step", "ahead", "refill_at", "survive")
+#: Settings that decide the size of a tag's segments, when the next segment is fetched, and whether unused numbers are
+#: returned. The parts of a tag, its shards or series, get the same values as the tag.
+PACING = ("target", "min_step", "max_step", "ahead", "refill_at", "survive", "drain")
 
 #: Fields of `TagSettings` and `TagChanges` that are not stored as settings of a tag.
 _BESIDE: Mapping[str, Setting] = {
@@ -210,6 +215,7 @@ class TagSettings:
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
         survive: Outage of the store that numbers in Redis or in a process must outlast, 0 (none)..2_592_000 seconds.
+        drain: False if a process keeps its unused numbers, also if nobody uses the tag for a long time.
         description: Text for operators.
         scheme: Settings of the scheme, see `Tag`.
     """
@@ -226,6 +232,7 @@ class TagSettings:
     ahead: int = 1
     refill_at: float = DEFAULT_REFILL_AT
     survive: int = 0
+    drain: bool = True
     description: str = ""
     scheme: Mapping[str, object] = field(default_factory=lambda: PLAIN, hash=False)
 
@@ -260,6 +267,7 @@ class TagChanges:
     ahead: int | None = None
     refill_at: float | None = None
     survive: int | None = None
+    drain: bool | None = None
     description: str | None = None
     scheme: Mapping[str, object] | None = field(default=None, hash=False)
     raise_to: int | None = None
@@ -294,7 +302,8 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
         elif wrong := setting.problem(value):
             raise Corrupt(tag, f"{name} {wrong}" + ("" if name == "scheme" else f" ({type(value).__name__})"))
         else:
-            found[name] = int(value) if isinstance(value, int) else value  # Int64 of MongoDB is a subclass of int
+            # Int64 of MongoDB and bool are subclasses of int.
+            found[name] = int(value) if isinstance(value, int) and not setting.flag else value
     if found["order"] == "strict" and found["lease"]:
         # A strict tag must have no lease, so its lease is ignored. Such a record exists if the order was changed by
         # hand, or if an older program created the tag again as a strict tag and kept the old lease.
@@ -329,6 +338,7 @@ class Tag:
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
         survive: Outage of the store that numbers in Redis or in a process must outlast, 0 (none)..2_592_000 seconds.
+        drain: False if a process keeps its unused numbers, also if nobody uses the tag for a long time.
         description: Text for operators.
         created: Time of creation, in ms since 1970.
         timestamp: Time of the last change, in ms since 1970.
@@ -353,6 +363,7 @@ class Tag:
     ahead: int = 1
     refill_at: float = DEFAULT_REFILL_AT
     survive: int = 0
+    drain: bool = True
     description: str = ""
     created: int
     timestamp: int

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 #: What each is of a tag that was given nothing.
 SETTINGS: dict[str, Any] = {
     "lease": None, "ahead": 1, "scheme": {}, "step_mode": "fixed", "refill_at": 0.2, "survive": 0, "target": 600,
-    "min_step": 1000, "max_step": 1_000_000,
+    "min_step": 1000, "max_step": 1_000_000, "drain": True,
 }  # fmt: skip
 OURS: dict[str, Any] = {
     "lease": 5, "ahead": 3, "scheme": SCHEME, "step_mode": "auto", "refill_at": 0.8, "survive": 120, "target": 60,
-    "min_step": 5, "max_step": HIGHEST,
+    "min_step": 5, "max_step": HIGHEST, "drain": False,
 }  # fmt: skip
 #: What each may become.
 CHANGES: dict[str, list[Any]] = {
@@ -55,6 +55,7 @@ CHANGES: dict[str, list[Any]] = {
     "target": [1, DURATION_MOST, 600],
     "min_step": [1, 1_000_000],
     "max_step": [HIGHEST, 1000],
+    "drain": [False, True],
     "scheme": [{"format": "{seq}"}, nested(DEPTH_MOST), of_size(SCHEME_MOST), SCHEME, {}],
 }
 
@@ -152,6 +153,7 @@ WRONG: dict[str, tuple[str, list[Any]]] = {
     "target": (r"target must be an integer in 1\.\.2592000", [0, -1, DURATION_MOST + 1, 1.0, "5", True]),
     "min_step": ("min_step must be an integer", [0, -1, 2**63, 1.0, "5", True]),
     "max_step": ("max_step must be an integer", [0, -1, 2**63, 1.0, "5", True]),
+    "drain": ("drain must be true or false", [0, 1, "false", 0.0]),
     "scheme": ("'a' holds 1.5", [{"a": 1.5}]),
     "above": ("above must be", [-1]),
     "order": ("order must be", ["random"]),

@@ -24,6 +24,7 @@ LINES: list[dict[str, Any]] = [
     {"tag": "cust", "order": "trend", "format": "{key}/{seq}", "keyed": True},
     {"tag": "fast", "step": 5, "order": "trend", "lease": 0, "ahead": 8, "refill_at": 0.5},
     {"tag": "flakes", "strategy": "snowflake", "options": {"epoch": "2026-01-01", "machine": "store"}},
+    {"tag": "held", "order": "trend", "drain": False},
     {"tag": "js", "start": 2**53 - 2, "limit": 2**53 - 1, "order": "trend"},
     {"tag": "night", "target": 300, "min_step": 5, "max_step": 50, "order": "trend", "survive": 3600},
     {"tag": "vienna", "start": 50, "order": "trend", "stride": 3, "offset": 2},

@@ -88,7 +88,7 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
         *("target", "min_step", "max_step"),
         "ahead",
         "refill_at",
-        "survive",
+        *("survive", "drain"),
         "timestamp",
         "created",
         "halted",
@@ -106,6 +106,10 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
         assert said in sheet
     direct("create", "users")
     assert "lease        the setting of each process\n" in direct("inspect", "users").out
+    assert direct("configure", "users", "--no-drain").err.endswith("drain False\n")
+    assert "drain        no: processes keep their unused numbers\n" in direct("inspect", "users").out
+    direct("configure", "users", "--drain")
+    assert "drain  " not in direct("inspect", "users").out
     listed = direct("tags").out.splitlines()
     assert listed[0].split() == ["TAG", "MAX", "STEP", "ORDER", "CHANGED", "DESCRIPTION"]
     assert [line.split()[:4] for line in listed[1:]] == [
@@ -125,7 +129,7 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
             "lease",
             "ahead",
             "refill_at",
-            "survive",
+            *("survive", "drain"),
             "description",
             "created",
             "timestamp",
@@ -194,9 +198,9 @@ def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(
     if beside:
         service.execute("SELECT * FROM tags").fetchall()
     with closing(sqlite3.connect(home / "ids.db", isolation_level=None)) as database:
-        for trigger in ("step_mode", "refill_at", "pace"):
+        for trigger in ("step_mode", "refill_at", "pace", "drain"):
             database.execute(f"DROP TRIGGER {trigger}_is_kept")
-        for column in ("step_mode", "refill_at", "survive", "target", "min_step", "max_step"):
+        for column in ("step_mode", "refill_at", "survive", "target", "min_step", "max_step", "drain"):
             database.execute(f"ALTER TABLE tags DROP COLUMN {column}")
         for column in ("application", "born"):
             database.execute(f"ALTER TABLE segments DROP COLUMN {column}")

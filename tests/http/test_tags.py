@@ -36,7 +36,7 @@ def test_a_tag_is_made_shown_changed_and_retired() -> None:
         assert {**made.json, "created": 0, "timestamp": 0, "version": ""} == {
             "tag": "a", "max": 4, "step": 10, "step_mode": "fixed", "target": 600, "min_step": 1000,
             "max_step": 1_000_000, "limit": 2**53 - 1, "order": "trend", "lease": None, "ahead": 2, "refill_at": 0.2,
-            "survive": 0, "description": "é", "created": 0, "timestamp": 0, "version": "",
+            "survive": 0, "drain": True, "description": "é", "created": 0, "timestamp": 0, "version": "",
             "halted": False, "deleted": False, "scheme": {},
         }  # fmt: skip
         assert await door.refused("POST", "/v1/tags", {"tag": "a"}) == (409, "tag_exists")
@@ -46,6 +46,7 @@ def test_a_tag_is_made_shown_changed_and_retired() -> None:
         assert (differs.status, differs.code) == (409, "tag_differs")
         assert differs.json["differences"] == {"limit": [11, 2**53 - 1]}
         assert (await door.good("PATCH", "/v1/tags/a", {"step": "auto", "description": "b"}))["step"] == 1000
+        assert (await door.good("PATCH", "/v1/tags/a", {"drain": False}))["drain"] is False
         shown = await door.good("GET", "/v1/tags/a")
         assert (shown["description"], shown["store"]["step_mode"]) == ("b", "auto")
         assert await door.refused("PATCH", "/v1/tags/a", {}) == (400, "invalid_argument")

@@ -62,3 +62,49 @@ def test_a_tag_whose_draw_elects_this_process_is_looked_after(
         assert ids.next("a") == 2
         assert ids.engine.runtime.moving == {"a"}
         assert ids.tick() == 1
+
+
+@pytest.mark.covers("1.24")
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_tag_that_is_kept_is_not_drained_and_costs_nothing(
+    connect: Connect, redis_url: str, redis_client: redis.Redis, direct: bool
+) -> None:
+    store = MemoryStore()
+    where = {"redis": "none" if direct else redis_url, "store": store, "scheduler": None}
+    with connect(**where, idle_after=0) as ids:
+        for tag in ("kept", "drained"):
+            ids.create(tag, step=50, order="trend", lease=10, drain=tag == "drained")
+            assert ids.take(tag, 2) == [1, 2]
+        for _ in range(3):
+            ids.tick()
+        registry = ids.engine.registry
+        assert [*registry.combiners] == ["kept"]
+        assert not registry.idle
+        reserved = store.get("kept", timeout=10)
+        redis_client.config_resetstat()
+        for _ in range(3):
+            ids.tick()
+        commands: Any = redis_client.info("commandstats")
+        assert {"cmdstat_hmget", "cmdstat_evalsha"}.isdisjoint(commands)
+        assert ids.next("kept") == 3
+        assert store.get("kept", timeout=10) == reserved
+        assert ids.next("drained") == 3
+    # At its end, the process returns all numbers that it kept.
+    with connect(**where) as ids:
+        assert [ids.next(tag) for tag in ("kept", "drained")] == [4, 4]
+
+
+def test_kept_tags_leave_the_bound_and_the_order_of_the_others_as_they_are(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("issuer.operations.registry.RESTING_MOST", 2)
+    with connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
+        order = ["kept-1", "a", "kept-2", "b", "kept-3", "c", "d"]
+        for tag in order:
+            ids.create(tag, drain=not tag.startswith("kept"))
+            ids.next(tag)
+            for _ in range(2):  # it begins to rest
+                ids.tick()
+        assert [*ids.engine.registry.combiners] == ["kept-1", "kept-2", "kept-3", "c", "d"]
+        assert not ids.engine.registry.idle
+        assert [ids.next(tag) for tag in order] == [2] * len(order)

@@ -118,19 +118,20 @@ def test_numbers_near_the_limit_are_issued_once_with_an_adapted_step(make: Make,
 
 def test_each_part_has_the_bounds_and_a_rate_of_its_own(make: Make, store: MemoryStore) -> None:
     ids = make()
-    ids.create("a", keyed=True, min_step=4, max_step=64, target="5m", survive="2m", order="strict")
+    ids.create("a", keyed=True, min_step=4, max_step=64, target="5m", survive="2m", drain=False, order="strict")
     for _ in range(200):
         ids.issue("a", restart_key="busy")
     ids.issue("a", restart_key="quiet")
     parts = [each for each in store.tags(count=9, timeout=10) if each.tag != "a"]
     assert [(each.tag, each.step) for each in parts] == [("a#busy", 64), ("a#quiet", 4)]
     assert all((each.min_step, each.max_step, each.target, each.survive) == (4, 64, 300, 120) for each in parts)
+    assert not any(each.drain for each in parts)
     # As an older program would create it: without the bounds.
     store.configure("a#quiet", TagChanges(min_step=1000, max_step=2000), timeout=10)
-    ids.configure("a", max_step=50)
+    ids.configure("a", max_step=50, drain=True)
     ids.configure("a", step="auto")
     parts = [each for each in store.tags(count=9, timeout=10) if each.tag != "a"]
-    assert [(each.step, each.min_step, each.max_step) for each in parts] == [(4, 4, 50)] * 2
+    assert [(each.step, each.min_step, each.max_step, each.drain) for each in parts] == [(4, 4, 50, True)] * 2
 
 
 def test_an_automatic_step_begins_with_the_lowest_one_of_the_tag(make: Make) -> None:

@@ -60,7 +60,7 @@ TAG_PLACES = (
     Place(_SCHEMA, '    "lease", "ahead"', '    "example",\n'),
     Place(_SCHEMA, "# Upgrade statements.", '_EXAMPLE = ("ALTER TABLE tags ADD COLUMN example INTEGER",)\n\n'),
     Place(_SCHEMA, ")\n#: Columns that were added", ", _EXAMPLE"),
-    Place(_SCHEMA, ")  # fmt: skip\n\n#: Newest schema", '    (9, "example"),\n'),
+    Place(_SCHEMA, ")  # fmt: skip\n\n#: Newest schema", '    (10, "example"),\n'),
     # The definition.
     Place(
         "issuer/operations/tag_options.py",
@@ -73,8 +73,8 @@ TAG_PLACES = (
     Place(_CALLS, "        description: str | None", "        example: int | None = None,\n"),
     Place(_CALLS, "            description: Text for operators, at most 1000 bytes.\n            exist", _ABOUT),
     Place(_CALLS, "            description: Text for operators, at most 1000 bytes.\n            timeout", _ABOUT),
-    Place(_CALLS, "description,\n            given\n        )  # fmt: skip\n        deadline", "example, "),
-    Place(_CALLS, "description,\n            given\n        )  # fmt: skip\n        return", "example, "),
+    Place(_CALLS, "description, given\n        )  # fmt: skip\n        deadline", "example, "),
+    Place(_CALLS, "description, given\n        )  # fmt: skip\n        return", "example, "),
     Place("docs/operate/operations.md", "| `description` |", "| `example` | 0..9 | 0 | an example |\n"),
 )
 

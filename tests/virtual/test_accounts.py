@@ -54,3 +54,25 @@ def test_what_was_reserved_is_issued_or_left_or_wasted(colour: str, settings: di
         assert kinds.count(events.Reserved) == kinds.count(events.SegmentLoaded)
         assert repeats(numbers) == []
         assert (len(numbers), left, wasted) == (made.store.top("a") - left - wasted, left, wasted)
+
+
+@pytest.mark.covers("1.24")
+@pytest.mark.parametrize(("where", "drained"), [({}, 3), ({"redis": "none"}, 101)], ids=["leased", "direct"])
+def test_a_changed_drain_is_used_after_the_next_draw(made: World, where: dict[str, str], drained: int) -> None:
+    """The store takes no segment back if the tag's record was changed: in direct mode, the rest is wasted."""
+    with made.connect(lease=20, **where) as ids:
+        ids.create("a", step=100, order="trend", drain=False)
+        assert ids.next("a") == 1
+        made.turns.sleep(3600.0)
+        ids.configure("a", drain=True)
+        made.turns.sleep(7200.0)
+        # Nobody draws, so the process does not know the new value.
+        assert "a" in ids.engine.registry.combiners
+        assert ids.next("a") == 2
+        made.turns.sleep(3600.0)
+        assert "a" not in ids.engine.registry.combiners
+        ids.configure("a", drain=False)
+        assert ids.next("a") == drained
+        made.turns.sleep(3600.0)
+        assert "a" in ids.engine.registry.combiners
+        assert ids.next("a") == drained + 1

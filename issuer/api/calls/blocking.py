@@ -193,6 +193,7 @@ class IssuerCalls:
         ahead: int = 1,
         refill_at: float = DEFAULT_REFILL_AT,
         survive: int | str = 0,
+        drain: bool = True,
         description: str = "",
         exist_ok: bool = False,
         timeout: float | None = None,
@@ -220,6 +221,8 @@ class IssuerCalls:
             survive: Duration of a store outage that the numbers in Redis or in the process must outlast, at the tag's
                 rate of use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is
                 fetched earlier than at `refill_at`. An adapted step lasts at least twice this duration.
+            drain: Whether a process returns its unused numbers after nobody has used the tag for the time `idle_after`.
+                If False, the process keeps them until it ends.
             description: Text for operators, at most 1000 bytes.
             exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, description and
                 settings of segments may differ from the arguments.
@@ -234,8 +237,8 @@ class IssuerCalls:
             SchemeError: A setting of the scheme is wrong, or contradicts another setting.
         """
         asked = TagOptions(
-            start, above, step, target, min_step, max_step, limit, order, lease, ahead, refill_at, survive, description,
-            given
+            start, above, step, target, min_step, max_step, limit, order, lease, ahead, refill_at, survive, drain,
+            description, given
         )  # fmt: skip
         deadline = self.engine.deadline(timeout)
         founded = partial(self.engine.issuing.founded, deadline=deadline)
@@ -281,6 +284,7 @@ class IssuerCalls:
         ahead: int | None = None,
         refill_at: float | None = None,
         survive: int | str | None = None,
+        drain: bool | None = None,
         description: str | None = None,
         timeout: float | None = None,
         **given: Unpack[SchemeOptions],
@@ -294,7 +298,7 @@ class IssuerCalls:
         lease from Redis, the process issues them until its next check of the lease, within about two seconds. If the
         process works without Redis, it issues the numbers of at most two segments.
 
-        If the tag has shards or is keyed, `step`, `lease` and the settings of segments (`target`, `min_step`,
+        If the tag has shards or is keyed, `step`, `lease`, `drain` and the settings of segments (`target`, `min_step`,
         `max_step`, `ahead`, `refill_at`, `survive`) change in each of its parts. A part cannot be changed alone.
 
         Args:
@@ -315,6 +319,8 @@ class IssuerCalls:
             survive: Duration of a store outage that the numbers in Redis or in the process must outlast, at the tag's
                 rate of use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is
                 fetched earlier than at `refill_at`. An adapted step lasts at least twice this duration.
+            drain: Whether a process returns its unused numbers after nobody has used the tag for the time `idle_after`.
+                If False, the process keeps them until it ends.
             description: Text for operators, at most 1000 bytes.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
             **given: Settings of the tag's scheme that can be changed, see SchemeOptions.
@@ -325,8 +331,8 @@ class IssuerCalls:
             SchemeError: A setting of the scheme is wrong, or cannot be changed.
         """
         asked = TagOptions(
-            start, above, step, target, min_step, max_step, limit, None, lease, ahead, refill_at, survive, description,
-            given
+            start, above, step, target, min_step, max_step, limit, None, lease, ahead, refill_at, survive, drain,
+            description, given
         )  # fmt: skip
         return self.engine.run(tags.configure(tag, asked, self.engine.config), self.engine.deadline(timeout), tag)
 

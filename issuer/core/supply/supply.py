@@ -383,6 +383,12 @@ class Supply:
         if buffer is not None:
             buffer.unpublish()
 
+    @property
+    def drains(self) -> bool:
+        """Whether this process returns its numbers if nobody uses the tag any more: the tag's setting `drain`."""
+        record = self.state.record
+        return record is None or record.drain
+
     def drain(self) -> Steps[None]:
         """Return the unused numbers in memory, because nobody uses the tag any more."""
         buffer = self.state.buffer

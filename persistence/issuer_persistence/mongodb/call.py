@@ -70,6 +70,8 @@ def _shape(name: str, setting: Setting) -> Document:
         held = {"$type": "double", "$gte": least, "$lte": most}
     elif setting.words:
         held = {"$in": [*setting.words]}
+    elif setting.flag:
+        held = _FLAG
     else:
         held = {"$type": "object"} if name == "scheme" else _TEXT
     return {name: held} if setting.required else {"$or": [{name: None}, {name: held}]}

@@ -1,8 +1,9 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service with the protocol of MongoDB.
 
 There are three collections. `issuer_tags` has one document per tag: `_id` and `bizTag` are the tag's name,
-`refill_at` is a double, `step_mode` is a text, `scheme` is a document, and numbers such as `step` and `lease` are
-Int64. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix `issuer_` can be changed.
+`refill_at` is a double, `step_mode` is a text, `drain` is a bool, `scheme` is a document, and numbers such as `step`
+and `lease` are Int64. `issuer_segments` is the ledger. `issuer_meta` contains the id of the store. The prefix `issuer_`
+can be changed.
 
 Writes use majority and journal, and reads go to the primary, whatever the URL requests. Otherwise, after a rollback of
 the primary, the same range would be reserved twice. The filter of every change matches only documents that have the

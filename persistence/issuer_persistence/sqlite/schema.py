@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TAG_COLUMNS = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
-    "lease", "ahead", "scheme", "step_mode", "refill_at", "survive", "target", "min_step", "max_step",
+    "lease", "ahead", "scheme", "step_mode", "refill_at", "survive", "target", "min_step", "max_step", "drain",
 )  # fmt: skip
 ENTRY_COLUMNS = (
     "id", "tag", "low", "high", "reason", "time", "host", "pid", "application", "born",
@@ -100,12 +100,20 @@ _PACES = (
     ) BEGIN SELECT RAISE(ABORT, 'a program too old for the target of this tag must not write it: upgrade'); END""",
 )
 
+_DRAINS = (
+    "ALTER TABLE tags ADD COLUMN drain INTEGER CHECK (drain IS NULL OR drain IN (0, 1))",
+    # A trigger as for `lease`, against older programs. NULL is read as 1, true.
+    """CREATE TRIGGER drain_is_kept BEFORE INSERT ON tags
+    WHEN NEW.drain IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND drain = 0 AND NOT deleted)
+    BEGIN SELECT RAISE(ABORT, 'a program too old for the drain of this tag must not write it: upgrade'); END""",
+)
+
 # Upgrade statements. Entry n upgrades a file from schema n to n + 1. A new file has schema 0, and all entries are run.
-STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES, _REFILLS, _PACES)
+STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES, _REFILLS, _PACES, _DRAINS)
 #: Columns that were added later, each with its schema. Schema 5 added columns to `segments`, the others to `tags`.
 ADDED = (
     (2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"), (7, "refill_at"),
-    (8, "survive"), (8, "target"), (8, "min_step"), (8, "max_step"),
+    (8, "survive"), (8, "target"), (8, "min_step"), (8, "max_step"), (9, "drain"),
 )  # fmt: skip
 
 #: Newest schema. A file stores its schema in `user_version`. If a file has a newer schema than the program, the program

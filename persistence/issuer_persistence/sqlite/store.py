@@ -86,7 +86,7 @@ _PRUNE = """DELETE FROM segments WHERE time < ? AND id <> (
 
 def _record(row: Sequence[object]) -> Tag:
     fields = dict(zip(TAG_COLUMNS, row, strict=True))
-    for flag in ("halted", "deleted"):
+    for flag in ("halted", "deleted", "drain"):
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
     if isinstance(fields["scheme"], str):
