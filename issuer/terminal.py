@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
@@ -44,8 +44,21 @@ def show(data: str) -> None:
 
 def show_json(data: Any) -> None:
     """Write data as JSON to stdout. Non-ASCII letters are not escaped if stdout accepts UTF-8."""
+    click.echo(_json(data))
+
+
+def show_json_list(items: Iterable[Any]) -> None:
+    """Write a list as JSON to stdout, as `show_json` does, but each item as soon as it is there."""
+    before = "[\n  "
+    for item in items:
+        click.echo(before + _json(item).replace("\n", "\n  "), nl=False)  # JSON strings contain no line breaks
+        before = ",\n  "
+    click.echo("[]" if before.startswith("[") else "\n]")
+
+
+def _json(data: Any) -> str:
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    click.echo(json.dumps(data, indent=2, ensure_ascii=not utf8))
+    return json.dumps(data, indent=2, ensure_ascii=not utf8)
 
 
 def show_json_line(data: Any) -> None:
@@ -159,15 +172,31 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int
     If the table is wider than `room` terminal cells, flexible columns become narrower. If that is not enough, each row
     becomes a block with one line for each column. If `room` is None, lines may have any length.
     """
-    cells = [[plain(str(cell)) for cell in row] for row in rows]
-    widths = [
-        max(width(column.heading), *(width(row[at]) for row in cells)) if cells else width(column.heading)
-        for at, column in enumerate(columns)
-    ]
-    if room is not None and not _squeezed(columns, widths, room):
-        return "\n".join(line for row in cells for line in _block(columns, row, room))
-    lines = [[column.heading for column in columns], *(line for row in cells for line in _lines(row, widths, columns))]
-    return "\n".join(_line(line, widths, columns, bold=at == 0) for at, line in enumerate(lines))
+    return PagedTable(columns, room).page(rows)
+
+
+class PagedTable:
+    """A table that is written by pages. If a page needs wider columns than the pages before, it has wider columns."""
+
+    def __init__(self, columns: Sequence[Column], room: int | None) -> None:
+        """Prepare a table. The parameters are those of `table`."""
+        self._columns, self._room = columns, room
+        self._widths = [width(column.heading) for column in columns]
+        self._headings = [[column.heading for column in columns]]
+
+    def page(self, rows: Sequence[Sequence[object]]) -> str:
+        """Return the next rows as text, aligned. The first page begins with the headings."""
+        columns, room = self._columns, self._room
+        cells = [[plain(str(cell)) for cell in row] for row in rows]
+        self._widths = widths = [
+            max([least, *(width(row[at]) for row in cells)]) for at, least in enumerate(self._widths)
+        ]
+        if room is not None and not _squeezed(columns, widths, room):
+            return "\n".join(line for row in cells for line in _block(columns, row, room))
+        heads = [_line(line, widths, columns, bold=True) for line in self._headings]
+        self._headings = []
+        lines = [_line(line, widths, columns, bold=False) for row in cells for line in _lines(row, widths, columns)]
+        return "\n".join([*heads, *lines])
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> Iterator[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from issuer.care import Outcome, inspection, recovery
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.examination import TOGETHER, Examination, judge
 from issuer.care.doctor.findings import Facts, Finding
-from issuer.care.inspection import Inspection, Readiness
+from issuer.care.inspection import HaltedTags, Inspection, Readiness
 from issuer.care.keeper.aio import AsyncKeeper, AsyncRun
 from issuer.care.recovery import Named, Recovery
 from issuer.care.verification import Audit
@@ -186,9 +186,15 @@ class AsyncCare:
             await self._run(steps, self._deadline(timeout), None)
         return judge(facts)
 
-    async def ready(self, timeout: float | None) -> Readiness:
-        """Check whether numbers can be drawn and reserved; see Issuer.ready."""
-        found = await self._run(inspection.look_at_store(Readiness()), self._deadline(timeout), None)
+    async def ready(self, timeout: float | None, seen: HaltedTags | None = None) -> Readiness:
+        """Check whether numbers can be drawn and reserved; see Issuer.ready.
+
+        `seen`: the halted tags that earlier checks have found. Then only the next page of the tags is read.
+        """
+        halted = HaltedTags() if seen is None else seen
+        found = await self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
+        while seen is None and halted.after is not None and found.store is None:
+            found = await self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
         if self._config.redis is not None:
             found = await self._run(inspection.look_at_redis(found), self._deadline(timeout), None)
         return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from issuer.core import arithmetic, parts, scheme_record
-from issuer.core.record import read_record, select
+from issuer.core.record import PAGE, read_record, select
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, masters, public, send, visit
 from issuer.errors import CorruptState, FenceError, InvalidArgument, IssuerError, RedisUnavailable, brief
@@ -121,6 +121,19 @@ class Readiness:
 
     def __bool__(self) -> bool:
         return self.store is None and self.redis is None and not self.halted
+
+
+@dataclass(slots=True)
+class HaltedTags:
+    """The halted tags of a store, as the pages of its tags showed them.
+
+    Attributes:
+        names: Names of the halted tags.
+        after: Last tag of the page that was read last. None if the next page is the first one.
+    """
+
+    names: set[str] = field(default_factory=set)
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +258,19 @@ def _position(tag: str, beyond: Position) -> Position:
     return whole(high, "beyond", 0, HIGHEST), whole(low, "beyond", -1, HIGHEST), id
 
 
-def look_at_store(found: Readiness) -> Steps[Readiness]:
-    """Check that the store answers, and look for halted tags. Return `found` with the result added."""
+def look_at_store(halted: HaltedTags) -> Steps[Readiness]:
+    """Check that the store answers, and look for halted tags on the next page of the tags."""
+    after, names, error = halted.after, halted.names, None
     try:
-        halted = [each.tag for each in (yield from public(select(lambda each: each.halted), None))]
-    except IssuerError as error:
-        return replace(found, store=error)
-    return replace(found, halted=halted)
+        page = yield from public(ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left)), None)
+    except IssuerError as failed:
+        error = failed
+    else:
+        halted.after = page[-1].tag if len(page) == PAGE else None
+        end = halted.after
+        names = {name for name in names if name <= (after or "") or (end is not None and name > end)}
+        halted.names = names | {each.tag for each in page if each.halted}
+    return Readiness(store=error, halted=sorted(halted.names))
 
 
 def look_at_redis(found: Readiness) -> Steps[Readiness]:

@@ -6,11 +6,15 @@ import shlex
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from issuer.care.blocking import Care
 from issuer.gateway.commands import NAMES
+from issuer_persistence.records import Tag
 from issuer_persistence.sqlite.schema import SCHEMA
+from issuer_persistence.sqlite.store import SQLiteStore
 from tests.e2e.conftest import Cli, Program, altered
 
 HIGHEST = 2**63 - 1
@@ -156,6 +160,38 @@ def test_tags_with_usage_have_rate_runway_and_waste(cli: Cli) -> None:
     assert listed[0]["waste"]["numbers"] > 400
     lines = [json.loads(line) for line in cli("tags", "--usage", "--json-lines").out.splitlines()]
     assert [each.keys() for each in lines] == [each.keys() for each in listed]
+
+
+def test_tags_are_listed_by_pages_as_they_are_at_once(direct: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed() -> list[tuple[str, str]]:
+        ended = [direct("tags", *options) for options in ((), ("--all",), ("--json",), ("--json-lines",))]
+        return [(re.sub(r"[\d.]+ \w+ ago|just now", "?", each.out), each.err) for each in ended]
+
+    direct("create", "b", "--shards", "--shard-bits", "2", "--app", "0")
+    for name in ("a", "quite-a-long-name", "y", "z"):
+        direct("create", name)
+    asked: list[int] = []
+    real = SQLiteStore.tags
+
+    def tags(self: SQLiteStore, *, count: int, **page: Any) -> list[Tag]:
+        asked.append(count)
+        return real(self, count=count, **page)
+
+    monkeypatch.setattr(SQLiteStore, "tags", tags)
+    whole = listed()
+    monkeypatch.setattr(Care.tag_pages, "__kwdefaults__", {"after": None, "count": 2})
+    asked.clear()
+    by_pages = listed()
+    assert set(asked) == {2}
+    assert by_pages[2:] == whole[2:]
+    for (table, _), (at_once, _) in zip(by_pages[:2], whole[:2], strict=True):
+        assert [line.split() for line in table.splitlines()] == [line.split() for line in at_once.splitlines()]
+    assert [err for _, err in by_pages] == [err for _, err in whole]
+    assert "4 parts" in by_pages[0][0]
+    direct("configure", "z", "--description", "the last one")
+    first, second = direct("tags").out.split("\n\n")
+    assert [part.splitlines()[0].split()[-1] for part in (first, second)] == ["CHANGED", "DESCRIPTION"]
+    assert second.splitlines()[1].endswith("the last one")
 
 
 def test_each_script_is_printed_with_its_contract_first(cli: Cli) -> None:

@@ -15,7 +15,19 @@ import issuer
 from issuer.cli import main
 from issuer.cli.commands.next import CHUNK
 from issuer.cli.exits import MEANINGS
-from issuer.terminal import Column, ago, moment, plain, shortened, stamp_ms, stamp_utc, table, width
+from issuer.terminal import (
+    Column,
+    ago,
+    moment,
+    plain,
+    shortened,
+    show_json,
+    show_json_list,
+    stamp_ms,
+    stamp_utc,
+    table,
+    width,
+)
 from issuer.times import lasting, utc
 from tests.e2e.conftest import KEYS, PROGRAM, Cli, Program, Start
 from tests.e2e.terminal import Terminal, answered
@@ -192,6 +204,16 @@ def test_a_row_that_is_too_wide_for_columns_is_a_block_of_lines() -> None:
         "users",
         *("  OLD  1", "  NEW  2", "  GAP  1"),
     ]
+
+
+def test_a_list_is_the_same_json_whether_it_is_written_at_once_or_item_by_item(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for items in ([], [1], [{"a": "x\u2028y\nz\x85", "b": []}, {"c": {"d": [1, "\\n"]}}]):
+        show_json(items)
+        at_once = capsys.readouterr().out
+        show_json_list(iter(items))
+        assert capsys.readouterr().out == at_once
 
 
 def test_columns_line_up_whatever_the_letters_are_wide() -> None:

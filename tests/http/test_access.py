@@ -12,6 +12,8 @@ from issuer.doors.tokens import Scope
 from issuer.doors.web.guard import HeaderGuard
 from issuer.doors.web.replies import Problem
 from issuer.doors.web.routes import ROUTES, Route
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Tag
 from tests.http.doors import Door, through, tokens
 
 #: The scopes of each route, as they were promised.
@@ -173,6 +175,43 @@ def test_a_revoked_token_ends_and_one_beyond_its_rate_waits(tmp_path: Path) -> N
             access.look()
         assert await door.refused("POST", "/v1/tags/a/next", token=made["it"]) == (401, "unauthenticated")
         await door.good("POST", "/v1/tags/a/next", token=made["other"])
+
+    through(behave, access=access)
+
+
+def test_a_page_of_the_list_costs_a_page_of_the_store_whatever_the_token_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access, made = tokens(tmp_path, it=(["read"], ["b*", "h"]), other=(["read"], ["none-*"]), all=(["read"], ["*"]))
+    monkeypatch.setattr("issuer.doors.web.tags.PAGE_MOST", 3)
+    asked: list[int] = []
+    real = MemoryStore.tags
+
+    def tags(self: MemoryStore, *, count: int, **page: Any) -> list[Tag]:
+        asked.append(count)
+        return real(self, count=count, **page)
+
+    async def pages(door: Door, token: str, count: int) -> list[list[str]]:
+        found, path = [], f"/v1/tags?count={count}"
+        asked.clear()
+        while True:
+            page = await door.good("GET", path, token=token)
+            found.append([each["tag"] for each in page["tags"]])
+            if page["next"] is None:
+                assert len(asked) == len(found)
+                assert max(asked) <= 4
+                return found
+            path = f"/v1/tags?count={count}&cursor={page['next']}"
+
+    async def behave(door: Door) -> None:
+        for tag in ("a", "b1", "b2", "c", "d", "e", "f", "g", "h"):
+            await door.ids.create(tag)
+        monkeypatch.setattr(MemoryStore, "tags", tags)
+        assert await pages(door, made["it"], 3) == [["b1", "b2"], [], ["h"]]
+        assert await pages(door, made["it"], 1) == [["b1"], ["b2"], [], ["h"]]
+        assert await pages(door, made["other"], 3) == [[], [], []]
+        assert await pages(door, made["all"], 3) == [["a", "b1", "b2"], ["c", "d", "e"], ["f", "g", "h"]]
+        assert await pages(door, made["all"], 2) == [["a", "b1"], ["b2", "c"], ["d", "e"], ["f", "g"], ["h"]]
 
     through(behave, access=access)
 

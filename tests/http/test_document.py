@@ -27,6 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import issuer
+from issuer.care.aio import AsyncCare
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.access import Access
 from issuer.doors.web.app import application
@@ -195,7 +196,7 @@ def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_secon
 def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_was_seen_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = issuer.AsyncIssuer.ready
+    real = AsyncCare.ready
 
     async def seen(door: Door, **constants: float) -> str | None:
         for name, seconds in constants.items():
@@ -204,27 +205,61 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
         assert found["ready"] is True
         return cast("str | None", found["store"])
 
-    async def hangs(_: Any, *, timeout: float | None = None) -> None:
-        assert timeout is not None
+    async def hangs(*_: Any) -> None:
         await asyncio.Event().wait()
 
     async def behave(door: Door) -> None:
         assert await seen(door, within=60.0, waited_for=60.0) is None
-        monkeypatch.setattr(issuer.AsyncIssuer, "ready", hangs)
+        monkeypatch.setattr(AsyncCare, "ready", hangs)
         assert await seen(door, waited_for=0.01) is None
         door.app._service._looking.cancel()
         door.app._service._looking = None
         assert await seen(door, within=0.0, waited_for=60.0) == "store_unavailable"
-        monkeypatch.setattr(issuer.AsyncIssuer, "ready", real)
+        monkeypatch.setattr(AsyncCare, "ready", real)
         assert await seen(door, within=60.0) is None
 
     async def at_first(door: Door) -> None:
-        monkeypatch.setattr(issuer.AsyncIssuer, "ready", hangs)
+        monkeypatch.setattr(AsyncCare, "ready", hangs)
         assert await seen(door, within=60.0, waited_for=0.01) == "store_unavailable"
 
     monkeypatch.setattr("issuer.doors.web.service.LOOK_FOR", 0.0)
     through(behave)
     through(at_first)
+
+
+def test_a_look_at_readiness_reads_one_page_and_finds_halted_tags_page_by_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("issuer.care.inspection.PAGE", 2)
+    monkeypatch.setattr("issuer.doors.web.service.LOOK_FOR", 0.0)
+    asked: list[int] = []
+    real = MemoryStore.tags
+
+    def tags(self: MemoryStore, *, count: int, **page: Any) -> list[issuer.values.Tag]:
+        asked.append(count)
+        return real(self, count=count, **page)
+
+    async def halted(door: Door) -> list[str]:
+        found = await door.good("GET", "/readyz")
+        assert (found["ready"], found["store"], found["halted"]) == (True, None, len(found["halted_tags"]))
+        return list(found["halted_tags"])
+
+    async def behave(door: Door) -> None:
+        for tag in "abcde":
+            await door.ids.create(tag)
+        for tag in "bde":
+            await door.ids.halt(tag)
+        monkeypatch.setattr(MemoryStore, "tags", tags)
+        assert [await halted(door) for _ in range(4)] == [["b"], ["b", "d"], ["b", "d", "e"], ["b", "d", "e"]]
+        assert asked == [2] * 4
+        assert (await door.ids.ready()).halted == ["b", "d", "e"]
+        await door.ids.recover("b")
+        await door.ids.delete("e")
+        await door.ids.halt("c")
+        shown = [["b", "c", "d", "e"], ["b", "c", "d"], ["c", "d"], ["c", "d"]]
+        assert [await halted(door) for _ in range(4)] == shown
+
+    through(behave)
 
 
 @pytest.mark.live

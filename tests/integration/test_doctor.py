@@ -382,6 +382,46 @@ def test_many_tags_are_looked_at_up_to_a_number_the_newest_first(redis_url: str,
         ids.doctor(most=-1)
 
 
+@BOTH
+def test_the_findings_are_those_of_all_tags_however_few_are_in_memory_at_once(
+    redis_url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MemoryStore()
+    ids = opened(redis_url, store=memory)
+    for number in range(9):
+        ids.create(f"t{number}", limit=1000 + 100 * number, lease=number * 100, order="trend")
+        if number % 2:
+            ids.take(f"t{number}", 1000)
+            ids.halt(f"t{number}")
+    for blank, bare in (("t3 ", "t3"), (" t7", "t7"), (" t", "t0")):
+        memory.write(replace(memory._tags[bare], tag=blank))
+    monkeypatch.setattr(MemoryStore, "witnessed", lambda *_, **__: {"t0": 10**6, "t8": 10**6})
+    whole = ids.doctor(most=5)
+    assert {each.check for each in whole} >= {"tag-blanks", "tag-halted", "tag-lease", "tag-limit", "store-journal"}
+    remedies = {each.tag: each.remedy for each in whole if each.check == "tag-blanks"}
+    assert "ids.create('t', above=" in remedies[" t"]
+    assert "create" not in remedies["t3 "] + remedies[" t7"]
+    held: list[int] = []
+    end = examination.Examination._end_page
+
+    def noted(self: examination.Examination) -> None:
+        held.append(len(self.facts.records))
+        end(self)
+        assert not self.facts.records
+        assert not self.facts.tags
+
+    monkeypatch.setattr(examination, "PAGE", 2)
+    monkeypatch.setattr(examination.Examination, "_end_page", noted)
+    by_pages = ids.doctor(most=5)
+    assert held == [2, 2, 2, 2, 2, 2, 0]
+    assert sorted(map(str, by_pages)) == sorted(map(str, whole))
+    assert [each.level for each in by_pages] == [each.level for each in whole]
+    monkeypatch.setattr(examination, "MOST_FINDINGS", 3)
+    *listed, more = [each for each in ids.doctor() if each.check == "tag-halted"]
+    assert [each.tag for each in listed] == [" t7", "t1", "t3"]
+    assert (more.level, more.tag, more.what) == ("weak", None, "further tags with the same finding: 3")
+
+
 def test_a_redis_that_goes_away_half_way_is_not_asked_once_a_tag(
     make: Make, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,10 @@ def healthy(**changes: Any) -> Facts:
         store_clock=ClockDifference(0),
         records=[ORDERS],
         tags=[TagFacts(record=ORDERS, hash=HASH, rate=0.1)],
+        there=1,
+        chosen=1,
+        checked=1,
+        examined=1,
     )
     for name, value in changes.items():
         setattr(facts, name, value)
@@ -192,7 +196,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.reachable, "store-reachable", "weak", [healthy(store_error=why) for why in (OUT, FULL, CorruptState("x"))]),
     (store.lasting, "store-lasting", "weak", [with_store(kind="memory", lasting=False)]),
     (store.lasting, "store-lasting", "unknown", [with_store(lasting=None)]),
-    (store.journal, "store-journal", "weak", [healthy(witnessed={"orders": 10**6})]),
+    (store.journal, "store-journal", "weak", [healthy(witnessed={"orders": 10**6}, lost=[ORDERS])]),
     (store.write_concern, CONCERN, "weak", [with_store(write_concern=weak) for weak in ({"w": 1}, {"w": "majority"})]),
     (store.write_concern, CONCERN, "advice", [with_store(asked_concern=weak) for weak in ({"w": 1}, {"j": False})]),
     (store.replica_set, "store-replica-set", "advice", [with_store(replica_set=""), with_store(members=2)]),
@@ -204,7 +208,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.clock, "store-clock", "weak", [healthy(store_clock=ClockDifference(FAR_APART))]),
     (store.clock, "store-clock", "unknown", [healthy(store_clock=None, store_facts=replace(STORE, time=None))]),
     (store.timeouts, "settings-timeouts", "advice", [healthy(settings=Settings(timeout=4))]),
-    (tags.looked_at, "tags-looked-at", "unknown", [healthy(tags=[]), with_tag(None, error=AWAY)]),
+    (tags.looked_at, "tags-looked-at", "unknown", [healthy(examined=0), healthy(there=2), healthy(there=2, chosen=2)]),
     (tags.halted, "tag-halted", "weak", [with_tag(halted=True)]),
     (tags.blanks, "tag-blanks", "advice", [healthy(records=[replace(ORDERS, tag=" orders")])]),
     (tags.limit, "tag-limit", "advice", [with_tag(limit=2500), with_scheme(A_DAY_OF_2500, TODAY | 2000)]),

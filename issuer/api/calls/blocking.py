@@ -594,8 +594,8 @@ class IssuerCalls:
         Problems are in the result, and are not raised. The result is true if there are no problems.
 
         Args:
-            timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None means the issuer's
-                `timeout`.
+            timeout: Longest wait for each page of 1000 tags in the store, and again for Redis, in seconds, 0 or more.
+                None means the issuer's `timeout`.
         """
         return self.engine.care.ready(timeout)
 

@@ -26,7 +26,7 @@ from issuer.core.requests import whole
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
 from issuer.errors import FenceError, IssuerError, RedisUnavailable, StoreUnavailable
 from issuer.gateway import server_commands, tag_scripts
-from issuer.gateway.keys import due_channel
+from issuer.gateway.keys import due_channel, has_blanks
 from issuer_persistence.facts import StoreFacts
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, Tag, now_ms
@@ -35,10 +35,13 @@ T = TypeVar("T")
 
 #: All checks. Each check takes the facts and yields findings. A check that does not apply yields none, for example a
 #: check of Redis if there is no Redis.
-CHECKS = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)
+CHECKS = (*redis.CHECKS, *store.CHECKS, tags.looked_at, *tags.CHECKS)
 
 #: Levels of findings, the worst first.
 LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
+
+#: How many findings of the same check and level about tags are listed. Of further ones, only the count is reported.
+MOST_FINDINGS = 1000
 
 #: How many tags are examined closely at once. Up to 100 ledger entries of each tag are then in memory.
 TOGETHER = 100
@@ -75,32 +78,52 @@ class Examination:
         self.facts = facts
         self._key = key
         self._most = MOST_TAGS if most is None else whole(most, "most", 0, HIGHEST)
-        self._progress = progress
+        self._progress = progress or (lambda *_: None)
         self._masters: list[Server] = []
-        self._more_records = True
+        #: The tags to examine closely, the most recently used first: for each, its negative timestamp and its name.
+        self._chosen: list[tuple[int, str]] = []
+        #: Last tag of a page, if there are more pages.
+        self._after: str | None = None
 
     def rounds(self) -> Iterator[Steps[None]]:
-        """Yield the rounds. The caller must run each round before it takes the next one, which uses its facts."""
+        """Yield the rounds. The caller must run each round before it takes the next one, which uses its facts.
+
+        The tags are read twice by pages, so that only one page of records is in memory: first to find the most recently
+        used tags, and then to examine the tags.
+        """
         yield self._look_at_store()
-        while self._more_records and self.facts.store_error is None:
-            yield self._read_records()
+        while self.facts.store_error is None:
+            yield self._choose()
+            if self._after is None:
+                break
         if self.facts.redis is not None:
             yield self._find_masters()
             for server in self._masters:
                 yield self._look_at_server(server)
             if any(server.info is not None for server in self.facts.servers):
                 yield self._draw()
-        chosen = self._chosen()
-        for first in range(0, len(chosen), TOGETHER):
-            page = chosen[first : first + TOGETHER]
-            batch = TagBatch({record.tag: self._look_at_tag(record) for record in page})
-            while batch.pending:
-                yield batch.go_on()
-            found = [batch.results[record.tag] for record in page]
-            self.facts.tags += [each for each in found if each is not None]
-            for done, _ in enumerate(page, first + 1):
-                if self._progress is not None:
-                    self._progress(done, len(chosen))
+        yield from self._examine_tags()
+
+    def _examine_tags(self) -> Iterator[Steps[None]]:
+        """Yield the rounds that examine the tags."""
+        facts, chosen, done = self.facts, {tag for _, tag in self._chosen}, 0
+        facts.chosen = len(chosen)
+        while facts.store_error is None:
+            yield self._read_records()
+            near = [record for record in facts.records if record.tag in chosen]
+            for first in range(0, len(near), TOGETHER):
+                page = near[first : first + TOGETHER]
+                batch = TagBatch({record.tag: self._look_at_tag(record) for record in page})
+                while batch.pending:
+                    yield batch.go_on()
+                found = [batch.results[record.tag] for record in page]
+                facts.tags += [each for each in found if each is not None]
+                for _ in page:
+                    done += 1
+                    self._progress(done, facts.chosen)
+            self._end_page()
+            if self._after is None:
+                break
 
     def _look_at_store(self) -> Steps[None]:
         facts = self.facts
@@ -116,16 +139,48 @@ class Examination:
         except IssuerError as error:
             facts.store_error = error
 
+    def _choose(self) -> Steps[None]:
+        """Read a page of the tags' records, and add to `_chosen` those that were used most recently."""
+        page = yield from self._page()
+        self.facts.there += len(page)
+        self._chosen += [(-record.timestamp, record.tag) for record in page]
+        self._chosen = sorted(self._chosen)[: self._most]
+
     def _read_records(self) -> Steps[None]:
-        """Read a page of the tags' records."""
+        """Read a page of the tags' records for the checks."""
         facts = self.facts
-        after = facts.records[-1].tag if facts.records else None
+        facts.records = yield from self._page()
+        for bare in [record.tag.strip() for record in facts.records if has_blanks(record.tag)]:
+            found = yield from _tried(ask(lambda store, left: store.get(bare, timeout=left)))  # noqa: B023 - called at once
+            if isinstance(found, Tag) and not found.deleted:
+                facts.bare.add(bare)
+
+    def _page(self) -> Steps[list[Tag]]:
+        """Return the next page of the tags' records. After an error of the store, the page is empty."""
+        after = self._after
         page = yield from _tried(ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left)))
         if isinstance(page, IssuerError):
-            facts.store_error, facts.records = page, []
-            return
-        facts.records += page
-        self._more_records = len(page) == PAGE
+            self.facts.store_error, page = page, []
+        self._after = page[-1].tag if len(page) == PAGE else None
+        return page
+
+    def _end_page(self) -> None:
+        """Check the tags of the page, keep the findings, and drop the facts about these tags."""
+        facts = self.facts
+        for check in CHECKS:
+            for finding in sorted(check(facts) if check in tags.CHECKS else (), key=_tag):
+                kept = facts.kept.setdefault((finding.check, finding.level), [])
+                if len(kept) < MOST_FINDINGS:
+                    kept.append(finding)
+                else:
+                    facts.more[finding.check, finding.level] += 1
+        lost = [record for record in facts.records if facts.witnessed.get(record.tag, 0) > record.max]
+        facts.lost = (facts.lost + lost)[: store.MOST_LOST]
+        facts.checked += len(facts.records)
+        facts.examined += sum(tag.error is None and (facts.redis is None or tag.hash is not None) for tag in facts.tags)
+        if facts.store_error is None and self._after is None:
+            facts.there = facts.checked  # tags may have been created or deleted since they were counted
+        facts.records, facts.tags, facts.bare = [], [], set()
 
     def _find_masters(self) -> Steps[None]:
         try:
@@ -174,10 +229,6 @@ class Examination:
             if isinstance(answer, IssuerError) and not (due and due in str(answer)):
                 self.facts.draw = DrawFacts(error=answer)
                 return
-
-    def _chosen(self) -> list[Tag]:
-        """Return the tags to examine closely: the most recently used ones."""
-        return sorted(self.facts.records, key=lambda record: record.timestamp, reverse=True)[: self._most]
 
     def _look_at_tag(self, record: Tag) -> Steps[TagFacts | None]:
         """Return the facts about a tag. None if the store was unavailable for another tag already.
@@ -276,7 +327,18 @@ def _clock(server: int, before: int, after: int) -> ClockDifference:
     return ClockDifference(server - (before + after) // 2, (after - before + 1) // 2)
 
 
+def _tag(finding: Finding) -> str:
+    return finding.tag or ""
+
+
 def judge(facts: Facts) -> list[Finding]:
     """Run all checks, and return their findings, the worst first. Findings of one check are sorted by tag."""
-    found = [finding for check in CHECKS for finding in sorted(check(facts), key=lambda finding: finding.tag or "")]
+    found = [finding for check in CHECKS for finding in sorted(check(facts), key=_tag)]
+    for (check, level), kept in facts.kept.items():
+        found += kept
+        if more := facts.more[check, level]:
+            what = f"further tags with the same finding: {more:,}"
+            why = f"At most {MOST_FINDINGS:,} findings of a check are listed."
+            do = "Resolve the listed findings, then run doctor again."
+            found.append(Finding(check, level, "tags", what, why, do))
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -102,9 +103,16 @@ class TagFacts:
     hashes: tuple[LedgerEntry, LedgerEntry] | None = None
 
 
+#: Severity of a finding, see `Finding.level`.
+Level = Literal["weak", "advice", "unknown", "ok"]
+
+
 @dataclass(slots=True, kw_only=True)
 class Facts:
     """All facts on which `doctor` bases its findings. A fact is None if it could not be gathered, or does not apply.
+
+    The tags are examined by pages. After each page, its findings are in `kept`, and the facts about its tags are
+    dropped.
 
     Attributes:
         redis: Name of Redis in messages. None if there is no Redis.
@@ -112,9 +120,17 @@ class Facts:
             hash that failed because Redis was unavailable.
         report_error: Error if Redis denied PUBLISH. Draws need it to report to keepers the tags that need a segment.
         store_error: Error of a request to the store.
-        records: Records of all tags.
         witnessed: Highest number of each tag in the store's journal.
-        tags: Facts about the tags that were examined closely.
+        records: Records of the tags of the present page.
+        tags: Facts about the tags of this page that were examined closely.
+        bare: Names of tags that have the same name as a tag of this page, but without blanks around it.
+        there: Number of tags in the store.
+        chosen: Number of tags to examine closely.
+        checked: Number of tags whose records were checked.
+        examined: Number of tags that were examined closely, and without an error.
+        lost: The first tags with reservations that are in the journal, but not in the store.
+        kept: Findings about the tags of earlier pages, by check and level. Each list is bounded.
+        more: How many findings were left out of these lists.
     """
 
     settings: Settings
@@ -128,13 +144,17 @@ class Facts:
     store_id: str | None = None
     store_error: IssuerError | None = None
     store_clock: ClockDifference | None = None
-    records: list[Tag] = field(default_factory=list)
     witnessed: Mapping[str, int] = field(default_factory=dict)
+    records: list[Tag] = field(default_factory=list)
     tags: list[TagFacts] = field(default_factory=list)
-
-
-#: Severity of a finding, see `Finding.level`.
-Level = Literal["weak", "advice", "unknown", "ok"]
+    bare: set[str] = field(default_factory=set)
+    there: int = 0
+    chosen: int = 0
+    checked: int = 0
+    examined: int = 0
+    lost: list[Tag] = field(default_factory=list)
+    kept: dict[tuple[str, Level], list[Finding]] = field(default_factory=dict)
+    more: Counter[tuple[str, Level]] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)

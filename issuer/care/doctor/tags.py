@@ -1,4 +1,4 @@
-"""Checks of the tags. Some need only the store's records, so they check all tags.
+"""Checks of the tags, page by page. Some need only the store's records, so they check all tags.
 
 The others need a tag's ledger or hash. They check only the tags that were examined closely.
 """
@@ -37,19 +37,19 @@ NEAR = 20
 
 def looked_at(facts: Facts) -> Iterator[Finding]:
     """Report how many tags were examined closely."""
-    if facts.store_error is not None and not facts.records:
+    if facts.store_error is not None and not facts.checked:
         return
-    there = len(facts.records)
-    seen = sum(tag.error is None and (facts.redis is None or tag.hash is not None) for tag in facts.tags)
+    there, seen = facts.there, facts.examined
     why = "The hash and the ledger of a tag show whether it is damaged, behind, used by two stores or short of numbers."
     if seen == there:
         yield Check("tags-looked-at", "tags").ok(f"all tags were examined: {there:,}", why)
         return
+    all_tags = "all" if facts.checked == there else f"{facts.checked:,}"
     yield Check("tags-looked-at", "tags").unknown(
-        f"{seen:,} of {there:,} tags were examined closely; halts and limits were checked for all tags",
+        f"{seen:,} of {there:,} tags were examined closely; halts and limits were checked for {all_tags} tags",
         why,
         "To examine more tags, use {do:most=N}; the most recently used tags come first."
-        if len(facts.tags) < there
+        if facts.chosen < there
         else "Run doctor again when Redis and the store are available.",
     )
 
@@ -68,12 +68,11 @@ def halted(facts: Facts) -> Iterator[Finding]:
 
 def blanks(facts: Facts) -> Iterator[Finding]:
     """Check whether a tag's name begins or ends with blanks, which older versions allowed."""
-    there = {record.tag for record in facts.records}
     for record in facts.records:
         bare = record.tag.strip()
         if not has_blanks(record.tag):
             continue
-        goes_on = "" if bare in there or not bare else f"{{bare:create above={record.max}}}, then run "
+        goes_on = "" if bare in facts.bare or not bare else f"{{bare:create above={record.max}}}, then run "
         yield Check("tag-blanks", f"tag {record.tag!r}", record.tag).advice(
             "the tag's name has blanks around it",
             "Such a name is easily confused with the name without blanks, which is another tag with its own numbers. "
@@ -277,4 +276,5 @@ def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"  # noqa: PLR2004 - two digits
 
 
-CHECKS = (looked_at, halted, blanks, limit, runway, lease, two_stores, behind, in_turns, corrupt)
+#: Checks of the tags of one page.
+CHECKS = (halted, blanks, limit, runway, lease, two_stores, behind, in_turns, corrupt)

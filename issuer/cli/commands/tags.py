@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import click
 
@@ -16,12 +16,37 @@ from issuer.cli.sheet import rounded
 from issuer.core.parts import has_parts, parents
 from issuer.core.scheme_record import counted
 from issuer.gateway.keys import has_blanks
-from issuer.terminal import Column, ago, numbered, plain, say, screen_width, show, show_json, show_json_line, table
+from issuer.terminal import (
+    Column,
+    PagedTable,
+    ago,
+    numbered,
+    plain,
+    say,
+    screen_width,
+    show,
+    show_json_line,
+    show_json_list,
+)
 from issuer.times import lasting
 from issuer.views import counts, said, view
 from issuer_persistence.records import Tag, now_ms
 
 SECTION = "Tags"
+
+#: Columns of the table. A flexible column is omitted as long as it is empty.
+COLUMNS = (
+    Column("TAG", flexible=True),
+    Column("MAX", "right"),
+    Column("STEP", "right"),
+    Column("PER SECOND", "right", flexible=True),
+    Column("RUNWAY", "right", flexible=True),
+    Column("WASTE", "right", flexible=True),
+    Column("ORDER"),
+    Column("NUMBERS", flexible=True),
+    Column("CHANGED"),
+    Column("DESCRIPTION", flexible=True),
+)
 
 
 @click.command(
@@ -44,30 +69,47 @@ def tags(session: Session, *, everything: bool, usage: bool, as_json: bool, as_l
     A tag with shards consists of one part for each shard. A keyed tag consists of one part for each key. Each part is a
     tag of its own.
 
+    The tags are read and shown by pages of 1000. If a page needs more space than the pages before, its columns are
+    wider.
+
     RUNWAY is the time for which the numbers in Redis last at the present rate. WASTE is the share of the numbers of the
     newest 100 reservations that nobody gets, because they were skipped or could not be returned.
     """
     check_json(as_json=as_json, as_lines=as_lines)
     issuer = session.connect()
-    if as_lines:
-        for page in issuer.engine.care.tag_pages(None):
-            for each in _inspected(issuer, page) if usage else page:
-                show_json_line(view(each))
-        return
-    found = issuer.tags()
-    belongs = parents(found)
+    pages = issuer.engine.care.tag_pages(None)
+    views = (view(each) for page in pages for each in (_inspected(issuer, page) if usage else page))
     if as_json:
-        show_json([view(each) for each in (_inspected(issuer, found) if usage else found)])
-    elif not found:
-        say("no tags yet: create one with `issuer create`")
+        show_json_list(views)
+    elif as_lines:
+        for each in views:
+            show_json_line(each)
     else:
-        shown = [tag for tag in found if everything or tag.tag not in belongs]
+        _show_tables(issuer, pages, everything=everything, usage=usage)
+
+
+def _show_tables(issuer: Issuer, pages: Iterable[list[Tag]], *, everything: bool, usage: bool) -> None:
+    """Show the tags as a table. If a column is first needed on a later page, a new table begins there."""
+    listing = _Listing()
+    parts: Counter[str] | None = None
+    count = hidden = 0
+    blanks = False
+    for page in pages:
+        belongs = {} if everything else parents(page)
+        shown = [tag for tag in page if tag.tag not in belongs]
+        if parts is None and any(map(has_parts, shown)):  # the parts of a tag may be on later pages
+            every = issuer.engine.care.tag_pages(None)
+            parts = Counter(whole for other in every for whole in parents(other).values())
         seen = {each.tag: each for each in _inspected(issuer, shown)} if usage else {}
-        show(_listing(shown, Counter(belongs.values()), seen))
-        if any(has_blanks(tag.tag) for tag in shown):
-            say("no number is issued of a tag with blanks around its name: see `issuer doctor`")
-        if len(shown) < len(found):
-            say(f"not shown: {numbered(len(found) - len(shown), 'part')}; --all shows them")
+        listing.show(shown, parts or {}, seen)
+        count, hidden = count + len(page), hidden + len(belongs)
+        blanks = blanks or any(has_blanks(tag.tag) for tag in shown)
+    if not count:
+        say("no tags yet: create one with `issuer create`")
+    if blanks:
+        say("no number is issued of a tag with blanks around its name: see `issuer doctor`")
+    if hidden:
+        say(f"not shown: {numbered(hidden, 'part')}; --all shows them")
 
 
 def _inspected(issuer: Issuer, found: list[Tag]) -> Iterator[Inspection]:
@@ -79,21 +121,30 @@ def _inspected(issuer: Issuer, found: list[Tag]) -> Iterator[Inspection]:
             yield each.result
 
 
-def _listing(found: list[Tag], parts: Mapping[str, int], seen: Mapping[str, Inspection]) -> str:
-    columns = [
-        Column("TAG", flexible=True),
-        Column("MAX", "right"),
-        Column("STEP", "right"),
-        Column("PER SECOND", "right", flexible=True),
-        Column("RUNWAY", "right", flexible=True),
-        Column("WASTE", "right", flexible=True),
-        Column("ORDER"),
-        Column("NUMBERS", flexible=True),
-        Column("CHANGED"),
-        Column("DESCRIPTION", flexible=True),
-    ]
+class _Listing:
+    """A table of tags that is shown by pages."""
+
+    def __init__(self) -> None:
+        self._kept: list[int] = []
+        self._table = PagedTable((), None)
+
+    def show(self, found: list[Tag], parts: Mapping[str, int], seen: Mapping[str, Inspection]) -> None:
+        """Show the tags of a page. `parts`: how many parts the tags have. `seen`: the usage of the tags."""
+        rows = _rows(found, parts, seen)
+        if not rows:
+            return
+        needed = [at for at, column in enumerate(COLUMNS) if not column.flexible or any(row[at] for row in rows)]
+        if not set(needed) <= set(self._kept):
+            if self._kept:
+                show("")
+            self._kept = sorted({*self._kept, *needed})
+            self._table = PagedTable([COLUMNS[at] for at in self._kept], screen_width())
+        show(self._table.page([[row[at] for at in self._kept] for row in rows]))
+
+
+def _rows(found: list[Tag], parts: Mapping[str, int], seen: Mapping[str, Inspection]) -> list[tuple[object, ...]]:
     now = now_ms()
-    rows = [
+    return [
         (
             repr(tag.tag) if has_blanks(tag.tag) else tag.tag,
             _max(tag, parts),
@@ -106,9 +157,6 @@ def _listing(found: list[Tag], parts: Mapping[str, int], seen: Mapping[str, Insp
         )
         for tag in found
     ]
-    # Omit a flexible column if it is empty for all tags.
-    kept = [at for at, column in enumerate(columns) if not column.flexible or any(row[at] for row in rows)]
-    return table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], screen_width())
 
 
 def _usage(seen: Inspection | None) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from issuer.api.aio import AsyncIssuer
-from issuer.care.inspection import Readiness
+from issuer.care.inspection import HaltedTags, Readiness
 from issuer.clock import monotonic
 from issuer.doors.lookups import LookUps
 from issuer.doors.rates import Bucket, RateBuckets
@@ -60,6 +60,7 @@ class Service:
     _keys: dict[str, Bucket] = field(default_factory=dict)
     _seen: Readiness = field(default_factory=lambda: _not_seen(LOOK_WAITED_FOR))
     _seen_until: float = 0.0
+    _halted: HaltedTags = field(default_factory=HaltedTags)
     _looking: asyncio.Task[Readiness] | None = None
 
     def count_key(self, owner: str) -> Callable[[], object]:
@@ -92,6 +93,7 @@ class Service:
     async def beneath(self) -> Readiness:
         """Return whether Redis and the store answer. Requests that arrive at the same time share one check.
 
+        Each check reads the next page of the tags, and looks for halted ones.
         If the check takes longer than LOOK_WAITED_FOR, return the previous result.
         """
         if self._looking is None and monotonic() >= self._seen_until:
@@ -107,7 +109,7 @@ class Service:
     async def _look(self) -> Readiness:
         try:
             async with asyncio.timeout(LOOK_WITHIN):
-                return await self.ids.ready(timeout=LOOK_WITHIN / 2)
+                return await self.ids.engine.care.ready(LOOK_WITHIN / 2, self._halted)
         except TimeoutError:
             return _not_seen(LOOK_WITHIN)
 

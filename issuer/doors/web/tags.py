@@ -16,7 +16,6 @@ from issuer.doors.web.replies import Problem, Reply, shown
 from issuer.doors.web.service import Service
 from issuer.errors import CorruptState, Forbidden, InvalidArgument
 from issuer.views import view
-from issuer_persistence.records import Tag
 
 #: Default number of entries in a page.
 PAGE: Final = 100
@@ -32,7 +31,10 @@ def _count(query: Mapping[str, Any]) -> int:
 
 
 async def tags(service: Service, call: RequestCall) -> Reply:
-    """Show a page of the tags that the caller may read, sorted by name."""
+    """Show a page of the tags that the caller may read, sorted by name.
+
+    If the token is valid for some tags, the page has those among the next PAGE_MOST tags, and may be empty.
+    """
     count = _count(call.query)
     beyond = _beyond(call.query, _is_name)
     refusal: Forbidden | None = None
@@ -40,19 +42,15 @@ async def tags(service: Service, call: RequestCall) -> Reply:
         call.caller.need("read")
     except Forbidden as error:  # a token that is valid for some tags lists only these tags
         refusal = error
-    found: list[Tag] = []
-    care = service.ids.engine.care
-    async with aclosing(
-        care.tag_pages(call.timeout, after=beyond, count=count + 1 if refusal is None else PAGE_MOST)
-    ) as pages:
-        async for page in pages:
-            found += page if refusal is None else [each for each in page if call.caller.may("read", each.tag)]
-            if len(found) > count:
-                break
-    if refusal is not None and not found and beyond is None:
+    most = count if refusal is None else PAGE_MOST
+    pages = service.ids.engine.care.tag_pages(call.timeout, after=beyond, count=most + 1)
+    async with aclosing(pages):
+        page = await anext(pages)
+    found = [each for each in page[:most] if refusal is None or call.caller.may("read", each.tag)]
+    last = found[count - 1] if len(found) > count else page[most - 1] if len(page) > most else None
+    if refusal is not None and not found and beyond is None and last is None:
         raise refusal
-    more = len(found) > count
-    content = {"tags": list(map(view, found[:count])), "next": cursor(found[count - 1].tag) if more else None}
+    content = {"tags": list(map(view, found[:count])), "next": None if last is None else cursor(last.tag)}
     return shown(content, as_string=call.as_string)
 
 

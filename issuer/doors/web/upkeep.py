@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 from issuer.advice import http
 from issuer.care.aio import Verdict
@@ -13,6 +13,9 @@ from issuer.doors.web.replies import LINES, Problem, Reply, answer, as_strings, 
 from issuer.doors.web.service import Service
 from issuer.threads import in_thread
 from issuer.views import view
+
+#: Maximum number of halted tags whose names a reply of /readyz can contain.
+HALTED_MOST: Final = 1000
 
 
 async def verify(service: Service, call: RequestCall) -> Reply:
@@ -82,7 +85,7 @@ async def readyz(service: Service, call: RequestCall) -> Reply:
     content = view(await service.beneath())
     halted = content.pop("halted")
     # This route needs no token. Names of tags are shown only to callers that may read these tags.
-    shown_tags = [tag for tag in halted if call.caller.may("read", tag)]
+    shown_tags = [tag for tag in halted[:HALTED_MOST] if call.caller.may("read", tag)]
     content |= {"ready": True, "halted": len(halted), "halted_tags": shown_tags}
     return shown(content, as_string=call.as_string)
 
