@@ -1,6 +1,7 @@
 """What many tags cost a process that has drawn from all of them, and now draws from a few."""
 
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -149,6 +150,12 @@ def _keeper(server: RedisServer, folder: str, rounds: int) -> Iterator[Figure]:
         process.terminate()
         client.flushall()
     _made(many, KEPT)
+    for command in ("verify", "doctor", "tags", "tags --json", "tags --json-lines"):
+        words = [sys.executable, "-m", "issuer", "--redis", server.url, "--store", many, *command.split()]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, _, used = os.wait4(process.pid, 0)
+        yield Figure(f"issuer {command}, {KEPT} tags: memory", (used.ru_maxrss / 1024,), "MB", Bound(200, 60))
+        yield Figure(f"issuer {command}, {KEPT} tags: processor", (used.ru_utime + used.ru_stime,), "s")
     with issuer.connect(redis=server.url, store=many, scheduler=None, store_timeout=60) as ids:
         ids.keep()
         keeper = ids.engine.care.keeper
