@@ -162,6 +162,7 @@ def test_tags_with_usage_have_rate_runway_and_waste(cli: Cli) -> None:
     assert [each.keys() for each in lines] == [each.keys() for each in listed]
 
 
+@pytest.mark.covers("U.19")
 def test_tags_are_listed_by_pages_as_they_are_at_once(direct: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def listed() -> list[tuple[str, str]]:
         ended = [direct("tags", *options) for options in ((), ("--all",), ("--json",), ("--json-lines",))]

@@ -179,6 +179,7 @@ def test_a_revoked_token_ends_and_one_beyond_its_rate_waits(tmp_path: Path) -> N
     through(behave, access=access)
 
 
+@pytest.mark.covers("U.19")
 def test_a_page_of_the_list_costs_a_page_of_the_store_whatever_the_token_may_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

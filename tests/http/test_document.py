@@ -227,6 +227,7 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
     through(at_first)
 
 
+@pytest.mark.covers("U.19")
 def test_a_look_at_readiness_reads_one_page_and_finds_halted_tags_page_by_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -382,6 +382,7 @@ def test_many_tags_are_looked_at_up_to_a_number_the_newest_first(redis_url: str,
         ids.doctor(most=-1)
 
 
+@pytest.mark.covers("U.19")
 @BOTH
 def test_the_findings_are_those_of_all_tags_however_few_are_in_memory_at_once(
     redis_url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
