@@ -42,7 +42,8 @@ GRACE = 1.0
 #: An unknown variable counts as misspelt if it is at least this similar to a variable of ours; 1 means equal. One wrong
 #: letter of five gives 0.8. ISSUER_BASE_URL, of an OpenID Connect library, gives 0.71 with ISSUER_STORE_URL.
 _ALIKE = 0.8
-#: A setting is not compared if its name has fewer letters than this: ISSUER_KEY may be a variable of another program.
+#: A setting is not compared if its name has fewer letters than this. Otherwise ISSUER_KEY, which may be a variable of
+#: another program, would look like our ISSUER_KEYS.
 _DISTINCT = 5
 
 

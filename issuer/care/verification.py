@@ -38,8 +38,8 @@ PAGE = 2000
 #: The check of a tag ends after this many findings, because an operator must act anyway.
 MOST = 100
 
-#: Ledger entries are deleted when they are 90 days old. An entry younger than this, in ms, was not deleted for its age.
-#: The limit is one day less than 90 days, because clocks can differ.
+#: Ledger entries are deleted when they are 90 days old. An entry that was made less than this many ms ago must still be
+#: in the ledger: if it is missing, it was lost. The limit is one day less than 90 days, because clocks can differ.
 CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
 
 #: Pairs of fields of a hash. In a sound hash, the first field of a pair is never higher than the second field.
@@ -83,8 +83,10 @@ class Audit:
         self._max = 0
         self._created = 0
         self._beyond: Position | None = None
-        #: The ledger entry with the lowest `low` so far. Entries are read in falling order of `high`. So if the next
-        #: entry overlaps with any earlier entry, it also overlaps with this one, and only this one must be kept.
+        #: The earlier ledger entry with the lowest `low`. An entry contains the numbers low + 1 .. high. Entries are
+        #: read in falling order of `high`. So the next entry overlaps an earlier one exactly if the `high` of the next
+        #: entry is above the `low` of the earlier one. It is enough to compare the next entry with the entry that has
+        #: the lowest `low`, so only that one is kept.
         self._lowest: LedgerEntry | None = None
         self._hash: tag_scripts.Hash | None = None
         self._buffers: list[_Buffer] = []

@@ -64,7 +64,8 @@ def _load_again() -> None:
 
 
 def _forget_rejoin() -> None:
-    vars(rejoin)["floor"] = lambda *_: iter(())  # the module `rejoin` has its own name for the function `floor`
+    # The module `rejoin` imports `floor` with `from ... import`, so replace it there, not in `issuer.core.floor`.
+    vars(rejoin)["floor"] = lambda *_: iter(())
 
 
 def _forget_fork() -> None:

@@ -306,8 +306,8 @@ class SingleFlight:
     def join(self, wanted: int = 0) -> tuple[Flight, bool]:
         """Return the current flight and False. If there is none, return a new one and True: the caller must start it.
 
-        `wanted`: how many numbers the caller needs. If the current flight has sent its request for fewer numbers, the
-        caller joins another flight afterwards.
+        `wanted`: how many numbers the caller needs. If the flight has not prepared its request yet, it requests that
+        many numbers if it can. Otherwise it may bring too few: then the caller must join again when it has ended.
         """
         with self._lock.thread, self._lock.call():
             flight, leads = self.flight, False

@@ -33,7 +33,8 @@ LOOK_EVERY: Final = 0.5
 #: Bits of the file mode that allow other users to write.
 _OTHERS: Final = 0o022
 
-#: Format of the header before the content that the processes share: size and checksum of this content.
+#: All processes of a server share a copy of the tokens file's content (see `_Published`). This is the format of the
+#: header before the copy: size and checksum of the content.
 _HEADER: Final = struct.Struct("=QQ")
 
 

@@ -217,7 +217,7 @@ class AnyWaker(Protocol):
     """Lets a call sleep until a connection is free. `wait` returns None, or an awaitable for tasks."""
 
     def wake(self) -> None:
-        """Wake the call, or skip its next sleep. May be called from any thread."""
+        """Wake the call. If it is not asleep, its next sleep ends at once. May be called from any thread."""
 
     def wait(self, seconds: float) -> Any:
         """Sleep until `wake`, at most `seconds` seconds."""

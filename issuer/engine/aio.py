@@ -56,7 +56,9 @@ class AsyncEngine(AsyncEngineCalls):
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
         super().start()
-        #: The combiner of each tag in use. `next` reads it here. Before uWSGI forks, `unpublish` sets an empty dict.
+        #: The combiner of each tag in use. `next` looks up the combiner of the tag here, and does not check for a fork.
+        #: So before uWSGI forks, `unpublish` replaces this dict by an empty one: otherwise the child would issue the
+        #: parent's numbers.
         self.combiners = self.registry.combiners
 
     def enter(self) -> None:

@@ -259,7 +259,10 @@ class Issuing(Generic[L]):
         return told
 
     def founded(self, record: Tag, deadline: Deadline) -> Steps[None]:
-        """Call `found` of a new tag's strategy, so that it can prepare the tag. No tag had this name before."""
+        """Prepare the strategy of a new tag: call its method `found` (to found, not to find).
+
+        Called only if this process has just created the tag, and no earlier, deleted tag had the same name.
+        """
         try:
             yield from self._serving(self._combiner(record.tag), record).found(deadline)
         except ConfigurationError as error:  # only log it, because other processes may have the right settings

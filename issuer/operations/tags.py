@@ -70,7 +70,8 @@ def create_many(
 ) -> Steps[list[Tag]]:
     """Create tags and the tags of their shards: all or none, see Issuer.create_many.
 
-    `founded` is called for each new tag with a strategy, if no tag had its name before.
+    `founded` is called for each new tag with a strategy that has no counter, if no earlier, deleted tag had the same
+    name.
     """
     asked: dict[str, TagOptions] = {}
     there: dict[str, Tag] = {}
@@ -429,10 +430,10 @@ def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, 
 
 
 def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
-    """Raise StoreBehind if Redis has a newer scheme than the store, because the store has then lost this scheme.
+    """Raise StoreBehind if Redis knows a newer scheme than the store: the store has lost that scheme.
 
-    The numbers of the lost scheme are unknown, and a new scheme could repeat them. But if the caller gives the point
-    where the new scheme begins, nothing is raised: `stride_above`, or a first number for each scramble key.
+    Its numbers are unknown, and a new scheme could repeat them. The caller can avoid the error by giving the point
+    where the new scheme begins: `stride_above`, or a first number for each scramble key.
     """
     if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
         return

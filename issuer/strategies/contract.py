@@ -56,7 +56,8 @@ class Instance:
         ip: IP address. "" means the address of this host.
         machine: Fixed machine number. If the layout has racks, this is the worker number. None if it is not fixed.
         rack: Fixed rack number. None if it is not fixed.
-        directory: Directory for small files. "" means the directory for temporary files.
+        directory: Directory for the files in which a strategy remembers its machine number and the last usable
+            timestamp. "" means the directory for temporary files; the Snowflake option machine=file does not accept "".
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -106,7 +107,10 @@ class Instance:
 
     @property
     def file(self) -> str:
-        """Name of the file for this process: the parts of `key`, separated by colons."""
+        """Name of the file in which this process keeps its machine number, with the Snowflake option machine=file.
+
+        The name is `application:port:ip.properties`. `ip` is a whole number.
+        """
         return f"{self.application}:{self.port}:{self.address()}.properties"
 
 
@@ -240,9 +244,10 @@ class Strategy:
         yield
 
     def found(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
-        """Do the work for a new tag, such as to claim the first machine number, which no other process can have.
+        """Do the work for a new tag (to found, not to find). Example: claim the first machine number, which is free.
 
-        This is called if this process created the tag, and no tag had its name before.
+        Called only if this process has just created the tag, and no earlier, deleted tag had the same name. So no other
+        process can have the first machine number.
         """
         return
         yield

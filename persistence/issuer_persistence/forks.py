@@ -181,7 +181,9 @@ def _prepare() -> None:
 
 def _go_on() -> None:
     own = threading.get_ident()
-    if _state.turns == [own]:  # its outermost fork; in a child that was forked while hooks ran, `turns` is empty
+    # Only after the outermost fork of this thread. If a hook forked, or a signal handler while the hooks ran, the child
+    # also returns to this line. There `turns` is empty, so nothing runs.
+    if _state.turns == [own]:
         _run([each.in_parent for each in _hooks])
     if own in _state.turns:
         _state.turns.pop()

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 #: Size in bytes after which a new file is begun: about 7 500 reservations. The rotation of such a file takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024
 
-#: How many segments of a tag are remembered one by one: those with the highest numbers. Numbers of lower segments are
-#: no longer returned, because a process holds at most three. So only the highest number of all these is remembered.
+#: At least this many segments of a tag are remembered one by one: the highest ones. Numbers are returned only from the
+#: highest segments, by a process that holds at most three. So numbers of lower segments cannot be returned any more. Of
+#: all lower segments, only the highest number is remembered.
 KEPT = 8
 
 _FORMAT = 1
@@ -110,7 +111,10 @@ class Known:
         return max([self.floor, *self.segments.values()])
 
     def beneath(self, newest: int) -> int:
-        """Return the highest reserved number below the newest segments. `newest`: how many segments to leave out."""
+        """Return the last reserved number below the `newest` highest segments.
+
+        Numbers of those segments may still be unissued in Redis. So `recover` counts only the lower numbers as issued.
+        """
         highs = sorted(self.segments.values(), reverse=True)
         return max([self.floor, *highs[newest:]])
 

@@ -41,6 +41,8 @@ def delete(session: Session, *, tag: str, yes: bool) -> None:
 def _and_parts(issuer: Issuer, tag: str) -> str:
     try:
         parts = issuer.inspect(tag).parts
-    except UnknownTag:  # the tag may be deleted in the store but not in Redis, so go on: `delete` raises the error
+    except UnknownTag:
+        # The store has no such tag. Call `delete` nevertheless: it removes what an interrupted `delete` left, then
+        # raises UnknownTag.
         return ""
     return f" and its {numbered(parts, 'part')}" if parts else ""

@@ -92,9 +92,9 @@ def recover(
 
     Run the command after a store or a Redis server was restored from a backup. It also ends a halt. It looks for the
     highest number of the tag in the store, its ledger, Redis and the journals given. It also queries the replicas and
-    former masters of Redis. Then it raises the store's max from OLD to NEW. At most GAP numbers are skipped and never
-    issued. The parts of a tag are recovered with it. The command is safe to run twice, on several machines at once, and
-    while numbers are drawn.
+    former masters of Redis. Then it raises the store's max. The output shows the max before (OLD) and after (NEW), and
+    how many numbers at most are skipped and never issued (GAP). The parts of a tag are recovered with it. The command
+    is safe to run twice, on several machines at once, and while numbers are drawn.
 
     If Redis is unavailable, use --dry-run. The exit code of the dry run is then 5. The output names the servers that
     don't answer. If a journal contains a tag that the store has lost, the command creates the tag again, and prints

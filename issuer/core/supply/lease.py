@@ -32,7 +32,7 @@ def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme:
     """Whether the hash was replaced since the leases were drawn: Redis failed over, or `recover` was run.
 
     The leased numbers still belong to this process, but after `recover` no old number may be issued. `probe`: whether
-    the call may test a Redis that did not answer earlier calls (see Send).
+    the call may test a Redis that did not answer earlier calls (see Send in core/steps.py).
     """
     opened = yield from send(tag_scripts.open(key, fresh_version(), store_id, 0, "look", scheme=scheme), probe=probe)
     if opened.status == "otherscheme":

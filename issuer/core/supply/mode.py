@@ -48,7 +48,8 @@ class Mode(Enum):
 class Origin:
     """Controls a tag's mode in this process, and its local buffer. Checks which store the tag's hash belongs to.
 
-    A new record may change the mode. If the tag is gone, or the hash belongs to another store, the buffer is emptied.
+    When the tag's record is read again from the store, the mode may change, for example because the order or the lease
+    was changed. If the tag is gone, or the hash belongs to another store, the buffer is emptied.
     """
 
     def __init__(self, state: TagState, runtime: Runtime) -> None:
@@ -255,7 +256,7 @@ class Origin:
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:
         """Before a draw: raise ForeignHash if the tag's hash belongs to another store.
 
-        `probe`: whether the call may test a Redis that did not answer earlier calls (see Send).
+        `probe`: whether the call may test a Redis that did not answer earlier calls (see Send in core/steps.py).
 
         If the hash is known to belong to this store, this does nothing: the sweep in the background checks it again. If
         the store does not return its id soon, the check is left to the sweep: Redis may have numbers, even if the store

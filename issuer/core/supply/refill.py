@@ -31,7 +31,8 @@ class Refill:
     """Fetches segments and leases of a tag, one of each at a time."""
 
     def __init__(self, state: TagState, runtime: Runtime, origin: Origin, shortage: Shortage) -> None:
-        #: Duration of an election in seconds. None: a draw never elects this process, because it has no scheduler.
+        #: Seconds in which an elected process must load the segment; then another process can be elected. None: draws
+        #: never elect this process, because it has no scheduler.
         self.window = runtime.window if runtime.scheduled else None
         self.election = Election()
         self.segments = Fetcher(runtime, origin, shortage, self._segment)

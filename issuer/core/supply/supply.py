@@ -312,9 +312,11 @@ class Supply:
                 return
 
     def _check(self, buffer: Buffer, *, probe: bool = True) -> Steps[None]:
-        """Drop the leases if the tag's hash was replaced since they were drawn. `probe`: see Send.
+        """Drop the leases if the tag's hash was replaced since they were drawn.
 
-        If Redis does not answer, the leases are still used: their numbers belong to this process alone.
+        The reason: after `recover`, no old number may be issued. If Redis does not answer, keep the leases: no other
+        process has their numbers. `probe`: whether the call may test a Redis that did not answer earlier calls (see
+        Send in core/steps.py).
         """
         self._checked_at = monotonic()
         leases, _ = lease.parted(buffer.held)
@@ -351,7 +353,10 @@ class Supply:
     # ------------------------------------------------------------------ what the scheduler does
 
     def used(self) -> None:
-        """Let the next sweep check the tag. A caller on the slow path calls this."""
+        """Note that the tag is in use, so that the next sweep (the scheduler's check, once a second) checks it.
+
+        Callers on the slow path call this.
+        """
         self.used_at = monotonic()
         self._runtime.moving.add(self.state.tag)
 

@@ -1,4 +1,7 @@
-"""Lets the callers of a tag in one event loop share draws. The callers are tasks, and clients of a server."""
+"""Lets the callers of a tag in one event loop share draws.
+
+The callers are tasks, and clients of the server for the Redis protocol.
+"""
 
 from __future__ import annotations
 
@@ -325,7 +328,7 @@ class AsyncCombiner:
         if redis is not None:
             if self.state.owned:
                 self._node = redis.node(self._key)
-                self.supply.used()  # again: after a `rest` meanwhile, sweeps would not check the tag
+                self.supply.used()  # again: if `rest` was called meanwhile, sweeps would not check the tag
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers

@@ -174,7 +174,11 @@ class AsyncRunner:
         await drive(public(job(deadline), None, self.store), do)
 
     async def _result(self, step: Step, deadline: Deadline, tag: str | None, *, outlasts: bool = False) -> object:
-        """Execute a step. `outlasts`: after a cancellation, wait OUTLAST seconds for the store, and use its answer."""
+        """Execute a step.
+
+        `outlasts`: after a cancellation, wait OUTLAST seconds for the store, and use its answer. So a segment that the
+        store has just reserved is not lost.
+        """
         self.go_on()
         match step:
             case Ask():

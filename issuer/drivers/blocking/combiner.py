@@ -256,7 +256,7 @@ class Combiner:
         if self._redis is not None:
             if self.state.owned:
                 self._node = self._redis.node(self._key)
-                self.supply.used()  # again: after a `rest` meanwhile, sweeps would not check the tag
+                self.supply.used()  # again: if `rest` was called meanwhile, sweeps would not check the tag
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers[0] - 1, numbers[-1]

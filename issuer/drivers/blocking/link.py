@@ -217,7 +217,7 @@ class Waker:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """Wake the thread, or skip its next sleep."""
+        """Wake the thread. If it is not asleep, its next sleep ends at once."""
         with suppress(RuntimeError):  # it was already woken
             self._lock.release()
 
