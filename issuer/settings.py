@@ -257,8 +257,9 @@ class Settings:
         "Address of Redis: a URL with `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `redis+cluster://`. "
         "With `none`, the process works in direct mode, without Redis", connect=True, command="issuer")
     store_url: Any = _setting(None, SettingType(_url, "URL"),
-        "Address of the store: `mongodb://`, `mongodb+srv://`, `sqlite:///path`, or `memory://` for tests. If a "
-        "MongoDB URL has no database, the issuer uses the database `issuer`",
+        "Address of the store: `mongodb://`, `mongodb+srv://`, `postgresql://`, `mysql://`, `mariadb://`, "
+        "`sqlite:///path`, or `memory://` for tests. If a MongoDB URL has no database, the issuer uses the database "
+        "`issuer`",
         unset="`sqlite:///$XDG_DATA_HOME/issuer/issuer.db`", connect=True, command="issuer")
     prefix: str = _setting("issuer", SettingType(_prefix, "TEXT"),
         "First part of all Redis keys. It must consist of printable characters, without braces",

@@ -86,8 +86,8 @@ def connect(
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
             redis+cluster://h1:7000,h2:7000) or a redis-py client, also one from `Sentinel.master_for`. "none" means no
             Redis: numbers are drawn from the store alone, and `store` must be given. Default: from the settings.
-        store: URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store. Default: from the
-            settings.
+        store: URL (mongodb://, postgresql://, mysql://, mariadb://, sqlite:///path, memory://) or a Store. Default:
+            from the settings.
         prefix: Start of all Redis keys: printable characters without braces.
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
@@ -164,8 +164,8 @@ def aconnect(
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
             redis+cluster://h1:7000,h2:7000) or a client of redis.asyncio. "none" means no Redis: numbers are drawn from
             the store alone, and `store` must be given. Default: from the settings.
-        store: URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store. Default: from the
-            settings.
+        store: URL (mongodb://, postgresql://, mysql://, mariadb://, sqlite:///path, memory://) or a Store. Default:
+            from the settings.
         prefix: Start of all Redis keys: printable characters without braces.
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.

@@ -434,6 +434,13 @@ class Store(ABC):
         """
         return Upgrade(1, 1)
 
+    def definitions(self) -> list[str]:
+        """Return the SQL statements that create the store's tables, for a database administrator. No I/O is done.
+
+        [] if the store is not in an SQL database.
+        """
+        return []
+
     @abstractmethod
     def after_fork(self) -> None:
         """Forget the parent's connections in a forked child. Do not close them: the parent still uses them."""

@@ -21,6 +21,24 @@ class Upgrade(NamedTuple):
     after: int
 
 
+class StoreSetting(NamedTuple):
+    """A setting of the store's server that decides whether confirmed commits last.
+
+    Attributes:
+        name: Name of the setting.
+        value: Its value.
+        good: True if commits last with this value. None if that depends on what the server does not show.
+        why: What happens otherwise.
+        remedy: What to do if the value is not good.
+    """
+
+    name: str
+    value: str
+    good: bool | None
+    why: str
+    remedy: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
     """Facts about the configuration of a store, for `doctor`.
@@ -44,6 +62,7 @@ class StoreFacts:
         synchronous: Setting `synchronous` of SQLite.
         schema: Version of the schema. 0 if nothing was written yet.
         newest_schema: Version of the schema that this program writes.
+        settings: Settings of an SQL database's server, see `StoreSetting`.
         open_elsewhere: True if a program that does not use the store's lock file has the SQLite file open.
     """
 
@@ -62,4 +81,5 @@ class StoreFacts:
     synchronous: int | None = None
     schema: int | None = None
     newest_schema: int | None = None
+    settings: tuple[StoreSetting, ...] = ()
     open_elsewhere: bool | None = None

@@ -140,6 +140,9 @@ class Journalled(Store):
     def upgrade(self, *, timeout: float) -> Upgrade:
         return self._store.upgrade(timeout=timeout)
 
+    def definitions(self) -> list[str]:
+        return self._store.definitions()
+
     def after_fork(self) -> None:
         self._store.after_fork()
 

@@ -17,6 +17,9 @@ GROUP = "issuer.stores"
 OURS = {
     "mongodb://host/database": "mongodb:MongoStore",
     "mongodb+srv://host/database": "mongodb:MongoStore",
+    "postgresql://host/database": "sql.postgresql:PostgreSQLStore",
+    "mysql://host/database": "sql.mysql:MySQLStore",
+    "mariadb://host/database": "sql.mysql:MySQLStore",
     "sqlite:///relative/path": "sqlite:SQLiteStore",
     "sqlite:////absolute/path": "sqlite:SQLiteStore",
     "memory://": "memory:MemoryStore",

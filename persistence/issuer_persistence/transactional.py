@@ -110,7 +110,7 @@ class TransactionalStore(Store):
         return True
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        return self._change(tag, timeout, lambda found: found.configured(changes))
+        return self.change(tag, timeout, lambda found: found.configured(changes))
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
         with self.transaction(timeout) as transaction:
@@ -122,12 +122,13 @@ class TransactionalStore(Store):
     def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
         if below is not None:
             check_argument("below", below)
-        return self._change(tag, timeout, lambda found: found.stopped(below)).halted
+        return self.change(tag, timeout, lambda found: found.stopped(below)).halted
 
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
         check_argument("at_least", at_least)
-        return self._change(tag, timeout, lambda found: found.recovered(at_least))
+        return self.change(tag, timeout, lambda found: found.recovered(at_least))
 
-    def _change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
+    def change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
+        """Replace the record of a tag by what the function `change` returns for it. Return the new record."""
         with self.transaction(timeout) as transaction:
             return transaction.write(change(transaction.live(tag)))

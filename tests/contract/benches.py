@@ -6,11 +6,13 @@ import copy
 import shutil
 import sqlite3
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from bson.int64 import Int64
 
+from issuer_persistence.errors import StoreError
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import LedgerEntry, Purpose
 from issuer_persistence.memory import MemoryStore
@@ -19,7 +21,7 @@ from issuer_persistence.records import HIGHEST, TagSettings
 from issuer_persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pymongo.database import Database
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from issuer_persistence.contract import Store
     from issuer_persistence.ledger import Reservation
     from issuer_persistence.records import Tag
+    from issuer_persistence.sql.store import SQLStore
 
 #: Seconds that a call may take on a machine busy with other things.
 TIMEOUT = 60.0
@@ -287,6 +290,79 @@ class MongoBench(Bench):
         return str(entry["_id"])
 
 
+class SQLBench(Bench):
+    """A store in an SQL database, in tables with a prefix of their own."""
+
+    def __init__(self, kind: type[SQLStore], url: str, prefix: str) -> None:
+        self.kind, self.url, self.prefix = kind, f"{url}?prefix={prefix}", prefix
+        self.past = self.make()
+        super().__init__()
+
+    def make(self) -> SQLStore:
+        made = self.kind.open(self.url)
+        assert isinstance(made, self.kind)
+        return made
+
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        """A transaction past the store."""
+        with self.past.transaction(TIMEOUT) as transaction:
+            yield transaction.cursor
+
+    def backup(self) -> object:
+        found = {}
+        for table in ("tags", "segments", "meta"):
+            with self.cursor() as cursor:
+                cursor.execute(f'SELECT * FROM "{self.prefix}{table}"')  # noqa: S608 - ours
+                found[table] = cursor.fetchall()
+        return found
+
+    def restore(self, backup: Any) -> None:
+        with self.cursor() as cursor:
+            for table, rows in backup.items():
+                cursor.execute(f'DELETE FROM "{self.prefix}{table}"')  # noqa: S608 - ours
+                for row in rows:
+                    marks = ", ".join(["%s"] * len(row))
+                    cursor.execute(f'INSERT INTO "{self.prefix}{table}" VALUES ({marks})', row)  # noqa: S608 - ours
+
+    def tamper(self, tag: str, **fields: object) -> None:
+        with self.cursor() as cursor:
+            for name, value in fields.items():
+                cursor.execute(f'UPDATE "{self.prefix}tags" SET "{name}" = %s WHERE "tag" = %s', (value, tag))  # noqa: S608
+                cursor.execute(f'SELECT "{name}" FROM "{self.prefix}tags" WHERE "tag" = %s', (tag,))  # noqa: S608 - ours
+                self.check(value, cursor.fetchone()[0])
+
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
+        with self.cursor() as cursor:
+            cursor.execute(f'SELECT * FROM "{self.prefix}tags" WHERE "tag" = %s', (tag,))  # noqa: S608 - ours
+            return dict(zip((each[0] for each in cursor.description), cursor.fetchone(), strict=True))
+
+    def forge(self, **fields: object) -> str:
+        entry = forged(fields)
+        columns, marks = ", ".join(f'"{name}"' for name in entry), ", ".join(["%s"] * len(entry))
+        with self.cursor() as cursor:
+            cursor.execute(f'INSERT INTO "{self.prefix}segments" ({columns}) VALUES ({marks})', [*entry.values()])  # noqa: S608
+            cursor.execute(f'SELECT {columns} FROM "{self.prefix}segments" WHERE "id" = %s', (entry["id"],))  # noqa: S608
+            for value, found in zip(entry.values(), cursor.fetchone(), strict=True):
+                self.check(value, found)
+        return str(entry["id"])
+
+    @staticmethod
+    def check(value: object, found: object) -> None:
+        """Raise an error, so that the transaction is rolled back, if the column has converted the value."""
+        found = found.decode() if isinstance(found, bytes) and isinstance(value, str) else found
+        if found != value or (type(found) is not type(value) and not isinstance(value, bool)):
+            raise StoreError(f"the column makes {found!r} of {value!r}")
+
+    def drop(self) -> None:
+        """Close the stores, and remove the tables."""
+        with self.cursor() as cursor:
+            for table in ("tags", "segments", "meta"):
+                cursor.execute(f'DROP TABLE "{self.prefix}{table}"')
+        self.close()
+        self.past.close()
+
+
 #: How a test gets an empty store of each kind, given a folder of its own. A bench that needs a server is a fixture.
 BENCHES: dict[str, Callable[[Path], Bench]] = {
     "memory": lambda _: MemoryBench(),
@@ -295,4 +371,4 @@ BENCHES: dict[str, Callable[[Path], Bench]] = {
 }
 
 #: The kinds that processes can share.
-SHARED = ("sqlite", "mongo")
+SHARED = ("sqlite", "mongo", "postgres", "mariadb")

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 import pytest
 
-from tests.contract.benches import BENCHES, PATIENT, SHARED, Bench, MongoBench, SQLiteBench
+from issuer_persistence.sql.mysql import MySQLStore
+from issuer_persistence.sql.postgresql import PostgreSQLStore
+from tests.contract.benches import BENCHES, PATIENT, SHARED, Bench, MongoBench, SQLBench, SQLiteBench
+from tests.servers.absent import absent
+from tests.servers.mariadb import MariaDBServer, find_mariadb
+from tests.servers.postgres import PostgresServer, find_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +57,39 @@ def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
     bench.close()
 
 
-@pytest.fixture(params=[*BENCHES, "mongo"])
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    binaries = find_postgres()
+    if binaries is None:
+        absent("postgres and initdb", "postgresql")
+    with PostgresServer(binaries) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    program = find_mariadb()
+    if program is None:
+        absent("mariadbd and mariadb-install-db", "mariadb-server")
+    with MariaDBServer(program) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_bench(postgres_server: PostgresServer) -> Iterator[SQLBench]:
+    bench = SQLBench(PostgreSQLStore, postgres_server.url, f"t{secrets.token_hex(4)}_")
+    yield bench
+    bench.drop()
+
+
+@pytest.fixture
+def mariadb_bench(mariadb_server: MariaDBServer) -> Iterator[SQLBench]:
+    bench = SQLBench(MySQLStore, mariadb_server.url, f"t{secrets.token_hex(4)}_")
+    yield bench
+    bench.drop()
+
+
+@pytest.fixture(params=[*BENCHES, "mongo", "postgres", "mariadb"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Each kind of store in turn."""
     if request.param not in BENCHES:

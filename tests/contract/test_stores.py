@@ -33,14 +33,26 @@ from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import LedgerEntry, Purpose
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, TagChanges, TagSettings, now_ms
-from tests.contract.benches import SCHEME, TIMEOUT, MemoryBench, SQLiteBench, create, get, ranges, reserve, spans
+from tests.contract.benches import (
+    SCHEME,
+    TIMEOUT,
+    MemoryBench,
+    MongoBench,
+    SQLBench,
+    SQLiteBench,
+    create,
+    get,
+    ranges,
+    reserve,
+    spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from issuer_persistence.ledger import LedgerPage, Position, Reservation
     from issuer_persistence.records import Tag
-    from tests.contract.benches import Bench, MongoBench
+    from tests.contract.benches import Bench
 
 
 @pytest.mark.covers("3.4", "3.48", "3.49")
@@ -464,19 +476,23 @@ FOREIGN_TO_MONGODB: dict[str, list[object]] = {
 
 
 @pytest.mark.parametrize("field", FOREIGN)
-def test_what_no_store_writes_is_corrupt_and_left_alone(shared_bench: SQLiteBench | MongoBench, field: str) -> None:
+def test_what_no_store_writes_is_corrupt_and_left_alone(shared_bench: Bench, field: str) -> None:
     create(shared_bench.store, step=10, order="trend", lease=5, scheme=SCHEME)
     values, in_filter = FOREIGN[field], True
     if isinstance(shared_bench, SQLiteBench):
         shared_bench.loosen()
-    else:
+    elif isinstance(shared_bench, MongoBench):
         values = values + FOREIGN_TO_MONGODB.get(field, [])
         in_filter = field in {"max", "limit", "version", "lease", "ahead"}
     store = shared_bench.store
     for value in values:
         reserve(store)  # what was seen now must not keep anybody from noticing
         good, ledger = shared_bench.raw()[field], ranges(store)
-        shared_bench.tamper("orders", **{field: value})
+        try:
+            shared_bench.tamper("orders", **{field: value})
+        except StoreError:
+            assert isinstance(shared_bench, SQLBench), "only the columns of an SQL database have a type"
+            continue
         with pytest.raises(Corrupt if in_filter else StoreError, match=field):
             reserve(store)  # what MongoDB's filter doesn't see costs a segment that nobody gets, and one only
         before = shared_bench.raw()
@@ -678,8 +694,14 @@ def test_a_damaged_entry_is_told_and_hides_no_other(bench: Bench) -> None:
     create(bench.store, step=10)
     for _ in range(3):
         reserve(bench.store)
-    for count, damage in enumerate(damages, 1):
-        bench.forge(**damage)
+    count = 0
+    for damage in damages:
+        try:
+            bench.forge(**damage)
+        except StoreError:
+            assert isinstance(bench, SQLBench), "only the columns of an SQL database have a type"
+            continue
+        count += 1
         for size in (1, 2, 100):
             found = pages(bench.store, size)
             assert spans(entry for page in found for entry in page.entries) == [(20, 30), (10, 20), (0, 10)], damage

@@ -22,7 +22,7 @@ def find_postgres() -> Path | None:
     folders = [Path(on_path).resolve().parent] if on_path else []
     folders += sorted(Path("/").glob(_FOLDERS.removeprefix("/")), reverse=True)
     return next(
-        (each for each in folders if all((each / name).exists() for name in ("postgres", "initdb", "pg_ctl"))), None
+        (each for each in folders if all(shutil.which(each / name) for name in ("postgres", "initdb", "pg_ctl"))), None
     )
 
 
@@ -54,7 +54,7 @@ class PostgresServer:
         self.end()
 
     def start(self) -> None:
-        options = f"-h {LOOPBACK} -p {self._port} -k {self._directory}"
+        options = f"-h {LOOPBACK} -p {self._port} -k {self._directory} -c max_connections=500"
         self._run("pg_ctl", "start", "-w", "-t", "60", "-l", str(self._directory / "log"), "-o", options)
 
     def stop(self) -> None:

@@ -25,7 +25,7 @@ from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
 from issuer.gateway.tag_scripts import Hash
 from issuer.settings import Settings
-from issuer_persistence.facts import StoreFacts
+from issuer_persistence.facts import StoreFacts, StoreSetting
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, Order, Tag
 from tests.lua.hashes import OTHER_STORE
@@ -63,6 +63,7 @@ STORE = StoreFacts(
     replica_set="rs0",
     members=3,
     retry_writes=True,
+    settings=(StoreSetting("fsync", "on", good=True, why="Commits are lost.", remedy="Set fsync = on."),),
 )
 ORDERS = Tag(tag="orders", max=2000, step=1000, limit=HIGHEST, order="strict", created=1, timestamp=1, version="v")
 HASH = Hash(100, 1000, 200, 1000, 2000, 1200, fence=REPLID, born="b", store="s1")
@@ -157,6 +158,8 @@ WRITES, BRITTLE = ("rdb_last_bgsave_status", "aof_last_write_status"), (("delete
 #: Entries of two hashes.
 ONE, OTHER = (LedgerEntry(tag="orders", low=at, high=at + 9, reason="load", born=f"{at}") for at in (0, 10))
 
+FSYNC_OFF = StoreSetting("fsync", "off", good=False, why="Commits are lost.", remedy="Set fsync = on.")
+
 Check = Callable[[Facts], Iterable[Finding]]
 
 #: Of each check what it finds: the name and the level of the finding, and facts of which each makes it.
@@ -203,6 +206,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.retry_writes, "store-retry-writes", "advice", [with_store(retry_writes=False)]),
     (store.regions, "store-regions", "unknown", [with_store(service=name) for name in ("cosmos-ru", "cosmos-vcore")]),
     (store.durability, "store-durability", "weak", [with_store(journal=j, synchronous=s) for j, s in BRITTLE]),
+    (store.settings, "store-settings", "weak", [with_store(settings=(FSYNC_OFF,))]),
     (store.lock, "store-lock", "advice", [with_store(open_elsewhere=True)]),
     (store.schema, "store-schema", "advice", [with_store(schema=4, newest_schema=6)]),
     (store.clock, "store-clock", "weak", [healthy(store_clock=ClockDifference(FAR_APART))]),

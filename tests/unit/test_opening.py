@@ -46,7 +46,7 @@ def test_a_name_makes_a_memory_store_shared_in_the_process() -> None:
 
 
 def test_a_url_that_cannot_be_meant_is_refused_without_its_secrets() -> None:
-    for url in ("postgresql://u:secret@h/db", "orders.db", "", "mongo://h", "SQLITE:///x", "memory"):
+    for url in ("oracle://u:secret@h/db", "orders.db", "", "mongo://h", "SQLITE:///x", "memory"):
         told = str(refused(Misconfigured, "", open_store, url))
         assert all(form in told for form in OURS)
         assert "secret" not in told

@@ -56,7 +56,7 @@ def lasting(facts: Facts) -> Iterator[Finding]:
             "the store is in the memory of this process",
             "Its records end with the process. The next process, and every other process, issues the same numbers "
             "again.",
-            "Use mongodb://, or sqlite:///path on a single machine.",
+            "Use a database server, or sqlite:///path on a single machine.",
         )
 
 
@@ -176,6 +176,18 @@ def durability(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def settings(facts: Facts) -> Iterator[Finding]:
+    """Check the settings of an SQL database's server: whether confirmed commits last."""
+    seen = facts.store_facts.settings if facts.store_facts is not None else ()
+    check = Check("store-settings", facts.store)
+    for each in seen:
+        if not each.good:
+            found = check.unknown if each.good is None else check.weak
+            yield found(f"{each.name}: {each.value}", each.why, each.remedy)
+    if good := ", ".join(f"{each.name}: {each.value}" for each in seen if each.good):
+        yield check.ok(good, "With these settings, confirmed commits last.")
+
+
 def lock(facts: Facts) -> Iterator[Finding]:
     """Check whether another program has the SQLite file open, but does not use the store's lock file.
 
@@ -269,6 +281,7 @@ CHECKS = (
     retry_writes,
     regions,
     durability,
+    settings,
     lock,
     schema,
     clock,

@@ -1,0 +1,1 @@
+"""Stores in SQL databases: PostgreSQL, MySQL and MariaDB."""

@@ -1,0 +1,210 @@
+"""A store in MySQL or MariaDB, with the driver PyMySQL."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from math import ceil
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from issuer_persistence.errors import Full, MaxBehind, Misconfigured, Unconfirmed
+from issuer_persistence.facts import StoreSetting
+from issuer_persistence.ledger import Reservation
+from issuer_persistence.sql.connections import SQLLink
+from issuer_persistence.sql.store import BEHIND, LOST, READS_ONLY, TORN, Conflict, NoTables, SQLStore, SQLTransaction
+from issuer_persistence.sql.tables import PREFIX, Types
+from issuer_persistence.urls import flaw, mask
+
+try:
+    import pymysql
+    from pymysql.constants import ER
+except ImportError as error:
+    raise Misconfigured("the driver of MySQL is missing: install segment-issuer[mysql]") from error
+
+if TYPE_CHECKING:
+    from issuer_persistence.ledger import Purpose
+
+#: What each session sets. Without a strict mode, a number that is too large would become 2^63-1 without an error.
+_SESSION = (
+    "SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+    "SESSION innodb_lock_wait_timeout = %d, SESSION autocommit = 1"
+)
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+#: Parameters of the URL that PyMySQL gets.
+_TLS = {"ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity"}
+
+#: How long a statement waits for a lock before the transaction is run again, in seconds.
+_LOCK_WAIT = 5
+
+#: Codes of errors: the transaction is to be run again. 1020: a row was changed since the transaction read it.
+_CONFLICTS = {ER.DUP_ENTRY, ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 1020}
+#: Codes of errors: the disk is full.
+_FULL = {1021, 1114}
+#: Codes of errors that an operator must correct: login, database, rights, unknown columns, no such parameter.
+_WRONG = {1044, 1045, 1049, 1054, 1142, 1143, 1227, 1235, 1064, 1193}
+
+
+class MySQLStore(SQLStore):
+    """A store in MySQL or MariaDB, in tables of InnoDB. A reservation takes five round trips."""
+
+    types = Types(
+        # Compared byte by byte: other collations take `Orders`, `orders` and `orders ` for the same name.
+        name="VARBINARY(700)",
+        text="LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        flag="TINYINT",
+        share="DOUBLE",
+        found={
+            "name": ("varbinary", ""),
+            "text": ("longtext", "utf8mb4_bin"),
+            "flag": ("tinyint", ""),
+            "share": ("double", ""),
+        },
+        schema="database()",
+        index_within=True,
+        suffix=" ENGINE=InnoDB",
+    )
+
+    about = "SELECT version(), cast(unix_timestamp(sysdate(3)) * 1000 AS unsigned)"
+
+    @classmethod
+    def open(cls, url: str) -> MySQLStore:
+        """Return the store for a URL of the form mysql://user:password@host:port/database, or mariadb://.
+
+        Parameters: `prefix`, the prefix of the tables' names; `ssl_ca` and the other TLS options of PyMySQL.
+        """
+        if wrong := flaw(url):
+            raise Misconfigured(f"{mask(url)}: {wrong}")
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        prefix = options.pop("prefix", PREFIX)
+        if unknown := options.keys() - _TLS:
+            known = ", ".join(sorted(_TLS))
+            raise Misconfigured(f"{mask(url)}: unknown parameter {min(unknown)}; known: prefix, {known}")
+        if not parts.path.strip("/"):
+            raise Misconfigured(f"{mask(url)}: the name of the database is missing")
+        return cls(url, prefix=prefix)
+
+    def connect(self, left: float) -> SQLLink:
+        parts = urlsplit(self._address)
+        # The socket is ours, so that it can be shut down at a deadline.
+        with ExitStack() as on_failure:
+            opened = socket.create_connection((parts.hostname or "localhost", parts.port or 3306), timeout=left)
+            on_failure.callback(opened.close)
+            connection = pymysql.connect(
+                host=parts.hostname or "localhost",
+                user=unquote(parts.username or "") or None,
+                password=unquote(parts.password or ""),
+                database=unquote(parts.path.strip("/")),
+                charset="utf8mb4",
+                connect_timeout=ceil(left),
+                defer_connect=True,
+                init_command=_SESSION % _LOCK_WAIT,
+                **_tls(parts.query),
+            )
+            link = SQLLink(connection, opened.fileno())
+            on_failure.callback(link.close)
+            with self.until(link, left):
+                connection.connect(opened)
+                connection.cursor().execute(_ISOLATION)
+            on_failure.pop_all()
+        return link
+
+    def begin(self, cursor: Any, left: float, *, writes: bool) -> None:  # noqa: ARG002 - the socket has the deadline
+        cursor.execute("START TRANSACTION" if writes else "START TRANSACTION READ ONLY")
+
+    def commit(self, link: SQLLink) -> None:
+        link.connection.commit()
+
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
+    ) -> Reservation:
+        """See `Store.reserve_checked`. The row, the ledger and the id of the store are read by one statement."""
+
+        def reserve(left: float) -> Reservation:
+            with self.transaction(left) as transaction:
+                before, taken, store_id = transaction.read_for_reservation(tag)
+                if taken is not None:
+                    raise MaxBehind(tag, before.max, taken, certain=True)
+                after = transaction.write(before.reserved(n, at_least=at_least, exact=exact))
+                entry = purpose.entry(tag, before.max, after.max)
+                transaction.enter(entry)
+            return Reservation(after, entry.low, entry.high, entry.id, store_id)
+
+        return self._repeated(timeout, reserve)
+
+    def translated(self, error: Exception) -> Exception | None:
+        if not isinstance(error, pymysql.MySQLError):
+            return Unconfirmed(f"{self.url}: {error}") if isinstance(error, OSError) else None
+        code = error.args[0] if error.args else 0
+        text = " ".join(str(each) for each in error.args[1:]) or str(error)
+        if code in _CONFLICTS:
+            return Conflict()
+        if code == ER.NO_SUCH_TABLE:
+            return NoTables()
+        if code in _FULL:
+            return Full(self.url)
+        return (Misconfigured if code in _WRONG else Unconfirmed)(f"{self.url}: {text}")
+
+    def definitions(self) -> list[str]:
+        # An administrator's session may not know the quotes.
+        return ["SET SESSION sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES')", *super().definitions()]
+
+    def make_tables(self, cursor: Any) -> None:
+        for statement in self.definitions():
+            cursor.execute(statement)
+
+    def unsafe_tables(self, transaction: SQLTransaction) -> list[str]:
+        found = transaction.rows(
+            "SELECT table_name, engine, (SELECT count(*) FROM information_schema.columns AS c WHERE c.table_schema = "
+            "t.table_schema AND c.table_name = t.table_name AND c.column_key = 'PRI') FROM information_schema.tables "
+            "AS t WHERE t.table_schema = database() AND t.table_name IN (%s, %s, %s)",
+            self.statements.names,
+        )
+        wrong = [f"table {name} has the engine {engine}, not InnoDB" for name, engine, _ in found if engine != "InnoDB"]
+        return wrong + [f"table {name} has no primary key" for name, _, keys in found if not keys]
+
+    def identity(self, transaction: SQLTransaction) -> str:
+        [(server, host)] = transaction.rows("SELECT @@server_id, @@hostname")
+        return f"{host}, server_id {server}"
+
+    def settings(self, transaction: SQLTransaction) -> list[StoreSetting]:
+        [(flush, doublewrite, read_only, log_bin)] = transaction.rows(
+            "SELECT @@innodb_flush_log_at_trx_commit, @@innodb_doublewrite, @@read_only, @@log_bin"
+        )
+        found = [
+            _setting("innodb_flush_log_at_trx_commit", flush, "1", LOST),
+            _setting("innodb_doublewrite", _word(doublewrite), "ON", TORN),
+            _setting("read_only", _word(read_only), "OFF", READS_ONLY),
+        ]
+        if log_bin:
+            [(sync,)] = transaction.rows("SELECT @@sync_binlog")
+            found.append(_setting("sync_binlog", sync, "1", LOST))
+            # The server counts its semi-synchronous replicas. Who the others are needs a privilege.
+            status = dict(transaction.rows("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%%'"))
+            clients = max(int(status.get(f"Rpl_semi_sync_{role}_clients", 0)) for role in ("master", "source"))
+            found.append(
+                StoreSetting(
+                    "semi-synchronous replicas", str(clients), True if clients else None, BEHIND,
+                    "If the server has replicas, set rpl_semi_sync_master_enabled=ON there and in the server.",
+                )
+            )  # fmt: skip
+        return found
+
+
+def _tls(query: str) -> dict[str, Any]:
+    """Return the TLS options in the query of a URL. With `ssl_ca`, the certificate and the host name are checked."""
+    found: dict[str, Any] = {name: value for name, value in parse_qsl(query) if name in _TLS}
+    if "ssl_ca" in found:
+        found["ssl_verify_cert"] = True
+        found["ssl_verify_identity"] = found.get("ssl_verify_identity") != "false"
+    return found
+
+
+def _word(value: object) -> str:
+    return {"0": "OFF", "1": "ON"}.get(str(value), str(value))
+
+
+def _setting(name: str, value: object, wanted: str, why: str) -> StoreSetting:
+    return StoreSetting(name, str(value), str(value) == wanted, why, f"Set {name}={wanted} in the server.")

@@ -1,0 +1,243 @@
+"""A store in PostgreSQL, with the driver psycopg."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from math import ceil
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+try:
+    import psycopg
+except ImportError as error:
+    from issuer_persistence.errors import Misconfigured
+
+    raise Misconfigured("the driver of PostgreSQL is missing: install segment-issuer[postgresql]") from error
+
+from issuer_persistence.contract import CallDeadline
+from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
+from issuer_persistence.facts import StoreSetting
+from issuer_persistence.ledger import Reservation
+from issuer_persistence.records import fresh_version, now_ms
+from issuer_persistence.sql.connections import SQLLink
+from issuer_persistence.sql.store import (
+    BEHIND,
+    LOST,
+    READS_ONLY,
+    TORN,
+    Conflict,
+    NoTables,
+    SQLStore,
+    SQLTransaction,
+    record,
+)
+from issuer_persistence.sql.tables import ENTRY_COLUMNS, PREFIX, TAG_COLUMNS, Statements, Types
+from issuer_persistence.urls import flaw, mask
+
+if TYPE_CHECKING:
+    from psycopg.errors import Diagnostic
+
+    from issuer_persistence.ledger import Purpose
+
+#: Key of the lock that a process holds while it creates tables. CREATE TABLE IF NOT EXISTS fails if two do it at once.
+_MAKING = 0x5E69_1550
+
+#: Codes of errors: the transaction is to be run again.
+_CONFLICTS = {"40001", "40P01", "23505"}
+#: Codes of errors: a table or a schema does not exist.
+_MISSING = {"42P01", "3F000"}
+#: Classes and codes of errors that an operator must correct: login, database, rights, unknown columns, encoding.
+_WRONG = ("28", "3D", "42", "22021", "22P05")
+
+#: Errors of a connection that an operator must correct. libpq gives no code for a connection that failed.
+_REFUSED = re.compile(r'(role|database) ".*" does not exist|authentication failed|no pg_hba\.conf entry')
+
+
+class PostgreSQLStore(SQLStore):
+    """A store in PostgreSQL. A reservation is one statement, between BEGIN and COMMIT."""
+
+    def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
+        super().__init__(url, prefix=prefix)
+        self._reserve = _reserving(self.statements)
+
+    types = Types(
+        name='TEXT COLLATE "C"',
+        text="TEXT",
+        flag="BOOLEAN",
+        share="DOUBLE PRECISION",
+        found={
+            "name": ("text", "C"),
+            "text": ("text", ""),
+            "flag": ("boolean", ""),
+            "share": ("double precision", ""),
+        },
+        schema="ANY(current_schemas(false))",
+    )
+
+    about = "SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+    @classmethod
+    def open(cls, url: str) -> PostgreSQLStore:
+        """Return the store for a URL of the form postgresql://user:password@host:port/database.
+
+        Its parameters are those of libpq, such as `sslmode`, and `prefix`, the prefix of the tables' names.
+        """
+        if wrong := flaw(url):
+            raise Misconfigured(f"{mask(url)}: {wrong}")
+        address, _, query = url.partition("?")
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        prefix = options.pop("prefix", PREFIX)
+        plain = f"{address}?{urlencode(options)}" if options else address
+        try:
+            psycopg.conninfo.conninfo_to_dict(plain)
+        except psycopg.Error:
+            raise Misconfigured(f"{mask(url)}: a parameter is unknown to libpq, or its value is invalid") from None
+        return cls(plain, prefix=prefix)
+
+    def connect(self, left: float) -> SQLLink:
+        connection = psycopg.connect(
+            self._address,
+            autocommit=True,
+            connect_timeout=ceil(left),
+            # Named statements would not survive a pgbouncer in transaction mode.
+            prepare_threshold=None,
+            client_encoding="UTF8",
+        )
+        link = SQLLink(connection, connection.fileno())
+        connection.add_notice_handler(lambda notice: _noted(notice, link.notices))
+        return link
+
+    def begin(self, cursor: Any, left: float, *, writes: bool) -> None:
+        # One round trip. The settings are local to the transaction, because pgbouncer gives the session to others. A
+        # role's or database's default can be `off`: a crash of the server would lose the last commits.
+        milliseconds = max(1, round(left * 1000))
+        cursor.execute(
+            f"BEGIN ISOLATION LEVEL READ COMMITTED {'READ WRITE' if writes else 'READ ONLY'}; "
+            f"SET LOCAL statement_timeout = {milliseconds}; SET LOCAL lock_timeout = {milliseconds}; "
+            "SELECT set_config('synchronous_commit', 'on', true) "
+            "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+        )
+
+    def commit(self, link: SQLLink) -> None:
+        link.notices.clear()
+        link.connection.execute("COMMIT")
+        if link.notices:
+            # A COMMIT that waits for a standby, and is cancelled, returns success with this warning.
+            raise Unconfirmed(f"the commit may not be replicated: {link.notices[-1]}")
+
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
+    ) -> Reservation:
+        """See `Store.reserve_checked`. If nothing can be reserved, the row is read again for the right error."""
+
+        def reserve(left: float) -> Reservation | None:
+            entry = purpose.entry(tag, 0, 0)
+            values = {**asdict(entry), "n": n, "at_least": at_least, "exact": exact, "version": fresh_version()}
+            with self.transaction(left) as transaction:
+                transaction.cursor.execute(self._reserve, values | {"now": now_ms()})
+                found = transaction.cursor.fetchone()
+                if found is None:
+                    return None
+                *row, low, store_id = found
+                after = record(row)
+                return Reservation(after, low, after.max, entry.id, store_id)
+
+        deadline = CallDeadline(timeout)
+        return self._repeated(deadline.left(), reserve) or super().reserve_checked(
+            tag, n, purpose=purpose, at_least=at_least, exact=exact, timeout=deadline.left()
+        )
+
+    def translated(self, error: Exception) -> Exception | None:
+        if not isinstance(error, psycopg.Error):
+            return None
+        code, text = error.sqlstate or "", " ".join(str(error).split())
+        if code in _CONFLICTS:
+            return Conflict()
+        if code in _MISSING:
+            return NoTables()
+        if code == "53100":
+            return Full(self.url)
+        unsent = isinstance(error, psycopg.ProgrammingError) or _REFUSED.search(text)
+        wrong = code.startswith(_WRONG) if code else unsent
+        return (Misconfigured if wrong else Unconfirmed)(f"{self.url}: {text}")
+
+    def make_tables(self, cursor: Any) -> None:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING,))
+        for statement in self.definitions():
+            cursor.execute(statement)
+
+    def unsafe_tables(self, transaction: SQLTransaction) -> list[str]:
+        [(encoding,)] = transaction.rows("SHOW server_encoding")
+        if encoding != "UTF8":
+            return [f"the encoding of the database is {encoding}, not UTF8"]
+        found = transaction.rows(
+            "SELECT relname, relpersistence = 'p', EXISTS (SELECT FROM pg_index WHERE indrelid = pg_class.oid AND "
+            "indisprimary) FROM pg_class WHERE oid IN (to_regclass(%s), to_regclass(%s), to_regclass(%s))",
+            [f'"{name}"' for name in self.statements.names],
+        )
+        wrong = [f"table {name} is unlogged: a crash empties it" for name, logged, _ in found if not logged]
+        return wrong + [f"table {name} has no primary key" for name, _, key in found if not key]
+
+    def identity(self, transaction: SQLTransaction) -> str:
+        # A promotion raises the timeline, which is in the first 8 digits of a log file's name.
+        [(system, timeline)] = transaction.rows(
+            "SELECT (SELECT system_identifier FROM pg_control_system()), CASE WHEN pg_is_in_recovery() "
+            "THEN (SELECT lpad(to_hex(timeline_id), 8, '0') FROM pg_control_checkpoint()) "
+            "ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
+        )
+        return f"system {system}, timeline {int(timeline, 16)}"
+
+    def settings(self, transaction: SQLTransaction) -> list[StoreSetting]:
+        [(fsync, pages, recovery, standbys, names)] = transaction.rows(
+            "SELECT current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery(), "
+            "(SELECT count(*) FROM pg_stat_replication), current_setting('synchronous_standby_names')"
+        )
+        found = [
+            StoreSetting("fsync", fsync, fsync == "on", LOST, "Set fsync = on in postgresql.conf."),
+            StoreSetting("full_page_writes", pages, pages == "on", TORN, "Set full_page_writes = on."),
+            StoreSetting("in recovery", str(recovery), not recovery, READS_ONLY, "Use the URL of the primary."),
+        ]
+        if standbys:
+            found.append(
+                StoreSetting(
+                    "synchronous_standby_names", repr(names), bool(names), BEHIND,
+                    "Set synchronous_standby_names to the names of the standbys that may take over.",
+                )
+            )  # fmt: skip
+        return found
+
+
+def _reserving(known: Statements) -> str:
+    """Return the statement of a reservation. It locks the row, raises `max` and writes the ledger entry.
+
+    The sizes are computed as numeric: `step` x `ahead` may be above 2^63-1.
+    """
+    wanted = 'coalesce(%(n)s::numeric, "step"::numeric * "ahead")'
+    columns = ", ".join(f'"{each}"' for each in TAG_COLUMNS)
+    of_tags = ", ".join(f'"here"."{each}"' for each in TAG_COLUMNS)
+    entry = ", ".join(f'"{each}"' for each in ENTRY_COLUMNS)
+    values = ", ".join(
+        {"tag": '"tag"', "low": '"low"', "high": '"max"'}.get(each, f"%({each})s") for each in ENTRY_COLUMNS
+    )
+    return f"""WITH "before" AS (
+        SELECT "tag", "max", "limit", {wanted} AS "wanted" FROM {known.tags} AS "row"
+        WHERE "tag" = %(tag)s AND NOT "deleted" AND NOT "halted" AND "max" >= %(at_least)s AND "max" < "limit"
+        AND NOT EXISTS (SELECT FROM {known.segments} AS "entry" WHERE "entry"."tag" = %(tag)s
+            AND "entry"."high" > "row"."max" AND "entry"."low" < "entry"."high")
+        FOR UPDATE
+    ), "size" AS (
+        SELECT "tag", "max" AS "low", least("wanted", "limit" - "max")::bigint AS "size" FROM "before"
+        WHERE NOT %(exact)s OR "wanted" <= "limit" - "max"
+    ), "after" AS (
+        UPDATE {known.tags} AS "here" SET "max" = "low" + "size", "version" = %(version)s, "timestamp" = %(now)s
+        FROM "size" WHERE "here"."tag" = "size"."tag" RETURNING {of_tags}, "low"
+    ), "entered" AS (
+        INSERT INTO {known.segments} ({entry}) SELECT {values} FROM "after"
+    ) SELECT {columns}, "low", (SELECT "value" FROM {known.meta} WHERE "name" = 'id') FROM "after"
+    """  # noqa: S608 - names of tables and columns only
+
+
+def _noted(notice: Diagnostic, notices: list[str]) -> None:
+    if (notice.severity_nonlocalized or notice.severity) == "WARNING":
+        notices.append(notice.message_primary or "")

@@ -1,0 +1,556 @@
+"""Base class of the stores in SQL databases: what PostgreSQL and MySQL have in common.
+
+Each change is one transaction: it locks the tag's row, changes the record in Python, and writes the row and the ledger
+entry. The store has connections of its own. It never joins a transaction of the caller, which may be rolled back after
+its numbers were issued.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from abc import abstractmethod
+from contextlib import AbstractContextManager, contextmanager, suppress
+from copy import copy
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+from issuer_persistence import scheme_json
+from issuer_persistence.contract import CallDeadline, Store, in_turn
+from issuer_persistence.errors import MaxBehind, Misconfigured, StoreError, TagMissing, Unconfirmed
+from issuer_persistence.facts import StoreFacts, StoreSetting, Upgrade
+from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
+from issuer_persistence.records import Tag, check_argument, fresh_version
+from issuer_persistence.sql.connections import Links, SQLLink
+from issuer_persistence.sql.tables import (
+    COLUMNS,
+    ENTRY_COLUMNS,
+    PREFIX,
+    SCHEMA,
+    TAG_COLUMNS,
+    Statements,
+    Types,
+    checked_prefix,
+)
+from issuer_persistence.transactional import Transaction, TransactionalStore
+from issuer_persistence.urls import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from issuer_persistence.ledger import Purpose
+    from issuer_persistence.records import TagSettings
+
+T = TypeVar("T")
+
+_NO_ROWS: list[tuple[Any, ...]] = []
+
+#: After a conflict, a change waits up to so many seconds before it is made again.
+PAUSE = 0.02
+
+#: How many names or ids one statement has. Longer lists are sent in parts.
+LIST_MOST = 1000
+
+
+#: What a setting of the server makes possible, for the doctor.
+LOST = "A power cut or a crash of the machine loses commits that were confirmed. Then a segment is reserved twice."
+TORN = "A power cut can damage a page of the tables."
+READS_ONLY = "The server accepts no writes, so nothing can be reserved."
+BEHIND = "A replica that takes over may lack commits that were confirmed. Then a segment is reserved twice."
+
+
+class Conflict(Exception):
+    """Another transaction was in the way, and the database has rolled this one back. Run it again."""
+
+
+class NoTables(Exception):
+    """The tables do not exist."""
+
+
+class SQLTransaction(Transaction):
+    """One transaction. `writes`: it locks the rows that it reads."""
+
+    def __init__(self, cursor: Any, statements: Statements, *, writes: bool) -> None:
+        self.cursor, self.statements, self._writes = cursor, statements, writes
+        #: The tags that this transaction has read: whether they exist.
+        self._there: dict[str, bool] = {}
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement, and return its rows. A text that the database returns as bytes is decoded."""
+        self.cursor.execute(statement, values)
+        return [
+            tuple(value.decode() if isinstance(value, bytes) else value for value in row)
+            for row in self.cursor.fetchall()
+        ]
+
+    def read_store_id(self) -> str:
+        found = self.rows(self.statements.store_id)
+        return str(found[0][0]) if found else ""
+
+    def read(self, tag: str) -> Tag | None:
+        found = self.rows(f"{self.statements.get}{self._lock}", (tag,))
+        self._there[tag] = bool(found)
+        return record(found[0]) if found else None
+
+    def read_for_reservation(self, tag: str) -> tuple[Tag, int | None, str]:
+        """Return the record, the highest number in the ledger above its `max` or None, and the id of the store."""
+        found = self.rows(f"{self.statements.get_to_reserve}{self._lock}", (tag,))
+        if not found:
+            raise TagMissing(tag)
+        *row, taken, store_id = found[0]
+        self._there[tag] = True
+        return record(row).live(), taken, str(store_id)
+
+    def read_many(self, tags: Collection[str]) -> dict[str, Tag]:
+        """Return the records of the tags that exist, by name. They are locked in the order of their names."""
+        self._there |= dict.fromkeys(tags, False)
+        found: dict[str, Tag] = {}
+        for page in _parts(sorted(tags)):
+            statement = f'{self.statements.get_many}{listed(page)} ORDER BY "tag"{self._lock}'
+            found.update({str(row[0]): record(row) for row in self.rows(statement, page)})
+        self._there |= dict.fromkeys(found, True)
+        return found
+
+    def write(self, record: Tag) -> Tag:
+        self.write_many([record])
+        return record
+
+    def write_many(self, records: Sequence[Tag]) -> None:
+        """Create or replace records, which this transaction has read before."""
+        new = [row(each) for each in records if not self._there[each.tag]]
+        old = [[*row(each), each.tag] for each in records if self._there[each.tag]]
+        if new:
+            self.cursor.executemany(self.statements.insert, new)
+        if old:
+            self.cursor.executemany(self.statements.update, old)
+
+    def enter(self, entry: LedgerEntry) -> None:
+        fields = asdict(entry)
+        self.cursor.execute(self.statements.enter, [fields[each] for each in ENTRY_COLUMNS])
+
+    def shorten(self, entry: str, high: int) -> None:
+        self.cursor.execute(self.statements.shorten, (high, entry, high))
+
+    def inspect(self, record: Tag) -> None:
+        """Raise MaxBehind if the ledger contains numbers above the record's `max`, which would be reserved again."""
+        [(taken,)] = self.rows(self.statements.taken, (record.tag, record.max))
+        if taken is not None:
+            raise MaxBehind(record.tag, record.max, taken, certain=True)
+
+    @contextmanager
+    def part(self, *, writes: bool) -> Iterator[None]:
+        """Make one call of a batch. If it raises a StoreError, undo what it has changed."""
+        self._writes = writes
+        if writes:
+            self.cursor.execute("SAVEPOINT part")
+        try:
+            yield
+        except StoreError:
+            if writes:
+                self.cursor.execute("ROLLBACK TO SAVEPOINT part")
+            raise
+        if writes:
+            self.cursor.execute("RELEASE SAVEPOINT part")
+
+    @property
+    def _lock(self) -> str:
+        return " FOR UPDATE" if self._writes else ""
+
+
+class SQLStore(TransactionalStore):
+    """A store in an SQL database.
+
+    Args:
+        url: URL of the database.
+        prefix: Prefix of the tables' names. Each prefix is a separate store.
+    """
+
+    #: Types of the columns.
+    types: ClassVar[Types]
+    #: Statement that returns the version of the server, and its time in ms since 1970.
+    about: ClassVar[str]
+
+    def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
+        self._address = url
+        self.statements = Statements(checked_prefix(prefix), self.types.schema)
+        self._links = Links(self.connect)
+        self._closed = False
+        #: In the copy of this object that the calls of a batch use: the transaction of the batch.
+        self._batch: SQLTransaction | None = None
+        #: Whether this process has seen the tables, and has checked them.
+        self._ready = False
+
+    @property
+    def url(self) -> str:
+        """The URL without secrets."""
+        return mask(self._address)
+
+    # ------------------------------------------------------------------ what differs between the databases
+
+    @abstractmethod
+    def connect(self, left: float) -> SQLLink:
+        """Open a connection within so many seconds."""
+
+    @abstractmethod
+    def begin(self, cursor: Any, left: float, *, writes: bool) -> None:
+        """Begin a transaction. The server ends its statements after so many seconds."""
+
+    @abstractmethod
+    def commit(self, link: SQLLink) -> None:
+        """Commit the transaction. Raise Unconfirmed if the server does not promise that the commit lasts."""
+
+    @abstractmethod
+    def translated(self, error: Exception) -> Exception | None:
+        """Return the error for an error of the driver: a StoreError, Conflict or NoTables. None if it is not one."""
+
+    @abstractmethod
+    def make_tables(self, cursor: Any) -> None:
+        """Create the tables that do not exist."""
+
+    @abstractmethod
+    def unsafe_tables(self, transaction: SQLTransaction) -> list[str]:
+        """Return what is wrong with tables: no primary key, no transactions, or that a crash empties them."""
+
+    @abstractmethod
+    def identity(self, transaction: SQLTransaction) -> str:
+        """Return a text that changes if another server, or a promoted replica, has the tables."""
+
+    @abstractmethod
+    def settings(self, transaction: SQLTransaction) -> list[StoreSetting]:
+        """Return the settings of the server that decide whether commits last."""
+
+    # ------------------------------------------------------------------ transactions
+
+    @contextmanager
+    def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[SQLTransaction]:
+        """See `TransactionalStore.transaction`. If another transaction is in the way, raise Conflict."""
+        if self._batch is not None:
+            with self._batch.part(writes=writes):
+                yield self._batch
+            return
+        deadline = CallDeadline(timeout)
+        if not self._ready:
+            if writes:
+                self._prepare(deadline)
+            elif not self._schema(deadline):
+                raise NoTables
+        with self._open(deadline, writes=writes) as transaction:
+            yield transaction
+
+    def until(self, link: SQLLink, left: float) -> AbstractContextManager[None]:
+        """Return a `with` block for a call to the server. The connection is shut down after so many seconds."""
+        return self._links.until(link, left)
+
+    def _repeated(self, timeout: float, change: Callable[[float], T]) -> T:
+        """Make a change. If another transaction was in the way, make it again. `change` gets the seconds left."""
+        if self._batch is not None:
+            return change(timeout)  # a conflict rolls the whole batch back
+        deadline = CallDeadline(timeout)
+        while True:
+            try:
+                return change(deadline.left())
+            except NoTables:
+                self._ready = False
+            except Conflict:
+                time.sleep(min(random.uniform(0, PAUSE), deadline.left()))  # noqa: S311 - not for secrets
+
+    def join(self, batch: SQLTransaction) -> None:
+        """Make all calls of this object in the transaction of a batch."""
+        self._batch = batch
+
+    def _looked(self, timeout: float, look: Callable[[SQLTransaction], T], nothing: T) -> T:
+        """Run a function that only reads. If there are no tables, return `nothing`."""
+        try:
+            with self.transaction(timeout, writes=False) as transaction:
+                return look(transaction)
+        except NoTables:
+            self._ready = False
+            return nothing
+
+    @contextmanager
+    def _open(self, deadline: CallDeadline, *, writes: bool) -> Iterator[SQLTransaction]:
+        if self._closed:
+            raise Misconfigured("the store was closed")
+        link = self._linked(deadline, writes=writes)
+        done = False
+        try:
+            with self.until(link, deadline.left()):
+                transaction = SQLTransaction(link.connection.cursor(), self.statements, writes=writes)
+                try:
+                    yield transaction
+                except StoreError:
+                    link.connection.rollback()
+                    done = True
+                    raise
+                self.commit(link) if writes else link.connection.rollback()
+                done = True
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each driver has errors of its own; others are raised again
+            self._fail(error, deadline)
+        finally:
+            # After any other error, also an interrupt, nobody knows where the connection stands.
+            self._links.put_back(link) if done else link.close()
+
+    def _linked(self, deadline: CallDeadline, *, writes: bool) -> SQLLink:
+        """Return a connection with a new transaction. Connections that the server has closed are replaced."""
+        while True:
+            try:
+                link, used = self._links.take(deadline.left())
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                self._fail(error, deadline)
+            try:
+                with self.until(link, deadline.left()):
+                    self.begin(link.connection.cursor(), deadline.left(), writes=writes)
+            except BaseException as error:
+                link.close()
+                if not isinstance(error, Exception):
+                    raise
+                if not used:
+                    self._fail(error, deadline)
+            else:
+                return link
+
+    def _fail(self, error: Exception, deadline: CallDeadline) -> NoReturn:
+        """Raise the store's error for an error of the driver. Raise any other error as it is."""
+        known = self.translated(error)
+        if known is None:
+            raise error
+        if isinstance(known, Unconfirmed):
+            deadline.left()  # raises Unconfirmed with the time limit, if the connection was shut down at the deadline
+        raise known from error
+
+    # ------------------------------------------------------------------ schema
+
+    def upgrade(self, *, timeout: float) -> Upgrade:
+        """See `Store.upgrade`. It also notes which server has the tables, so that `examine` can tell another one."""
+        deadline = CallDeadline(timeout)
+        done = self._prepare(deadline)
+        with self._open(deadline, writes=True) as transaction:
+            transaction.cursor.execute(self.statements.note_server, (self.identity(transaction),))
+        return done
+
+    def _prepare(self, deadline: CallDeadline) -> Upgrade:
+        """Create the tables, unless they exist."""
+        before = self._schema(deadline)
+        if before is None:
+            with self._open(deadline, writes=True) as transaction:
+                self.make_tables(transaction.cursor)
+        if not before:
+            for name in ("server", "id", "schema"):
+                with suppress(Conflict), self._open(deadline, writes=True) as transaction:
+                    value = fresh_version() if name == "id" else str(SCHEMA)
+                    value = self.identity(transaction) if name == "server" else value
+                    transaction.cursor.execute(self.statements.put_meta, (name, value))
+            self._schema(deadline)
+        return Upgrade(before or 0, SCHEMA)
+
+    def _schema(self, deadline: CallDeadline) -> int | None:
+        """Check the tables. Return their schema, 0 if it is not written yet, None if there are no tables."""
+        try:
+            with self._open(deadline, writes=False) as transaction:
+                found = transaction.rows(self.statements.schema)
+                schema = int(found[0][0]) if found else 0
+                if schema > SCHEMA:
+                    raise Misconfigured(
+                        f"{self.url}: its tables were made by a newer version of the issuer (schema {schema}; this "
+                        f"version knows {SCHEMA}): upgrade this program"
+                    )
+                self._check_tables(transaction)
+        except NoTables:
+            return None
+        self._ready = schema == SCHEMA
+        return schema
+
+    def _check_tables(self, transaction: SQLTransaction) -> None:
+        """If a column is missing or has another type or collation, or a crash can empty a table, raise Misconfigured.
+
+        Other collations compare `Orders`, `orders` and `orders ` as equal, so that one tag would get the numbers of
+        another one.
+        """
+        known = self.statements
+        found: dict[tuple[str, str], tuple[str, str]] = {
+            (table, column): (kind, collation or "")
+            for table, column, kind, collation in transaction.rows(known.columns, known.names)
+        }
+        wrong = []
+        for name, columns in zip(known.names, COLUMNS.values(), strict=True):
+            for column, kind in columns.items():
+                actual, needed = found.get((name, column)), self.types.found_as(kind)
+                if actual is None:
+                    wrong.append(f"column {name}.{column} is missing")
+                elif actual[0] != needed[0] or needed[1] not in {"", actual[1]}:
+                    wrong.append(f"column {name}.{column} is {' '.join(actual)}, not {' '.join(needed)}")
+        wrong += self.unsafe_tables(transaction)
+        if wrong:
+            raise Misconfigured(f"{self.url}: {'; '.join(wrong[:3])}; compare with the output of `issuer schema`")
+
+    def definitions(self) -> list[str]:
+        return self.statements.definitions(self.types)
+
+    # ------------------------------------------------------------------ the contract
+
+    def store_id(self, *, timeout: float) -> str:
+        return self._looked(timeout, SQLTransaction.read_store_id, "")
+
+    def create_many(self, settings: Mapping[str, TagSettings], *, timeout: float) -> list[Tag]:
+        def create(left: float) -> list[Tag]:
+            with self.transaction(left) as transaction:
+                found = transaction.read_many(settings)
+                made = [Tag.made(tag, found.get(tag), each) for tag, each in settings.items()]
+                transaction.write_many(made)
+                return made
+
+        return self._repeated(timeout, create)
+
+    def get(self, tag: str, *, timeout: float) -> Tag | None:
+        return self._looked(timeout, lambda transaction: transaction.read(tag), None)
+
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+        check_argument("count", count, 1)
+        statement, values = (
+            (self.statements.page, (count,)) if after is None else (self.statements.page_after, (after, count))
+        )
+        rows = self._looked(timeout, lambda transaction: transaction.rows(statement, values), _NO_ROWS)
+        return [record(each) for each in rows]
+
+    def reserve_checked(
+        self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
+    ) -> Reservation:
+        return self._repeated(
+            timeout,
+            lambda left: super(SQLStore, self).reserve_checked(
+                tag, n, purpose=purpose, at_least=at_least, exact=exact, timeout=left
+            ),
+        )
+
+    def hand_back_checked(
+        self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
+    ) -> bool:
+        return self._repeated(
+            timeout, lambda left: super(SQLStore, self).hand_back_checked(held, highs, rest, timeout=left)
+        )
+
+    def delete(self, tag: str, *, timeout: float) -> Tag:
+        return self._repeated(timeout, lambda left: super(SQLStore, self).delete(tag, timeout=left))
+
+    def change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
+        return self._repeated(timeout, lambda left: super(SQLStore, self).change(tag, left, change))
+
+    def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
+        """See `Store.batch`. All calls share one transaction. If another one is in the way, all are made again."""
+
+        def make(left: float) -> list[T | StoreError]:
+            within = copy(self)
+            with self.transaction(left) as transaction:
+                within.join(transaction)
+                return in_turn(within, calls, left)
+
+        return self._repeated(timeout, make)
+
+    def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
+        check_argument("newest", newest)
+        statement = self.statements.newest
+        rows = self._looked(timeout, lambda transaction: transaction.rows(statement, (tag, newest)), _NO_ROWS)
+        return [LedgerEntry.checked(_fields(each)) for each in rows]
+
+    def segments(
+        self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
+    ) -> LedgerPage:
+        check_argument("count", count, 1)
+        known = self.statements
+        statement = (
+            (known.oldest if upward else known.newest) if beyond is None else known.above if upward else known.below
+        )
+        values = (tag, *(beyond or ())[:1], *(beyond or ()), count)
+        rows = self._looked(timeout, lambda transaction: transaction.rows(statement, values), _NO_ROWS)
+        return LedgerPage.of([_fields(each) for each in rows], count)
+
+    def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
+        def look(transaction: SQLTransaction) -> list[tuple[Any, ...]]:
+            return [
+                each
+                for page in _parts(list(ids))
+                for each in transaction.rows(f"{self.statements.entries}{listed(page)}", (tag, *page))
+            ]
+
+        return [LedgerEntry.checked(_fields(each)) for each in self._looked(timeout, look, _NO_ROWS)]
+
+    def prune(self, *, before: int, timeout: float) -> int:
+        check_argument("before", before)
+
+        def prune(left: float) -> int:
+            with self.transaction(left) as transaction:
+                transaction.cursor.execute(self.statements.prune, (before,))
+                return int(transaction.cursor.rowcount)
+
+        return self._repeated(timeout, prune)
+
+    def examine(self, *, timeout: float) -> StoreFacts:
+        deadline = CallDeadline(timeout)
+        schema = self._schema(deadline)
+        with self._open(deadline, writes=False) as transaction:
+            [(version, milliseconds)] = transaction.rows(self.about)
+            settings = self.settings(transaction)
+            noted = transaction.rows(self.statements.server) if schema else []
+            if noted:
+                server, before = self.identity(transaction), noted[0][0]
+                settings.append(
+                    StoreSetting(
+                        "server", server, server == before,
+                        f"The tables were on {before} before. If they were copied, or a replica has taken over, they "
+                        "may lack reservations.",
+                        "Run `issuer recover --all`, then `issuer upgrade`, which notes the new server.",
+                    )
+                )  # fmt: skip
+        return StoreFacts(
+            kind=self._address.partition("://")[0],
+            version=str(version),
+            time=int(milliseconds),
+            lasting=True,
+            schema=schema or 0,
+            newest_schema=SCHEMA,
+            settings=tuple(settings),
+        )
+
+    def after_fork(self) -> None:
+        self._links.forget()
+
+    def close(self) -> None:
+        self._closed = True
+        self._links.close()
+
+
+def row(record: Tag) -> list[Any]:
+    """Return the values of a record, in the order of the columns."""
+    fields = {each: getattr(record, each) for each in TAG_COLUMNS}
+    return list({**fields, "scheme": scheme_json.text(record.scheme)}.values())
+
+
+def record(row: Sequence[object]) -> Tag:
+    """Return the record in a row. If it is damaged, raise Corrupt."""
+    fields = dict(zip(TAG_COLUMNS, row, strict=True))
+    for flag in ("halted", "deleted", "drain"):
+        if fields[flag] in (0, 1) and isinstance(fields[flag], int):
+            fields[flag] = bool(fields[flag])
+    if isinstance(fields["scheme"], str):
+        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `checked`
+            fields["scheme"] = json.loads(fields["scheme"])
+    return Tag.checked(str(fields["tag"]), fields)
+
+
+def _fields(row: Sequence[object]) -> dict[str, object]:
+    return dict(zip(ENTRY_COLUMNS, row, strict=True))
+
+
+def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(values), LIST_MOST):
+        yield values[first : first + LIST_MOST]
+
+
+def listed(values: Sequence[object]) -> str:
+    """Return the marks of a list of values, `(%s, %s)`."""
+    return f"({', '.join(['%s'] * len(values))})"

@@ -1,0 +1,154 @@
+"""The tables of a store in an SQL database, and its statements. Both databases understand the statements.
+
+Names are quoted with `"`: `limit` and `order` are words of SQL. MySQL reads these quotes with the mode ANSI_QUOTES.
+Values are never a part of a statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from issuer_persistence.errors import Misconfigured
+
+#: The tables and their columns, each with its kind, see `Types`. The first column of each table is its primary key.
+#: Both databases return the values with the Python types of the records.
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "tags": {
+        "tag": "name", "max": "number", "step": "number", "limit": "number", "order": "text", "description": "text",
+        "created": "number", "timestamp": "number", "version": "text", "halted": "flag", "deleted": "flag",
+        "lease": "number or nothing", "ahead": "number", "scheme": "text", "step_mode": "text", "refill_at": "share",
+        "survive": "number", "drain": "flag", "target": "number", "min_step": "number", "max_step": "number",
+    },
+    "segments": {
+        "id": "name", "tag": "name", "low": "number", "high": "number", "reason": "text", "time": "number",
+        "host": "text", "pid": "number", "application": "text", "born": "text",
+    },
+    "meta": {"name": "name", "value": "text"},
+}  # fmt: skip
+TAG_COLUMNS, ENTRY_COLUMNS = tuple(COLUMNS["tags"]), tuple(COLUMNS["segments"])
+
+#: Columns of the ledger's index.
+_BY_NUMBER = '("tag", "high", "low", "id")'
+
+#: Newest schema. The table `meta` contains the schema of the tables.
+SCHEMA = 1
+
+#: Prefix of the tables' names if the URL has none.
+PREFIX = "issuer_"
+_ALLOWED = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+
+
+def checked_prefix(prefix: str) -> str:
+    """Return the prefix. If it is not allowed in the name of a table, raise Misconfigured."""
+    if not _ALLOWED.fullmatch(prefix):
+        raise Misconfigured("a prefix of tables must consist of 1 to 40 letters, digits and _, with a letter first")
+    return prefix
+
+
+def _quoted(columns: tuple[str, ...]) -> str:
+    return ", ".join(f'"{each}"' for each in columns)
+
+
+def _marks(columns: tuple[str, ...]) -> str:
+    return ", ".join(["%s"] * len(columns))
+
+
+@dataclass(frozen=True)
+class Types:
+    """Types of the columns in a database, by the kinds in `COLUMNS`.
+
+    Attributes:
+        name: A text that is compared byte by byte, and sorted by its bytes. It can be a key.
+        text: A text without limit.
+        flag: True or false.
+        share: A float of 8 bytes.
+        found: For each kind, the type and the collation as the database's information schema shows them. "" as
+            collation means any.
+        schema: SQL expression for the schema of the tables, in the information schema.
+        index_within: True if the ledger's index is created within its table. MySQL has no CREATE INDEX IF NOT EXISTS.
+        suffix: What follows the definition of a table.
+    """
+
+    name: str
+    text: str
+    flag: str
+    share: str
+    found: Mapping[str, tuple[str, str]]
+    schema: str
+    index_within: bool = False
+    suffix: str = ""
+
+    def column(self, kind: str) -> str:
+        """Return the type of a column for CREATE TABLE."""
+        if kind.startswith("number"):
+            return "BIGINT" if kind == "number or nothing" else "BIGINT NOT NULL"
+        return f"{getattr(self, kind)} NOT NULL"
+
+    def found_as(self, kind: str) -> tuple[str, str]:
+        """Return the type and the collation of a column as the information schema shows them."""
+        return ("bigint", "") if kind.startswith("number") else self.found[kind]
+
+
+class Statements:
+    """The statements for the tables with this prefix."""
+
+    def __init__(self, prefix: str, schema: str) -> None:
+        """Write the statements. `schema`: see `Types`."""
+        #: Names of the tables, in the order of `COLUMNS`.
+        self.names = tuple(f"{prefix}{name}" for name in COLUMNS)
+        self.tags, self.segments, self.meta = (f'"{name}"' for name in self.names)
+        tag, entry = _quoted(TAG_COLUMNS), _quoted(ENTRY_COLUMNS)
+        changed = ", ".join(f'"{each}" = %s' for each in TAG_COLUMNS)
+        # The lint rule S608 warns of SQL with foreign text. These statements consist of names from above only.
+        self.get = f'SELECT {tag} FROM {self.tags} WHERE "tag" = %s'  # noqa: S608
+        self.get_many = f'SELECT {tag} FROM {self.tags} WHERE "tag" IN '  # noqa: S608
+        self.page = f'SELECT {tag} FROM {self.tags} WHERE NOT "deleted" ORDER BY "tag" LIMIT %s'  # noqa: S608
+        self.page_after = f'SELECT {tag} FROM {self.tags} WHERE "tag" > %s AND NOT "deleted" ORDER BY "tag" LIMIT %s'  # noqa: S608
+        self.insert = f"INSERT INTO {self.tags} ({tag}) VALUES ({_marks(TAG_COLUMNS)})"  # noqa: S608
+        self.update = f'UPDATE {self.tags} SET {changed} WHERE "tag" = %s'  # noqa: S608
+        self.enter = f"INSERT INTO {self.segments} ({entry}) VALUES ({_marks(ENTRY_COLUMNS)})"  # noqa: S608
+        self.shorten = f'UPDATE {self.segments} SET "high" = %s WHERE "id" = %s AND "high" > %s'  # noqa: S608
+        self.store_id = f'SELECT "value" FROM {self.meta} WHERE "name" = \'id\''  # noqa: S608
+        self.schema = f'SELECT "value" FROM {self.meta} WHERE "name" = \'schema\''  # noqa: S608
+        self.server = f'SELECT "value" FROM {self.meta} WHERE "name" = \'server\''  # noqa: S608
+        self.note_server = f'UPDATE {self.meta} SET "value" = %s WHERE "name" = \'server\''  # noqa: S608
+        self.put_meta = f'INSERT INTO {self.meta} ("name", "value") VALUES (%s, %s)'  # noqa: S608
+        #: Highest number of the ledger that is above `max`. In a returned entry, low equals high.
+        self.taken = f'SELECT max("high") FROM {self.segments} WHERE "tag" = %s AND "high" > %s AND "low" < "high"'  # noqa: S608
+        taken = f'SELECT max("high") FROM {self.segments} AS "entry" WHERE "entry"."tag" = "row"."tag"'  # noqa: S608
+        self.get_to_reserve = (
+            f'SELECT {tag}, ({taken} AND "entry"."high" > "row"."max" AND "entry"."low" < "entry"."high"), '  # noqa: S608
+            f'({self.store_id}) FROM {self.tags} AS "row" WHERE "tag" = %s'
+        )
+        self.columns = (
+            "SELECT table_name, column_name, data_type, collation_name FROM information_schema.columns "  # noqa: S608
+            f"WHERE table_schema = {schema} AND table_name IN (%s, %s, %s)"
+        )
+        of_tag = f'SELECT {entry} FROM {self.segments} WHERE "tag" = %s'  # noqa: S608
+        newest, oldest = 'ORDER BY "high" DESC, "low" DESC, "id" DESC LIMIT %s', 'ORDER BY "high", "low", "id" LIMIT %s'
+        self.newest, self.oldest = f"{of_tag} {newest}", f"{of_tag} {oldest}"
+        position = '("high", "low", "id")'
+        self.below = f'{of_tag} AND "high" <= %s AND {position} < (%s, %s, %s) {newest}'
+        self.above = f'{of_tag} AND "high" >= %s AND {position} > (%s, %s, %s) {oldest}'
+        self.entries = f'{of_tag} AND "id" IN '
+        #: The entries that are older than a time and are not the newest one of their tag. The inner SELECT stands
+        #: within another one, because MySQL cannot delete from a table that a subquery reads.
+        self.prune = f"""DELETE FROM {self.segments} WHERE "time" < %s AND "id" NOT IN (SELECT "id" FROM (
+            SELECT "id", row_number() OVER (PARTITION BY "tag" ORDER BY "high" DESC, "low" DESC, "id" DESC) AS "nth"
+            FROM {self.segments}) AS "every" WHERE "nth" = 1)"""  # noqa: S608
+
+    def definitions(self, types: Types) -> list[str]:
+        """Return the statements that create the tables and the ledger's index, unless they exist."""
+        made = []
+        for (table, columns), name in zip(COLUMNS.items(), self.names, strict=True):
+            lines = [f'    "{column}" {types.column(kind)}' for column, kind in columns.items()]
+            lines[0] += " PRIMARY KEY"
+            if table == "segments" and types.index_within:
+                lines.append(f"    INDEX {_BY_NUMBER}")
+            made.append(f'CREATE TABLE IF NOT EXISTS "{name}" (\n' + ",\n".join(lines) + f"\n){types.suffix}")
+        if not types.index_within:
+            index = f"{self.names[1]}_by_number"
+            made.insert(2, f'CREATE INDEX IF NOT EXISTS "{index}" ON {self.segments} {_BY_NUMBER}')
+        return made
