@@ -31,6 +31,9 @@ DEFAULT = "default"
 #: tag share a connection.
 REDIS_CONNECTIONS = 32
 
+#: The calls of other servers that `issuer serve` can answer. `leaf:exact` uses tags with a dot by their full name.
+COMPAT = ("leaf", "leaf:exact", "tinyid", "leaf-go")
+
 #: Maximum number of worker processes.
 WORKERS_MOST = 256
 _PORTS = 65536
@@ -186,6 +189,25 @@ def _names(names: object) -> list[str]:
     return [name.strip() for name in each]
 
 
+def _compat(names: object) -> list[str]:
+    """Return the names of other servers, each once. Raises ConfigurationError for an unknown name."""
+    found = list(dict.fromkeys(_names(names)))
+    for each in found:
+        if each not in COMPAT:
+            raise ConfigurationError(f"must be {', '.join(COMPAT[:-1])} or {COMPAT[-1]}, not {brief(each)}")
+    if {"leaf", "leaf:exact"} <= {*found}:
+        raise ConfigurationError("leaf and leaf:exact contradict each other: give one of them")
+    return found
+
+
+def _mount(path: object) -> str:
+    """Return the beginning of paths without a slash at its end. Raises ConfigurationError if it is not a path."""
+    if not isinstance(path, str) or not re.fullmatch(r"(/[A-Za-z0-9._~-]+)*/?", path):
+        problem = f"must be a path of letters, digits and ._~-, as in /ids, not {brief(path)}"
+        raise ConfigurationError(problem)
+    return path.rstrip("/")
+
+
 def _prefix(prefix: object) -> str:
     """Return the prefix. Raises ConfigurationError if the prefix cannot be the beginning of a Redis key."""
     if (
@@ -327,6 +349,16 @@ class Settings:
         "Names that HTTP requests to `issuer serve` may have in the header `Host`. `*.example.com` allows all "
         "subdomains, `*` allows any name. `localhost` and IP addresses are always allowed. In the environment, "
         "separate the names with commas; in a file, write a list", command="serve")
+    compat: Sequence[str] = _setting([], SettingType(_compat, "NAME"),
+        "Also answer the HTTP calls of another server: `leaf`, `leaf:exact`, `tinyid` or `leaf-go`. In the "
+        "environment, separate the names with commas; in a file, write a list", command="serve")
+    compat_prefix: str = _setting("", SettingType(_mount, "PATH"),
+        "Path before the paths of all `compat` calls, as in `/ids`")
+    compat_timeout: float = _setting(2.0, _seconds(zero=False),
+        "Longest time that a `compat` call may wait, in seconds, above 0. Clients of tinyid wait 5 s")
+    compat_batch: int = _setting(100_000, _count(1, 1_000_000),
+        "Maximum count of numbers in a reply to a call of tinyid, 1..1000000. As in tinyid, a higher `batchSize` is "
+        "reduced to it", unit="numbers")
     drain_delay: float = _setting(1.0, _seconds(zero=True),
         "Time in seconds, 0 or more. After SIGTERM, `/readyz` answers 503, and `issuer serve` still accepts "
         "connections for this time. Set a longer time than your load balancer needs to stop sending requests: 10 in "

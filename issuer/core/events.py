@@ -42,7 +42,7 @@ class Reserved(Event):
 
     Attributes:
         reason: Purpose of the range. "load": to load it into Redis. "direct": to serve it in direct mode. "reserve": a
-            caller has called `reserve`.
+            caller has called `reserve`. "tinyid": a client of tinyid has requested it from `issuer serve`.
         low: The number before the first one of the range.
         high: Last number of the range.
         seconds: Duration of the request to the store.

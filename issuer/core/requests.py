@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from issuer.core.scheme_record import SEGMENT, countable, strategy
+from issuer.core.scheme_record import SEGMENT, countable, evenly_spaced, strategy
 from issuer.errors import InvalidArgument, brief
 from issuer_persistence.records import Tag
 
@@ -70,15 +70,19 @@ def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int 
     return None if above is None else whole(above, "above", 0, limit - 1)
 
 
-def check_reserving(record: Tag, n: int) -> None:
-    """Raise InvalidArgument if a range of n contiguous numbers cannot be reserved for the tag."""
+def check_reserving(record: Tag, n: int, *, spaced: bool = False) -> None:
+    """Raise InvalidArgument if a range of n contiguous numbers cannot be reserved for the tag.
+
+    `spaced`: whether the numbers may have a stride.
+    """
     tag = record.tag
     _check_countable(record, n)
     if record.order == "strict":
         raise InvalidArgument(
             f"tag {tag!r} is strict, and ranges can be reserved only for trend tags: use `take`", tag=tag, value=n
         )
-    _check_side_by_side(record, n)
+    if not (spaced and evenly_spaced(record.scheme)):
+        _check_side_by_side(record, n)
 
 
 def check_contiguous(record: Tag, n: int) -> None:

@@ -33,6 +33,11 @@ class OtherStrategyError(IssuerError):
     """
 
 
+def evenly_spaced(scheme: Mapping[str, Any]) -> bool:
+    """Whether the numbers of contiguous counter values have equal distances: they are not scrambled, nor in periods."""
+    return "scramble" not in scheme and scheme.get("restart", "never") == "never"
+
+
 #: Setting in a part's scheme: the name of its parent tag. A name like `orders#17` alone does not make a tag a part.
 PART_OF = "part_of"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from issuer.care.aio import AsyncCare
 from issuer.clock import Deadline
 from issuer.core.record import read_record
+from issuer.core.requests import check_reserving
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps
 from issuer.drivers.aio.combiner import AsyncCombiner
@@ -175,6 +176,37 @@ class AsyncEngine(AsyncEngineCalls):
             if error.drawn:
                 return error.drawn  # serve these numbers, drawn before the error; the next draw meets the error again
             raise
+
+    async def reserve_step(
+        self, tag: str, reason: str, spend: Callable[[int, str], object], timeout: float | None
+    ) -> range:
+        """Reserve one step of a trend tag in the store, for a client that issues the numbers itself.
+
+        Near the tag's limit, fewer numbers are reserved.
+
+        Args:
+            tag: Name of the tag.
+            reason: Purpose of the reservation, for the ledger.
+            spend: Function that counts the numbers of the tag before they are reserved. It may raise an error.
+            timeout: Longest wait in seconds. None means the timeout of the issuer.
+
+        Returns:
+            The numbers. If the tag has a stride, the range has this stride.
+        """
+        deadline = self.deadline(timeout)
+        with self.attempt(tag):
+            combiner = self.combiner(tag)
+            record = await combiner.run(combiner.supply.origin.read(), deadline)  # it has the present step
+            step = min(record.step, record.limit)
+            check_reserving(record, step, spaced=True)
+            spend(step, tag)
+            if self.chain is not None:
+                await self._allow(record, step, self.chain)
+            reserved = await combiner.run(combiner.supply.reserve_step(step, reason), deadline)
+            value, n = self.config.texts(reserved.tag).value, reserved.high - reserved.low
+            # A change of the stride applies above all reserved counters, so these numbers have equal distances.
+            first, last = value(reserved.low + 1), value(reserved.high)
+            return range(first, last + 1, (last - first) // (n - 1) if n > 1 else 1)
 
     async def last(self, tag: str) -> int | None:
         """Return the highest number that was issued, as Redis reports it, or None; see Issuing.last."""

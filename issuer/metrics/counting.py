@@ -26,7 +26,7 @@ def _and_seconds(which: Definition) -> Count:
 def _reserved(families: Families, tag: str, event: events.Reserved) -> None:
     families.count(of.RESERVATIONS, tag, event.reason, "done")
     families.time(of.RESERVATION, event.reason, "done", seconds=event.seconds)
-    if event.reason == "reserve":
+    if event.reason in ("reserve", "tinyid"):
         families.count(of.ISSUED, tag, by=event.high - event.low)
 
 

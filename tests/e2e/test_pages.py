@@ -108,7 +108,7 @@ def test_the_commands_of_a_page_print_what_it_shows(
         if HTTP in typed or RESP in typed:
             if served is None:  # with the store that commands before it have made
                 start: Serve = request.getfixturevalue("serve")
-                served = start("--resp", "127.0.0.1:0")
+                served = start("--resp", "127.0.0.1:0", *re.findall(r"--compat=\S+", "".join(blocks(page, "sh"))))
             command = typed.replace(HTTP, f"127.0.0.1:{served.port()}").replace(RESP, f"-p {served.port('redis')} ")
         if re.fullmatch(r"issuer [^;|>]*", command):
             done = programs.run(*PROGRAM, *shlex.split(command)[1:])

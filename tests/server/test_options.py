@@ -47,6 +47,11 @@ def test_what_contradicts_itself_is_refused() -> None:
     refused(ConfigurationError, "there is no host", options, http=f"{'a' * 64}.example:80")
 
 
+def test_each_name_of_compatible_calls_counts_once() -> None:
+    assert options(compat="leaf, tinyid,leaf", compat_prefix="/ids/").settings.compat == ["leaf", "tinyid"]
+    assert options(compat=["leaf:exact", "leaf-go"], compat_prefix="/a/b").settings.compat_prefix == "/a/b"
+
+
 def test_only_redis_is_kept() -> None:
     assert not options().has_redis
     assert options(redis_url="redis://r", store_url="memory://").has_redis

@@ -30,12 +30,14 @@ OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "store_url": ("memory://argument", "memory://environment", "memory://file"),
     "http": ("127.0.0.1:1", "[::1]:2", "localhost:0"),
     "resp": ("127.0.0.1:1", "[::1]:2", "localhost:65535"),
+    "compat": (["leaf"], ["tinyid", "leaf-go"], ["leaf:exact"]),
+    "compat_prefix": ("/argument", "/environment/a", "/file"),
     "log_format": ("json", "json", "json"),
 }
 ALL = [name for name in DEFINITIONS if name != "keys"]
 NUMBERS = ("port_number", "machine", "rack")
 TIMES = ("timeout", "store_timeout", "redis_timeout")
-DURATIONS = (*TIMES, "drain_delay", "longest_ttl")
+DURATIONS = (*TIMES, "drain_delay", "longest_ttl", "compat_timeout")
 #: Those whose value in a file is relative to it.
 PATHS = [name for name, each in DEFINITIONS.items() if each.kind.metavar == "FILE"]
 NAMED = {"ISSUER_STORE_URL": "memory://x"}
@@ -198,6 +200,9 @@ WRONG: list[tuple[str, str, Sequence[object]]] = [
     ("workers", "must be a whole number", ["two", 1.5]),
     ("open", "true or false", ["perhaps", 1]),
     ("allowed_hosts", "must be a list of names", ["", "a,,b", [""], ["a", 5], 5]),
+    ("compat", "must be leaf, leaf:exact, tinyid or leaf-go", ["cosid", "leaf:cut", ["Leaf"]]),
+    ("compat", "contradict each other", ["leaf,leaf:exact"]),
+    ("compat_prefix", "must be a path", ["ids", "/a b", "//", "/a?b", 5]),
     ("log_format", "must be text or json", ["xml", "", 5]),
     ("prefix", "prefix", ["", "a{b", "a}", "a\n", "\x7f", 5]),
     *((name, "scheme", ["localhost:6379"]) for name in ("redis_url", "store_url")),

@@ -287,19 +287,27 @@ class Supply:
 
     def reserve(self, n: int) -> Steps[range]:
         """Reserve exactly n numbers of a trend tag in the store, for the caller alone."""
+        reserved = yield from self._reserve(n, exact=True, reason="reserve")
+        return range(reserved.low + 1, reserved.high + 1)
+
+    def reserve_step(self, step: int, reason: str) -> Steps[Reservation]:
+        """Reserve `step` numbers of a trend tag in the store, near the limit fewer. The tag may have a stride."""
+        return (yield from self._reserve(step, exact=False, reason=reason))
+
+    def _reserve(self, n: int, *, exact: bool, reason: str) -> Steps[Reservation]:
         state, label, emit = self.state, self._runtime.application, self._runtime.emit
-        check_reserving(state.record or (yield from self.origin.read()), n)
+        check_reserving(state.record or (yield from self.origin.read()), n, spaced=not exact)
         seen = state.taken()
-        steps = direct.reserve(state.tag, seen=seen, n=n, exact=True, reason="reserve", application=label, emit=emit)
+        steps = direct.reserve(state.tag, seen=seen, n=n, exact=exact, reason=reason, application=label, emit=emit)
         reserved = yield from self.origin.public(steps)
         try:
-            check_reserving(reserved.tag, n)
+            check_reserving(reserved.tag, n, spaced=not exact)
         except InvalidArgument:
             # The scheme was changed after the record was read, so users must not see these counters.
             yield from self.origin.give_back((reserved,), reserved.low)
             raise
         state.reserved = max(state.reserved, reserved.high)
-        return range(reserved.low + 1, reserved.high + 1)
+        return reserved
 
     def warm(self, deadline: Deadline) -> Steps[None]:
         """Wait until numbers are available: in Redis, or in direct mode in the memory of this process."""

@@ -30,6 +30,7 @@ from issuer.wiring import aconnect, default_is_known
 if TYPE_CHECKING:
     from issuer.doors.resp.server import RespServer
     from issuer.doors.web.app import Application
+    from issuer.doors.web.compat.dispatch import CompatApplication
 
 log = logging.getLogger("issuer.doors.server")
 
@@ -207,7 +208,7 @@ async def _looking(access: Access) -> None:
 class _Http:
     """The HTTP server of a worker. `task`: the asyncio task that runs granian. It ends only when granian ends."""
 
-    def __init__(self, app: Application, server: Any) -> None:
+    def __init__(self, app: Application | CompatApplication, server: Any) -> None:
         self.drain, self._server = app.drain, server
         self.task = asyncio.get_running_loop().create_task(server.serve())
 

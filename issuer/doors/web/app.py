@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from issuer.api.aio import AsyncIssuer
 from issuer.clock import monotonic
@@ -37,6 +37,9 @@ from issuer.doors.web.service import Exposition, Service
 from issuer.errors import Unauthenticated
 from issuer.settings import Settings, seconds
 from issuer.tally import WITHIN
+
+if TYPE_CHECKING:
+    from issuer.doors.web.compat.dispatch import CompatApplication
 
 #: Maximum number of cached paths of draws. There is a limit because clients can send any path.
 _KEPT: Final = 10_000
@@ -290,7 +293,7 @@ def application(
     longest: float = 30.0,
     settings: Settings | None = None,
     look_ups: LookUps | None = None,
-) -> Application:
+) -> Application | CompatApplication:
     """Return the ASGI application over an issuer.
 
     Args:
@@ -300,8 +303,8 @@ def application(
         allowed_hosts: Accepted `Host` headers besides localhost and IP addresses. "*.example.com" accepts all
             subdomains, "*" accepts every name.
         longest: Largest `timeout` of a call in seconds, above 0. Larger timeouts are reduced to this value.
-        settings: The settings `longest_ttl`, `keys_per_second` and `series_per_tag` are used. None means their
-            defaults.
+        settings: The settings `longest_ttl`, `keys_per_second`, `series_per_tag` and `compat...` are used. None means
+            their defaults.
         look_ups: Object that looks up unknown tags, if another server with the same issuer shares it. None creates one.
 
     Raises:
@@ -313,4 +316,10 @@ def application(
     service = Service(ids, metrics, longest, access.rates, look_ups, settings or Settings())
     described = document()
     service.document, service.page = dumped(described), page(described).encode()
-    return Application(service, access, HeaderGuard(allowed_hosts, any_host=not access.is_open))
+    guard = HeaderGuard(allowed_hosts, any_host=not access.is_open)
+    app = Application(service, access, guard)
+    if not service.settings.compat:
+        return app
+    from issuer.doors.web.compat.dispatch import CompatApplication
+
+    return CompatApplication(app, app.drain, service, access, guard)

@@ -128,16 +128,21 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str,
 
     Raises Problem for an invalid body, and InvalidArgument for an integer with too many digits.
     """
+    body = await bytes_of(headers, receive)
+    _check_type(headers.get(b"content-type"), body)
+    return parsed(bytes(body)) if body else {}
+
+
+async def bytes_of(headers: Mapping[bytes, bytes], receive: Receive) -> bytearray:
+    """Return the body. Raises Problem if it is too large, incomplete or late."""
     length = headers.get(b"content-length")
     if length is not None and (not length.isdigit() or len(length) > len(str(BODY_MOST)) or int(length) > BODY_MOST):
         raise _too_large()
     try:
         async with asyncio.timeout(BODY_WITHIN):
-            body = await _whole_body(receive)
+            return await _whole_body(receive)
     except TimeoutError:
         raise Problem(408, "body_late", f"the body did not arrive within {BODY_WITHIN:g} s", headers=LAST) from None
-    _check_type(headers.get(b"content-type"), body)
-    return parsed(bytes(body)) if body else {}
 
 
 async def _whole_body(receive: Receive) -> bytearray:

@@ -74,13 +74,17 @@ async def take(service: Service, call: RequestCall) -> Reply:
     """Draw n numbers."""
     numbers = await service.ids.take(call.tag, call.body["n"], timeout=call.timeout)
     if call.as_text:
-        return _in_pieces(numbers, b"", b"\n", b"\n", TEXT)
+        return in_pieces(numbers, b"", b"\n", b"\n", TEXT)
     quote = b'"' if call.as_string else b""
     before = b'{"tag":' + dumped(call.tag) + b',"numbers":[' + quote
-    return _in_pieces(numbers, before, quote + b"," + quote, quote + b"]}")
+    return in_pieces(numbers, before, quote + b"," + quote, quote + b"]}")
 
 
-def _in_pieces(numbers: list[int], before: bytes, between: bytes, after: bytes, media: bytes = JSON) -> Reply:
+def in_pieces(numbers: list[int], before: bytes, between: bytes, after: bytes, media: bytes = JSON) -> Reply:
+    """Return a reply with numbers. If there are many, its body is sent in pieces. The list is empty afterwards.
+
+    `before`, `between`, `after`: bytes around the numbers.
+    """
     pieces = _pieces(numbers, before, between, after)
     return Reply(media=media, rest=pieces) if len(numbers) > _PIECE else Reply(b"".join(pieces), media)
 

@@ -81,10 +81,11 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
         """
         if self.chain is None:
             return await draw()
-        record = await self._record(tag, deadline)
+        record = await self.record(tag, deadline)
         return await self.chain.around(plugin_call(record, n, how, self.chain, as_drawn=as_drawn), draw)
 
-    async def _record(self, tag: str, deadline: Deadline) -> Tag:
+    async def record(self, tag: str, deadline: Deadline) -> Tag:
+        """Return the tag's record as this process last read it. If it has not read it yet, read it from the store."""
         known = self.registry.combiner(tag).supply.state.record
         if known is not None:
             return known
@@ -94,7 +95,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
         """Return whether the tag's numbers have a text, a period or a shard; see AsyncIssuer.composed."""
         deadline = self.deadline(timeout)
         with self.attempt(tag):
-            return not _COMPOSED.isdisjoint((await self._record(tag, deadline)).scheme)
+            return not _COMPOSED.isdisjoint((await self.record(tag, deadline)).scheme)
 
     async def reserve(self, tag: str, n: int, timeout: float | None) -> range:
         """Reserve n contiguous numbers in the store; see AsyncIssuer.reserve."""
@@ -103,7 +104,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
             wanted = whole(n, "n", 1, HIGHEST)
             combiner = self.registry.combiner(tag)
             if self.chain is not None:
-                await self._allow(await self._record(tag, deadline), wanted, self.chain)
+                await self._allow(await self.record(tag, deadline), wanted, self.chain)
             return await combiner.run(combiner.supply.reserve(wanted), deadline)
 
     async def _allow(self, record: Tag, n: int, chain: AsyncChain) -> None:
@@ -123,7 +124,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
         with self.attempt(tag):
             wanted = whole(n, "n", 1, TAKE_MOST)
             combiner = self.registry.combiner(tag)
-            record = await self._record(tag, deadline)
+            record = await self.record(tag, deadline)
             if self.chain is not None:
                 await self._allow(record, wanted, self.chain)
             return await self._contiguous(combiner, record, wanted, deadline)

@@ -82,10 +82,11 @@ class EngineCalls(BaseEngine[Combiner]):
         """
         if self.chain is None:
             return draw()
-        record = self._record(tag, deadline)
+        record = self.record(tag, deadline)
         return self.chain.around(plugin_call(record, n, how, self.chain, as_drawn=as_drawn), draw)
 
-    def _record(self, tag: str, deadline: Deadline) -> Tag:
+    def record(self, tag: str, deadline: Deadline) -> Tag:
+        """Return the tag's record as this process last read it. If it has not read it yet, read it from the store."""
         known = self.registry.combiner(tag).supply.state.record
         if known is not None:
             return known
@@ -95,7 +96,7 @@ class EngineCalls(BaseEngine[Combiner]):
         """Return whether the tag's numbers have a text, a period or a shard; see Issuer.composed."""
         deadline = self.deadline(timeout)
         with self.attempt(tag):
-            return not _COMPOSED.isdisjoint((self._record(tag, deadline)).scheme)
+            return not _COMPOSED.isdisjoint((self.record(tag, deadline)).scheme)
 
     def reserve(self, tag: str, n: int, timeout: float | None) -> range:
         """Reserve n contiguous numbers in the store; see Issuer.reserve."""
@@ -104,7 +105,7 @@ class EngineCalls(BaseEngine[Combiner]):
             wanted = whole(n, "n", 1, HIGHEST)
             combiner = self.registry.combiner(tag)
             if self.chain is not None:
-                self._allow(self._record(tag, deadline), wanted, self.chain)
+                self._allow(self.record(tag, deadline), wanted, self.chain)
             return combiner.run(combiner.supply.reserve(wanted), deadline)
 
     def _allow(self, record: Tag, n: int, chain: Chain) -> None:
@@ -124,7 +125,7 @@ class EngineCalls(BaseEngine[Combiner]):
         with self.attempt(tag):
             wanted = whole(n, "n", 1, TAKE_MOST)
             combiner = self.registry.combiner(tag)
-            record = self._record(tag, deadline)
+            record = self.record(tag, deadline)
             if self.chain is not None:
                 self._allow(record, wanted, self.chain)
             return self._contiguous(combiner, record, wanted, deadline)
