@@ -49,6 +49,7 @@ def serving(folder: str, redis: str) -> Iterator[Ports]:
     log = Path(folder, "log")
     store = f"sqlite:///{folder}/ids.db"
     words = ["--redis", redis, "--store", store, "--prefix", PREFIX, "serve", "--http", f"{LOOPBACK}:0"]
+    words += ["--compat", "leaf"]
     with log.open("wb") as stderr:
         line = [sys.executable, "-m", "issuer", *words, "--resp", f"{LOOPBACK}:0"]
         process = subprocess.Popen(line, stderr=stderr, stdin=subprocess.DEVNULL)
@@ -99,10 +100,11 @@ class _Wrk:
     seconds: int
     halves: list[float]
     slow: list[float]
+    path: str = f"/v1/tags/{TAG}/next"
 
     def __call__(self) -> float:
         """Return the requests a second."""
-        url = f"http://{LOOPBACK}:{self.port}/v1/tags/{TAG}/next"
+        url = f"http://{LOOPBACK}:{self.port}{self.path}"
         options = ["-t1", f"-c{HTTP_CONNECTIONS}", f"-d{self.seconds}", "-s", str(self.script), url]
         done = subprocess.run([self.program, *options], check=True, capture_output=True, text=True)
         requests, duration, half, slow, errors = map(int, done.stdout.rpartition("told ")[2].split())
@@ -114,7 +116,7 @@ class _Wrk:
 
 
 def http_(effort: Effort) -> Iterator[Figure]:
-    """POST next, strict, 64 connections, beside a bare Starlette route on the same server; and the start."""
+    """POST next and Leaf's call, strict, 64 connections, beside a bare Starlette route on the same server; start."""
     program = shutil.which("wrk")
     if program is None:
         yield missing("wrk", "not on this machine")
@@ -124,11 +126,15 @@ def http_(effort: Effort) -> Iterator[Figure]:
         script.write_text(_SCRIPT)
         seconds = max(1, round(effort.seconds))
         ours = _Wrk(program, script, ports.http, seconds, [], [])
-        rounds = alternate(
-            {"next over HTTP": ours, "bare route": _Wrk(program, script, bare, seconds, [], [])}, effort.rounds, "/s"
-        )
+        calls = {
+            "next over HTTP": ours,
+            "Leaf's call": _Wrk(program, script, ports.http, seconds, [], [], f"/api/segment/get/{TAG}"),
+            "bare route": _Wrk(program, script, bare, seconds, [], []),
+        }
+        rounds = alternate(calls, effort.rounds, "/s")
     yield from rounds.figures()
     yield rounds.ratio("next over HTTP", "bare route", Bound(0.8, 0.95, least=True))
+    yield rounds.ratio("Leaf's call", "bare route", Bound(0.6, 0.8, least=True))
     yield Figure("median call", tuple(ours.halves), "us")
     yield Figure("p99", tuple(ours.slow), "us")
     yield ratio("p99 / median", ours.slow, ours.halves, Bound(4, 2.5))
