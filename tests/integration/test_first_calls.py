@@ -40,7 +40,7 @@ def test_a_first_call_enters_no_more_functions_than_docs_figures_says(
     # On a busy machine a reply is late now and then: the shortest of some tries counts.
     entered = tried(call, redis_url, mongo_url)
     for _ in range(4):
-        if count(entered) > functions + SLACK:
+        if count(entered) > functions + SLACK or len(entered) > files + 1:
             entered = min(entered, tried(call, redis_url, mongo_url), key=count)
     print(f"{row}: {count(entered)} functions in {len(entered)} files")
     for file, names in sorted(entered.items()):
