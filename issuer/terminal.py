@@ -8,7 +8,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -175,28 +175,31 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int
     return PagedTable(columns, room).page(rows)
 
 
+@dataclass(slots=True)
 class PagedTable:
-    """A table that is written by pages. If a page needs wider columns than the pages before, it has wider columns."""
+    """A table that is written by pages. If a page needs wider columns than the pages before, it has wider columns.
 
-    def __init__(self, columns: Sequence[Column], room: int | None) -> None:
-        """Prepare a table. The parameters are those of `table`."""
-        self._columns, self._room = columns, room
-        self._widths = [width(column.heading) for column in columns]
-        self._headings = [[column.heading for column in columns]]
+    `columns` and `room` are the parameters of `table`.
+    """
+
+    columns: Sequence[Column]
+    room: int | None
+    _widths: list[int] = field(default_factory=list, init=False)
+    _has_headings: bool = field(default=False, init=False)
 
     def page(self, rows: Sequence[Sequence[object]]) -> str:
         """Return the next rows as text, aligned. The first page begins with the headings."""
-        columns, room = self._columns, self._room
+        columns, room = self.columns, self.room
+        least = self._widths or [width(column.heading) for column in columns]
         cells = [[plain(str(cell)) for cell in row] for row in rows]
-        self._widths = widths = [
-            max([least, *(width(row[at]) for row in cells)]) for at, least in enumerate(self._widths)
-        ]
+        self._widths = widths = [max([size, *(width(row[at]) for row in cells)]) for at, size in enumerate(least)]
         if room is not None and not _squeezed(columns, widths, room):
             return "\n".join(line for row in cells for line in _block(columns, row, room))
-        heads = [_line(line, widths, columns, bold=True) for line in self._headings]
-        self._headings = []
         lines = [_line(line, widths, columns, bold=False) for row in cells for line in _lines(row, widths, columns)]
-        return "\n".join([*heads, *lines])
+        if not self._has_headings:
+            lines.insert(0, _line([column.heading for column in columns], widths, columns, bold=True))
+            self._has_headings = True
+        return "\n".join(lines)
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> Iterator[tuple[str, ...]]:
