@@ -185,6 +185,8 @@ class Fleet:
         first = not each.issued or (each.group == "direct" and not combiner.supply.state.issued)
         losses, waits, began = self._losses, self.events[events.ExtensionLate], self.now
         each.draws += 1
+        if each.group == "direct":  # another program, with fewer numbers, may have taken the place of the planned one
+            n = min(n, max(1, self._left(ids, each) // 2))
         while n:
             numbers: range = combiner.draw(n, deadline)
             each.got(numbers)

@@ -53,7 +53,7 @@ def check_steps(fleet: Fleet, each: Series) -> None:
     )
     # After a loss, callers draw what they have waited for at once: this may double the step once.
     if each.traffic.kind == "diurnal":
-        assert max(sizes) <= max(LEAST, 4 * most), each.tag
+        assert max(sizes) <= max(2 * LEAST if fleet.disturbed["redis"] else LEAST, 4 * most), each.tag
     if each.traffic.kind == "steady":
         settled = [size for entry, size in zip(history, sizes, strict=True) if is_settled(fleet, entry)]
         assert all(most * 0.7 < size < most * 2.1 or size == LEAST for size in settled), (each.tag, settled)

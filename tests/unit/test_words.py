@@ -19,7 +19,9 @@ FILES = {"from_file", "file_format", "dry_run"}
 #: Arguments of the shell that stand for a parameter of Python: a file is read, a text or a number is decoded.
 STANDS_FOR = {"paths": "from_journal", "value": "shown"}
 #: Commands without a method: they run servers, tools and demonstrations, or look things up.
-TOOLS = {"keeper", "serve", "token", "bench", "chaos", "completion", "config", "demo", "export", "lua", "schema", "size"}
+TOOLS = {
+    "keeper", "serve", "token", "bench", "chaos", "completion", "config", "demo", "export", "lua", "schema", "size",
+}  # fmt: skip
 #: HTTP's own: how a reply looks, its pages, and a body's parameters of a path.
 HTTP = {"cursor", "number", "tags"}
 #: Requests about the server, not about a tag.
