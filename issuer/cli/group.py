@@ -6,6 +6,7 @@ import sys
 from functools import cache
 from importlib import import_module
 from itertools import groupby
+from keyword import iskeyword
 from pkgutil import iter_modules
 from typing import Any, Final, cast
 
@@ -66,7 +67,11 @@ class _Commands(Edge):
 
 
 def _command(name: str) -> click.Command:
-    return cast("click.Command", getattr(import_module(_modules()[name]), name.replace("-", "_")))
+    function = name.replace("-", "_")
+    # Python does not allow a function that is named like a keyword, such as `import`.
+    return cast(
+        "click.Command", getattr(import_module(_modules()[name]), f"{function}_" if iskeyword(function) else function)
+    )
 
 
 def _section(name: str) -> str:

@@ -1,0 +1,80 @@
+"""Reads the tables of other issuers in an SQL database. For a split, it also raises their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from issuer.care.importing.layouts import Choice, ImportedTag, ImportLayout, Reading
+from issuer.errors import ConfigurationError, StoreUnavailable
+from issuer_persistence.errors import Misconfigured
+from issuer_persistence.opening import store_class
+from issuer_persistence.sql.store import NoTables, SQLStore
+
+#: Longest duration of a transaction, in seconds.
+TIMEOUT: Final = 60.0
+
+
+class ImportDatabase:
+    """The database of another issuer."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: mysql://, mariadb:// or postgresql://. Raises ConfigurationError if it is wrong."""
+        try:
+            store = store_class(url).open(url)
+        except Misconfigured as error:
+            raise ConfigurationError(f"--from: {error}") from error
+        if not isinstance(store, SQLStore):
+            raise ConfigurationError("--from must be the URL of a database: mysql://, mariadb:// or postgresql://")
+        self._store = store
+
+    def rows(self, read: Reading, choice: Choice) -> list[tuple[Any, ...]]:
+        """Return the rows of a layout. `read`: how they are read, see ImportLayout."""
+        with self._transaction(writes=False) as cursor:
+            return _rows(cursor, read, choice)
+
+    def split(self, layout: ImportLayout, choice: Choice, by: int, tags: Container[str]) -> list[ImportedTag]:
+        """Raise the numbers of these tags in the source, in one transaction. Return the tags as they were before.
+
+        `by`: count of numbers that the source skips. It is rounded up to a multiple of the stride.
+        """
+        with self._transaction(writes=True) as cursor:
+            found = layout.tags(_rows(cursor, layout.read, choice, " FOR UPDATE"), choice)
+            found = [each for each in found if each.tag in tags and not each.refusal]
+            values = [(each.last + each.span(by) + layout.ahead, each.tag, each.stored) for each in found]
+            cursor.executemany(layout.update, values)
+            if cursor.rowcount != len(values):
+                raise StoreUnavailable("source: not all rows could be changed, so none was changed: run it again")
+        return found
+
+    @contextmanager
+    def _transaction(self, *, writes: bool) -> Iterator[Any]:
+        """Yield a cursor in a transaction. Commit it at the end."""
+        link = None
+        try:
+            link = self._store.connect(TIMEOUT)
+            with link.until(TIMEOUT):
+                cursor = link.connection.cursor()
+                self._store.begin(cursor, TIMEOUT, writes=writes)
+                yield cursor
+                self._store.commit(link)
+        except Exception as error:
+            known = self._store.translated(error)
+            if known is None:
+                raise
+            if isinstance(known, NoTables):
+                raise ConfigurationError(f"source: a table is missing in {self._store.url}: check --layout") from error
+            kind = ConfigurationError if isinstance(known, Misconfigured) else StoreUnavailable
+            raise kind(f"source: {known}") from error
+        finally:
+            if link is not None:
+                link.close()
+
+
+def _rows(cursor: Any, read: Reading, choice: Choice, lock: str = "") -> list[tuple[Any, ...]]:
+    def query(statement: str, *values: object) -> list[tuple[Any, ...]]:
+        cursor.execute(statement, values or None)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    return query(read + lock) if isinstance(read, str) else read(query, choice)

@@ -1,0 +1,189 @@
+"""`issuer import`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from issuer.api.blocking import Issuer
+from issuer.care.importing.database import ImportDatabase
+from issuer.care.importing.layouts import LAYOUTS, Choice, ImportedTag
+from issuer.care.importing.plan import ImportPlan, plan, raise_existing
+from issuer.cli.exits import OK, PROBLEM, complain
+from issuer.cli.options import Whole
+from issuer.cli.session import Session
+from issuer.cli.tinyid_tokens import add_tokens
+from issuer.core.batch import TagBatch
+from issuer.errors import ConfigurationError, InvalidArgument, LimitReached
+from issuer.terminal import Column, listed, numbered, plain, say, screen_width, show, table
+from issuer.views import said
+
+SECTION = "Tags"
+
+#: How many tags are compared, created or raised at once.
+PAGE = 500
+
+#: Options that belong to one layout.
+_ONLY = {"--table and --column": "table", "--block": "sequence-value", "--tokens": "tinyid"}
+
+_STOP = (
+    "Stop the source before you draw here, or split the numbers with --split: a source that runs gives the numbers "
+    "above LAST THERE, too."
+)
+
+
+@click.command(
+    "import",
+    short_help="Take over tags from Leaf, tinyid, CosId or a sequence table.",
+    epilog="""\b
+    Examples:
+      issuer import --from mysql://leaf@db/leaf --layout leaf --dry-run
+      issuer import --from mysql://leaf@db/leaf --layout leaf
+      issuer import --from mysql://leaf@db/leaf --layout leaf --split 1000000
+      issuer import --from mysql://tiny@db/tinyid --layout tinyid --tokens t.toml
+      issuer import --from postgresql://db/shop --layout pgsequence orders_id_seq
+      issuer import --from mysql://db/shop --layout table --table orders --column id
+    """,
+)
+@click.argument("tags", metavar="[TAG]...", nargs=-1)
+@click.option("--from", "urls", metavar="URL", multiple=True, required=True, help="Database of the source. Can be "
+              "repeated for tinyid, if a tag is in several databases.")  # fmt: skip
+@click.option("--layout", metavar="NAME", required=True, type=click.Choice([*LAYOUTS]), help="Kind of the source: "
+              f"{', '.join(LAYOUTS)}.")  # fmt: skip
+@click.option("--table", "table_name", metavar="NAME", default="", help="Table, for the layout table. It is the tag.")
+@click.option("--column", metavar="NAME", default="", help="Column with the numbers, for the layout table.")
+@click.option("--block", metavar="N", type=Whole(min=1), help="Numbers that a process takes at once, for the layout "
+              "sequence-value.")  # fmt: skip
+@click.option("--step", metavar="N", type=Whole(min=1), help="Numbers per step of new tags. Default: as in the source, "
+              "or auto.")  # fmt: skip
+@click.option("--split", metavar="N", type=Whole(min=1), help="Take N numbers of each tag out of the source, which "
+              "goes on above them.")  # fmt: skip
+@click.option("--tokens", metavar="FILE", type=click.Path(dir_okay=False), help="File of tokens to which the tokens of "
+              "tinyid are added.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.pass_obj
+def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], layout: str, table_name: str,
+            column: str, block: int | None, step: int | None, split: int | None, tokens: str | None,
+            dry_run: bool) -> int:  # fmt: skip
+    """Create the tags of another issuer here, or raise them, so that no number is issued twice.
+
+    For each TAG, or for all tags, the output shows the highest number that the source may have given (LAST THERE), and
+    the first number that is issued here (FIRST HERE). A tag that exists here is raised, and never lowered. So the
+    command can be run again, with the same result. A tag that cannot be imported is named, with the reason. The others
+    are imported, and the exit code is 4.
+
+    The numbers are right only if the source is stopped. The command reads it again at the end, and reports tags that
+    have moved. If the source cannot be stopped yet, use --split N. Then the source skips N numbers of each tag, and the
+    tag here has these numbers and a limit. Once the source is stopped, run the command without --split: it raises the
+    tag to the source's last number, and removes the limit.
+    """
+    chosen = LAYOUTS[layout]
+    needs = {"--table and --column": table_name and column, "--block": block, "--tokens": tokens}
+    _check_options(layout, needs, several=len(urls) > 1, split=split is not None)
+    choice = Choice(table_name, column, block or 0)
+    databases = [ImportDatabase(url) for url in urls]
+
+    def read() -> list[ImportedTag]:
+        found = chosen.tags((row for each in databases for row in each.rows(chosen.read, choice)), choice)
+        if unknown := {*tags} - {each.tag for each in found}:
+            raise InvalidArgument(f"the source has no tag {min(unknown)!r}", value=min(unknown))
+        return [each for each in found if not tags or each.tag in tags]
+
+    issuer = session.connect(makes_store=True)
+    found = read()
+    if not dry_run:
+        issuer.upgrade()  # each look at a tag takes long in a database that has no tables yet
+    plans, refused = _planned(issuer, found, split, step)
+    if split is not None and plans and not dry_run:
+        found = databases[0].split(chosen, choice, split, {each.source.tag for each in plans})
+        plans, moved = _planned(issuer, found, split, step)
+        refused |= moved
+    _show(plans, split=split is not None)
+    for tag, problem in sorted(refused.items()):
+        complain(f"{plain(tag)} is not imported: {problem}")
+    _say_notes(plans)
+    if not dry_run:
+        _import(issuer, plans)
+    code = PROBLEM if refused else OK
+    if tokens is not None:
+        code = max(code, add_tokens(databases, tokens, dry_run=dry_run))
+    if split is None:
+        say(_STOP)
+        now = {each.tag: each.stored for each in read()}
+        moving = [each.source.tag for each in plans if now.get(each.source.tag) != each.source.stored]
+        if moving:
+            complain(f"the source is running: {listed(moving)} moved in the meantime. Numbers would be issued twice. "
+                     "Stop the source, and run the command again before you draw here")  # fmt: skip
+            return PROBLEM
+    return code
+
+
+def _check_options(layout: str, given: Mapping[str, object], *, several: bool, split: bool) -> None:
+    """Raise a usage error if options do not fit together. `given`: options of single layouts. `several`: databases."""
+    for option, value in given.items():
+        if value and layout != _ONLY[option]:
+            raise click.UsageError(f"--layout {layout} excludes {option}")
+        if not value and layout == _ONLY[option] and option != "--tokens":
+            raise click.UsageError(f"--layout {layout} requires {option}")
+    if several and (layout != "tinyid" or split):
+        raise click.UsageError("only --layout tinyid without --split can have several --from")
+    if split and not LAYOUTS[layout].update:
+        raise click.UsageError(f"--layout {layout} cannot be split: stop the source, and import without --split")
+
+
+def _planned(
+    issuer: Issuer, found: Sequence[ImportedTag], split: int | None, step: int | None
+) -> tuple[list[ImportPlan], dict[str, str]]:
+    """Return the plans, and the reasons of the tags that cannot be imported, by name. Nothing is changed."""
+    refused = {each.tag: each.refusal for each in found if each.refusal}
+    good = [each for each in found if not each.refusal]
+    plans: list[ImportPlan] = []
+    for first in range(0, len(good), PAGE):
+        config = issuer.engine.config
+        steps = {each.tag: plan(each, config, split=split, step=step) for each in good[first : first + PAGE]}
+        batch = _ended(issuer, TagBatch(steps, config.store))
+        for tag, error in batch.errors.items():
+            if not isinstance(error, (InvalidArgument, ConfigurationError, LimitReached)):
+                raise error
+            refused[tag] = said(error)
+        plans += [batch.results[tag] for tag in steps if tag in batch.results]
+    return plans, refused
+
+
+def _ended(issuer: Issuer, batch: TagBatch[Any]) -> TagBatch[Any]:
+    while batch.pending:
+        issuer.engine.run(batch.go_on(), issuer.engine.deadline(None), None)
+    return batch
+
+
+def _import(issuer: Issuer, plans: Sequence[ImportPlan]) -> None:
+    new = {each.source.tag: each.options for each in plans if each.options is not None}
+    old = [each for each in plans if each.options is None and each.raises]
+    for first in range(0, len(new), PAGE):
+        issuer.create_many(dict([*new.items()][first : first + PAGE]))
+    for first in range(0, len(old), PAGE):
+        steps = {each.source.tag: raise_existing(each, issuer.engine.config) for each in old[first : first + PAGE]}
+        for error in _ended(issuer, TagBatch(steps, issuer.engine.config.store)).errors.values():
+            raise error
+    same = len(plans) - len(new) - len(old)
+    say(f"created {numbered(len(new), 'tag')}, raised {len(old):,}, left {same:,} that are above the source already")
+
+
+def _show(plans: Sequence[ImportPlan], *, split: bool) -> None:
+    headings = ("LAST THERE", "FIRST HERE", *(("LAST HERE",) if split else ()))
+    columns = [Column("TAG", flexible=True), *(Column(heading, "right") for heading in headings)]
+    rows = [(each.source.tag, each.source.highest, each.first, each.limit)[: len(columns)] for each in plans]
+    show(table(columns, rows, screen_width()))
+
+
+def _say_notes(plans: Sequence[ImportPlan]) -> None:
+    for each in plans:
+        if each.source.note:
+            say(f"note: {plain(each.source.tag)}: {each.source.note}")
+        if each.changes is not None:
+            say(f"note: {plain(each.source.tag)}: its limit here becomes {each.changes}")
+    if dotted := [each.source.tag for each in plans if "." in each.source.tag]:
+        say(f"note: {numbered(len(dotted), 'tag')} with a dot: {listed(dotted)}. Leaf's HTTP calls cut the last dot "
+            "and what follows: /api/segment/get/order.v2 draws from the tag order")  # fmt: skip
