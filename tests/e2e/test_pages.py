@@ -6,6 +6,7 @@ import subprocess
 import tomllib
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import get_type_hints
 
@@ -19,12 +20,15 @@ from issuer.numbers.sharding import shard_of
 from issuer.numbers.template import Template
 from issuer.settings import DEFINITIONS
 from tests import programs
+from tests.contract.conftest import mariadb_server, postgres_server
 from tests.e2e.conftest import PROGRAM
+from tests.e2e.sources import Source
+from tests.e2e.ways_over import WAYS
 from tests.reference import COMMANDS
 from tests.server.conftest import Serve, serve
 from tests.servers.absent import PACKAGES, needed
 
-__all__ = ["serve"]
+__all__ = ["mariadb_server", "postgres_server", "serve"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -91,25 +95,42 @@ def test_the_python_of_a_page_runs_and_gives_what_it_says(
     assert "assert " in checked(code) or page == "docs/reference/errors.md"
 
 
+@pytest.fixture
+def sources(page: str, request: pytest.FixtureRequest) -> Iterator[dict[str, Source]]:
+    """The databases of other issuers that the page reads, by their addresses there."""
+    with ExitStack() as ends:
+        made: dict[str, Source] = {}
+        for address, (server, layouts, rows) in WAYS.get(page, {}).items():
+            source = Source(request.getfixturevalue(f"{server}_server").url, *layouts)
+            made[address] = ends.enter_context(closing(source))
+            for table, columns, values in rows:
+                source.insert(table, columns, *values)
+        yield made
+
+
 @pytest.mark.live
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("page", pages_with("console"))
 def test_the_commands_of_a_page_print_what_it_shows(
-    page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, sources: dict[str, Source]
 ) -> None:
     served = None
+    if sources:
+        monkeypatch.setenv("ISSUER_STORE_URL", "sqlite:///issuer.db")
     if any(each in "".join(blocks(page, "console")) for each in (HTTP, RESP)):
         monkeypatch.setenv("ISSUER_REDIS_URL", request.getfixturevalue("redis_url"))
         monkeypatch.setenv("ISSUER_STORE_URL", "sqlite:///issuer.db")
     for typed, shown in commands("".join(blocks(page, "console"))):
         command = typed
+        for address, source in sources.items():
+            command = command.replace(address, source.url)
         for word in {*typed.split()} & {*PACKAGES}:
             needed(word)
         if HTTP in typed or RESP in typed:
             if served is None:  # with the store that commands before it have made
                 start: Serve = request.getfixturevalue("serve")
                 served = start("--resp", "127.0.0.1:0", *re.findall(r"--compat=\S+", "".join(blocks(page, "sh"))))
-            command = typed.replace(HTTP, f"127.0.0.1:{served.port()}").replace(RESP, f"-p {served.port('redis')} ")
+            command = command.replace(HTTP, f"127.0.0.1:{served.port()}").replace(RESP, f"-p {served.port('redis')} ")
         if re.fullmatch(r"issuer [^;|>]*", command):
             done = programs.run(*PROGRAM, *shlex.split(command)[1:])
         else:
@@ -117,6 +138,8 @@ def test_the_commands_of_a_page_print_what_it_shows(
         printed = done.stdout + done.stderr
         assert re.fullmatch(as_pattern(shown), printed), f"$ {command}\n{printed}\ninstead of\n{shown}"
         assert (done.returncode == 0) == ("error: " not in shown)
+    for statement in "".join(blocks(page, "sql") if sources else ()).split(";\n")[:-1]:
+        next(iter(sources.values())).run(statement)
 
 
 @pytest.mark.parametrize("page", PAGES)
