@@ -54,7 +54,7 @@ class ImportDatabase:
         link = None
         try:
             link = self._store.connect(TIMEOUT)
-            with link.until(TIMEOUT):
+            with self._store.until(link, TIMEOUT):
                 cursor = link.connection.cursor()
                 self._store.begin(cursor, TIMEOUT, writes=writes)
                 yield cursor
