@@ -215,6 +215,12 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (tags.looked_at, "tags-looked-at", "unknown", [healthy(examined=0), healthy(there=2), healthy(there=2, chosen=2)]),
     (tags.halted, "tag-halted", "weak", [with_tag(halted=True)]),
     (tags.blanks, "tag-blanks", "advice", [healthy(records=[replace(ORDERS, tag=" orders")])]),
+    (
+        tags.dots,
+        "tag-dot",
+        "advice",
+        [healthy(settings=Settings(compat=["leaf"]), records=[replace(ORDERS, tag="order.v2")])],
+    ),
     (tags.limit, "tag-limit", "advice", [with_tag(limit=2500), with_scheme(A_DAY_OF_2500, TODAY | 2000)]),
     (tags.limit, "tag-limit", "weak", [with_tag(limit=2000), with_scheme(A_DAY_OF_2000, TODAY | 2000)]),
     (tags.limit, "tag-limit", "weak", [healthy(records=[replace(ORDERS, max=HIGHEST)])]),

@@ -82,6 +82,21 @@ def blanks(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def dots(facts: Facts) -> Iterator[Finding]:
+    """Check whether clients of Leaf that name a tag with a dot get numbers of another tag."""
+    if "leaf" not in facts.settings.compat:
+        return
+    for record in facts.records:
+        before, dot, _ = record.tag.rpartition(".")
+        if dot:
+            yield Check("tag-dot", f"tag {record.tag}", record.tag).advice(
+                "the tag's name has a dot, and the calls of Leaf are served",
+                f"As Leaf does, a draw of {record.tag!r} by Leaf's calls ignores the part from the last dot on. So it "
+                f"issues a number of tag {before!r}.",
+                "If no client relied on Leaf's behaviour, serve `leaf:exact` instead of `leaf`.",
+            )
+
+
 def limit(facts: Facts) -> Iterator[Finding]:
     """Check whether a tag is near its limit."""
     belongs = parts.parents(facts.records)
@@ -277,4 +292,4 @@ def _rate(per_second: float) -> str:
 
 
 #: Checks of the tags of one page.
-CHECKS = (halted, blanks, limit, runway, lease, two_stores, behind, in_turns, corrupt)
+CHECKS = (halted, blanks, dots, limit, runway, lease, two_stores, behind, in_turns, corrupt)
