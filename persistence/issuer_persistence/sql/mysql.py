@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from issuer_persistence.errors import Full, MaxBehind, Misconfigured, Unconfirmed
+from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreSetting
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.sql.connections import SQLLink
@@ -68,6 +68,11 @@ class MySQLStore(SQLStore):
 
     about = "SELECT version(), cast(unix_timestamp(sysdate(3)) * 1000 AS unsigned)"
 
+    def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
+        super().__init__(url, prefix=prefix)
+        # A locking read shows the newest rows. Others show the rows of the transaction's first read.
+        self.statements.taken += " LOCK IN SHARE MODE"
+
     @classmethod
     def open(cls, url: str) -> MySQLStore:
         """Return the store for a URL of the form mysql://user:password@host:port/database, or mariadb://.
@@ -106,8 +111,11 @@ class MySQLStore(SQLStore):
             link = SQLLink(connection, opened.fileno())
             on_failure.callback(link.close)
             with self.until(link, left):
-                connection.connect(opened)
-                connection.cursor().execute(_ISOLATION)
+                try:
+                    connection.connect(opened)
+                except RuntimeError as error:  # the login needs a package that is not installed
+                    raise Misconfigured(f"{self.url}: {error}") from error
+                link.cursor.execute(_ISOLATION)
             on_failure.pop_all()
         return link
 
@@ -120,13 +128,17 @@ class MySQLStore(SQLStore):
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float
     ) -> Reservation:
-        """See `Store.reserve_checked`. The row, the ledger and the id of the store are read by one statement."""
+        """See `Store.reserve_checked`. The row, the ledger and the id of the store are read by one statement.
+
+        If that statement waits for the row, it can show a newer row than ledger. Then a segment that was handed back
+        meanwhile seems to be above `max`, so the ledger is read again.
+        """
 
         def reserve(left: float) -> Reservation:
             with self.transaction(left) as transaction:
                 before, taken, store_id = transaction.read_for_reservation(tag)
                 if taken is not None:
-                    raise MaxBehind(tag, before.max, taken, certain=True)
+                    transaction.inspect(before)
                 after = transaction.write(before.reserved(n, at_least=at_least, exact=exact))
                 entry = purpose.entry(tag, before.max, after.max)
                 transaction.enter(entry)

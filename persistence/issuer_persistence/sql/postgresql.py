@@ -96,10 +96,12 @@ class PostgreSQLStore(SQLStore):
         return cls(plain, prefix=prefix)
 
     def connect(self, left: float) -> SQLLink:
+        # With several hosts, each has so much time: a URL may give them less.
+        given = psycopg.conninfo.conninfo_to_dict(self._address).get("connect_timeout")
         connection = psycopg.connect(
             self._address,
             autocommit=True,
-            connect_timeout=ceil(left),
+            connect_timeout=min(ceil(left), int(given or 0) or ceil(left)),
             # Named statements would not survive a pgbouncer in transaction mode.
             prepare_threshold=None,
             client_encoding="UTF8",
@@ -111,9 +113,10 @@ class PostgreSQLStore(SQLStore):
     def begin(self, cursor: Any, left: float, *, writes: bool) -> None:
         # One round trip. The settings are local to the transaction, because pgbouncer gives the session to others. A
         # role's or database's default can be `off`: a crash of the server would lose the last commits.
+        # READ WRITE is never asked for: with `default_transaction_read_only`, a server is taken out of use.
         milliseconds = max(1, round(left * 1000))
         cursor.execute(
-            f"BEGIN ISOLATION LEVEL READ COMMITTED {'READ WRITE' if writes else 'READ ONLY'}; "
+            f"BEGIN ISOLATION LEVEL READ COMMITTED{'' if writes else ' READ ONLY'}; "
             f"SET LOCAL statement_timeout = {milliseconds}; SET LOCAL lock_timeout = {milliseconds}; "
             "SELECT set_config('synchronous_commit', 'on', true) "
             "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
@@ -121,7 +124,7 @@ class PostgreSQLStore(SQLStore):
 
     def commit(self, link: SQLLink) -> None:
         link.notices.clear()
-        link.connection.execute("COMMIT")
+        link.cursor.execute("COMMIT")
         if link.notices:
             # A COMMIT that waits for a standby, and is cancelled, returns success with this warning.
             raise Unconfirmed(f"the commit may not be replicated: {link.notices[-1]}")

@@ -71,10 +71,15 @@ class NoTables(Exception):
 class SQLTransaction(Transaction):
     """One transaction. `writes`: it locks the rows that it reads."""
 
-    def __init__(self, cursor: Any, statements: Statements, *, writes: bool) -> None:
-        self.cursor, self.statements, self._writes = cursor, statements, writes
+    def __init__(self, link: SQLLink, statements: Statements, *, writes: bool) -> None:
+        self._link, self.statements, self._writes = link, statements, writes
         #: The tags that this transaction has read: whether they exist.
         self._there: dict[str, bool] = {}
+
+    @property
+    def cursor(self) -> Any:
+        """The driver's cursor."""
+        return self._link.cursor
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Run a statement, and return its rows. A text that the database returns as bytes is decoded."""
@@ -261,12 +266,16 @@ class SQLStore(TransactionalStore):
 
     def _looked(self, timeout: float, look: Callable[[SQLTransaction], T], nothing: T) -> T:
         """Run a function that only reads. If there are no tables, return `nothing`."""
-        try:
-            with self.transaction(timeout, writes=False) as transaction:
-                return look(transaction)
-        except NoTables:
-            self._ready = False
-            return nothing
+
+        def looked(left: float) -> T:
+            try:
+                with self.transaction(left, writes=False) as transaction:
+                    return look(transaction)
+            except NoTables:
+                self._ready = False
+                return nothing
+
+        return self._repeated(timeout, looked)
 
     @contextmanager
     def _open(self, deadline: CallDeadline, *, writes: bool) -> Iterator[SQLTransaction]:
@@ -276,7 +285,7 @@ class SQLStore(TransactionalStore):
         done = False
         try:
             with self.until(link, deadline.left()):
-                transaction = SQLTransaction(link.connection.cursor(), self.statements, writes=writes)
+                transaction = SQLTransaction(link, self.statements, writes=writes)
                 try:
                     yield transaction
                 except StoreError:
@@ -304,7 +313,7 @@ class SQLStore(TransactionalStore):
                 self._fail(error, deadline)
             try:
                 with self.until(link, deadline.left()):
-                    self.begin(link.connection.cursor(), deadline.left(), writes=writes)
+                    self.begin(link.cursor, deadline.left(), writes=writes)
             except BaseException as error:
                 link.close()
                 if not isinstance(error, Exception):
@@ -327,25 +336,30 @@ class SQLStore(TransactionalStore):
 
     def upgrade(self, *, timeout: float) -> Upgrade:
         """See `Store.upgrade`. It also notes which server has the tables, so that `examine` can tell another one."""
-        deadline = CallDeadline(timeout)
-        done = self._prepare(deadline)
-        with self._open(deadline, writes=True) as transaction:
-            transaction.cursor.execute(self.statements.note_server, (self.identity(transaction),))
-        return done
+
+        def upgrade(left: float) -> Upgrade:
+            deadline = CallDeadline(left)
+            done = self._prepare(deadline)
+            with self._open(deadline, writes=True) as transaction:
+                transaction.cursor.execute(self.statements.note_server, (self.identity(transaction),))
+            return done
+
+        return self._repeated(timeout, upgrade)
 
     def _prepare(self, deadline: CallDeadline) -> Upgrade:
         """Create the tables, unless they exist."""
-        before = self._schema(deadline)
-        if before is None:
-            with self._open(deadline, writes=True) as transaction:
-                self.make_tables(transaction.cursor)
-        if not before:
-            for name in ("server", "id", "schema"):
-                with suppress(Conflict), self._open(deadline, writes=True) as transaction:
-                    value = fresh_version() if name == "id" else str(SCHEMA)
-                    value = self.identity(transaction) if name == "server" else value
-                    transaction.cursor.execute(self.statements.put_meta, (name, value))
-            self._schema(deadline)
+        before = schema = self._schema(deadline)
+        while not schema:
+            with suppress(Conflict):  # another process is doing the same
+                if schema is None:
+                    with self._open(deadline, writes=True) as transaction:
+                        self.make_tables(transaction.cursor)
+                with self._open(deadline, writes=True) as transaction:
+                    there = {name for (name,) in transaction.rows(self.statements.meta_names)}
+                    values = {"server": self.identity(transaction), "id": fresh_version(), "schema": str(SCHEMA)}
+                    missing = [(name, value) for name, value in values.items() if name not in there]
+                    transaction.cursor.executemany(self.statements.put_meta, missing)
+            schema = self._schema(deadline)
         return Upgrade(before or 0, SCHEMA)
 
     def _schema(self, deadline: CallDeadline) -> int | None:
@@ -490,7 +504,10 @@ class SQLStore(TransactionalStore):
         return self._repeated(timeout, prune)
 
     def examine(self, *, timeout: float) -> StoreFacts:
-        deadline = CallDeadline(timeout)
+        return self._repeated(timeout, self._examined)
+
+    def _examined(self, left: float) -> StoreFacts:
+        deadline = CallDeadline(left)
         schema = self._schema(deadline)
         with self._open(deadline, writes=False) as transaction:
             [(version, milliseconds)] = transaction.rows(self.about)

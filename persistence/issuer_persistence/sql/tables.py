@@ -113,6 +113,7 @@ class Statements:
         self.store_id = f'SELECT "value" FROM {self.meta} WHERE "name" = \'id\''  # noqa: S608
         self.schema = f'SELECT "value" FROM {self.meta} WHERE "name" = \'schema\''  # noqa: S608
         self.server = f'SELECT "value" FROM {self.meta} WHERE "name" = \'server\''  # noqa: S608
+        self.meta_names = f'SELECT "name" FROM {self.meta}'  # noqa: S608
         self.note_server = f'UPDATE {self.meta} SET "value" = %s WHERE "name" = \'server\''  # noqa: S608
         self.put_meta = f'INSERT INTO {self.meta} ("name", "value") VALUES (%s, %s)'  # noqa: S608
         #: Highest number of the ledger that is above `max`. In a returned entry, low equals high.
