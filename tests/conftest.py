@@ -26,8 +26,10 @@ from tests.servers.absent import absent
 from tests.servers.binaries import find_servers, primary_server
 from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
+from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.servers.mongo import MongoServer, given_url, needed_command
 from tests.servers.pool import Pool
+from tests.servers.postgres import PostgresServer, find_postgres
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
@@ -223,6 +225,18 @@ def sentinels(start_sentinels: Callable[..., SentinelServers]) -> SentinelServer
 def cluster(start_cluster: Callable[..., ClusterServers]) -> ClusterServers:
     """A Cluster of three masters with a replica each, to do with as one likes; it asks for a password."""
     return start_cluster()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with PostgresServer(find_postgres() or absent("postgres and initdb", "postgresql")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    with MariaDBServer(find_mariadb() or absent("mariadbd and mariadb-install-db", "mariadb-server")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

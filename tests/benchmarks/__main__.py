@@ -28,13 +28,25 @@ from tests.benchmarks.persistence import persistence
 from tests.benchmarks.processes import processes
 from tests.benchmarks.rounds import FULL, QUICK, Effort
 from tests.benchmarks.sizing import sizing
+from tests.benchmarks.sql import sql
 from tests.benchmarks.start import start
 from tests.benchmarks.strict import inside, many, one, take
 from tests.benchmarks.tags import tags
 from tests.servers.binaries import primary_server, version
 
 #: The distributions whose speed is in the figures.
-LIBRARIES = ("granian", "uvloop", "redis", "hiredis", "pymongo", "uuid-utils", "python-ulid", "snowflake-id", "psycopg")
+LIBRARIES = (
+    "granian",
+    "uvloop",
+    "redis",
+    "hiredis",
+    "pymongo",
+    "uuid-utils",
+    "python-ulid",
+    "snowflake-id",
+    "psycopg",
+    "pymysql",
+)
 
 
 def describe() -> dict[str, str]:
@@ -71,6 +83,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "people": people,
     "take": take,
     "direct": direct,
+    "sql": sql,
     "processes": processes,
     "border": border,
     "server": inside,

@@ -9,12 +9,37 @@ import pymongo
 from pymongo.database import Database
 
 from issuer.chaos.world import World
+from issuer_persistence.opening import open_store
+from issuer_persistence.sql.store import SQLStore
+
+#: Seconds that a copy may take.
+COPYING = 60.0
 
 
 @contextmanager
 def copied(world: World) -> Iterator[Callable[[], None]]:
     """Copy the store as it is now; what is yielded puts the copy in its place, and is called when no issuer runs."""
-    with _of_mongodb(world) if world.store.startswith("mongodb:") else _of_sqlite(world) as put_back:
+    kinds = {"mongodb": _of_mongodb, "postgresql": _of_sql, "mariadb": _of_sql}
+    with kinds.get(world.store.partition(":")[0], _of_sqlite)(world) as put_back:
+        yield put_back
+
+
+@contextmanager
+def _of_sql(world: World) -> Iterator[Callable[[], None]]:
+    """Copy all rows of all tables."""
+    with closing(open_store(world.store)) as store:
+        assert isinstance(store, SQLStore)
+        names = store.statements.names
+        with store.transaction(COPYING, writes=False) as transaction:
+            copy = {name: transaction.rows(f'SELECT * FROM "{name}"') for name in names}  # noqa: S608 - ours
+
+        def put_back() -> None:
+            with store.transaction(COPYING) as transaction:
+                for name, rows in copy.items():
+                    transaction.cursor.execute(f'DELETE FROM "{name}"')  # noqa: S608 - ours
+                    marks = ", ".join(["%s"] * len(rows[0]))
+                    transaction.cursor.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)  # noqa: S608 - ours
+
         yield put_back
 
 

@@ -17,9 +17,12 @@ from tests.chaos.groups import (
     SentinelWorld,
 )
 from tests.chaos.more import MORE, Pair
+from tests.chaos.sql import MARIADB_FAULTS, POSTGRES_FAULTS, MariaDBWorld, PostgresWorld
 from tests.chaos.wire import WIRED
 from tests.servers.clocked import clocked_binary, find_clocked
+from tests.servers.mariadb import find_mariadb
 from tests.servers.mongo import find_command
+from tests.servers.postgres import find_postgres
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ KINDS = [
     # A wire server that stands in for mongod looks through all of the ledger for each entry that it adds: with 2500 it
     # takes 170 ms and now and then 1.5 s, one request at a time, so that others time out (seen: 8 s without service).
     Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_command() is not None, bout=8),
+    Kind("PostgreSQL", PostgresWorld, POSTGRES_FAULTS, lambda: find_postgres() is not None),
+    Kind("MariaDB", MariaDBWorld, MARIADB_FAULTS, lambda: find_mariadb() is not None),
     Kind("doors", DoorWorld, DOOR_FAULTS),
     Kind("clocks", ClockWorld, CLOCK_FAULTS, lambda: find_clocked() is not None, clocked_binary),
 ]

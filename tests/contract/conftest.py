@@ -11,15 +11,14 @@ import pytest
 from issuer_persistence.sql.mysql import MySQLStore
 from issuer_persistence.sql.postgresql import PostgreSQLStore
 from tests.contract.benches import BENCHES, PATIENT, SHARED, Bench, MongoBench, SQLBench, SQLiteBench
-from tests.servers.absent import absent
-from tests.servers.mariadb import MariaDBServer, find_mariadb
-from tests.servers.postgres import PostgresServer, find_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from issuer_persistence.contract import Store
+    from tests.servers.mariadb import MariaDBServer
+    from tests.servers.postgres import PostgresServer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,24 +54,6 @@ def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
     bench = SQLiteBench(tmp_path / "store.db")
     yield bench
     bench.close()
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    binaries = find_postgres()
-    if binaries is None:
-        absent("postgres and initdb", "postgresql")
-    with PostgresServer(binaries) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[MariaDBServer]:
-    program = find_mariadb()
-    if program is None:
-        absent("mariadbd and mariadb-install-db", "mariadb-server")
-    with MariaDBServer(program) as server:
-        yield server
 
 
 @pytest.fixture

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from tests.audit import repeats
+from tests.servers.absent import absent
 from tests.servers.disks import OWN_MOUNTS, find_mounting
+from tests.servers.mariadb import find_mariadb
+from tests.servers.postgres import find_postgres
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -41,3 +44,28 @@ def test_what_is_loaded_goes_on_and_the_rest_when_there_is_room(
     assert repeats(told["numbers"]) == []
     assert told["numbers"] == sorted(told["numbers"])
     assert max(told["numbers"]) <= told["max"]
+
+
+@pytest.mark.live
+@pytest.mark.covers("3.27", "0.16")
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_full_disk_of_an_sql_database_reserves_nothing_until_there_is_room(kind: str) -> None:
+    found = find_postgres() if kind == "postgres" else find_mariadb()
+    if found is None:
+        absent(kind, {"postgres": "postgresql", "mariadb": "mariadb-server"}[kind])
+    mounting = find_mounting()
+    if mounting is None:
+        pytest.skip("nobody may mount a small disk here")
+    ended = subprocess.run(
+        [*mounting, sys.executable, "-m", "tests.faults.sql.full_disk_app", kind],
+        env={**os.environ, OWN_MOUNTS: "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    told: dict[str, Any] = json.loads(ended.stdout)
+    assert "No space left" in told["error"]
+    assert told["code"] == "store_full"
+    assert told["done"] < 1000

@@ -90,13 +90,18 @@ class IssuerMachine(RuleBasedStateMachine):
     #: The kinds of the processes at first; later ones are of any kind.
     begins_with = tuple(KINDS)
 
+    @staticmethod
+    def open_store() -> Any:
+        """Return an empty store that can be put back in time."""
+        return ServedStore()
+
     def __init__(self) -> None:
         super().__init__()
         self.ends = ExitStack()
         turns = self.ends.enter_context(virtual())
         self.server = FencedFakeServer()
         self.server.clock = turns.wall
-        self.store = ServedStore()
+        self.store = self.open_store()
         self.kinds = list(self.begins_with)
         self.ids = [self.process(number) for number in range(PROCESSES)]
         #: Draws nothing, and does what needs Redis.

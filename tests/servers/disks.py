@@ -69,7 +69,7 @@ def filled(path: Path) -> Iterator[None]:
 
     def full() -> bool:
         # Again each time: whoever closes the file last removes its log.
-        _fill(ballast)
+        fill(ballast)
         return _takes_nothing(path)
 
     until(lambda: _emptied_log(path), message="its log is empty")
@@ -80,7 +80,8 @@ def filled(path: Path) -> Iterator[None]:
         ballast.unlink(missing_ok=True)
 
 
-def _fill(ballast: Path) -> None:
+def fill(ballast: Path) -> None:
+    """Write into this file until there is no more room."""
     with ballast.open("ab", buffering=0) as file:
         try:
             while True:

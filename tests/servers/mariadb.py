@@ -5,8 +5,11 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Self
+from signal import SIGCONT, SIGSTOP
+from typing import Any, Self
 
 from tests.servers.ports import LOOPBACK, free_port
 from tests.waiting import until
@@ -24,9 +27,10 @@ def find_mariadb() -> Path | None:
 class MariaDBServer:
     """One server process on loopback, with a directory of its own, and a database `issuer` of the user `tester`."""
 
-    def __init__(self, program: Path) -> None:
+    def __init__(self, program: Path, **settings: object) -> None:
         self._program = program
-        self._directory = Path(tempfile.mkdtemp(prefix="issuer-mariadb-"))
+        self.settings = settings
+        self.directory = Path(tempfile.mkdtemp(prefix="issuer-mariadb-"))
         self._user = "mysql" if os.geteuid() == 0 and "mysql" in {each.pw_name for each in pwd.getpwall()} else None
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
@@ -37,12 +41,14 @@ class MariaDBServer:
 
     def __enter__(self) -> Self:
         if self._user is not None:
-            shutil.chown(self._directory, self._user)
-        data = self._directory / "data"
+            shutil.chown(self.directory, self._user)
+        data = self.directory / "data"
         line = ["mariadb-install-db", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+        # The user may not write into the TMPDIR of whoever starts it.
+        self._environment = {**os.environ, "TMPDIR": str(self.directory)}
         try:
-            subprocess.run(line, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=self._user)
-            self._first = self._directory / "first.sql"
+            subprocess.run(line, check=True, capture_output=True, user=self._user, env=self._environment)
+            self._first = self.directory / "first.sql"
             self._first.write_text(
                 "CREATE DATABASE IF NOT EXISTS issuer;\n"
                 "CREATE USER IF NOT EXISTS tester@'%';\n"
@@ -59,14 +65,16 @@ class MariaDBServer:
 
     def start(self) -> None:
         line = [
-            str(self._program), "--no-defaults", f"--datadir={self._directory / 'data'}", f"--port={self.port}",
-            f"--bind-address={LOOPBACK}", f"--socket={self._directory / 'socket'}", "--skip-name-resolve",
+            str(self._program), "--no-defaults", f"--datadir={self.directory / 'data'}", f"--port={self.port}",
+            f"--bind-address={LOOPBACK}", f"--socket={self.directory / 'socket'}", "--skip-name-resolve",
             f"--init-file={self._first}", "--innodb-buffer-pool-size=32M", "--max-connections=500",
-            f"--pid-file={self._directory / 'pid'}",
+            f"--pid-file={self.directory / 'pid'}", *(f"--{name}={value}" for name, value in self.settings.items()),
         ]  # fmt: skip
-        with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(line, stdout=log, stderr=log, cwd=self._directory, user=self._user)
-        until(lambda: b"ready for connections" in (self._directory / "log").read_bytes(), 60, "MariaDB is up")
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                line, stdout=log, stderr=log, cwd=self.directory, user=self._user, env=self._environment
+            )
+        until(lambda: b"ready for connections" in (self.directory / "log").read_bytes(), 60, "MariaDB is up")
 
     def kill(self) -> None:
         """Stop it as a crash does."""
@@ -74,8 +82,52 @@ class MariaDBServer:
             self._process.kill()
             self._process.wait()
             self._process = None
-            (self._directory / "log").unlink(missing_ok=True)
+            (self.directory / "log").unlink(missing_ok=True)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop it while the block lasts: it accepts connections, and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(SIGCONT)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement on a connection of its own, and return its rows."""
+        import pymysql  # here, as not each environment with this module has it
+
+        connection = pymysql.connect(host=LOOPBACK, port=self.port, user="tester", database="issuer", autocommit=True)
+        with closing(connection), connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    @contextmanager
+    def configured(self, name: str, value: str) -> Iterator[None]:
+        """Change a setting for new sessions while the block lasts."""
+        [(before,)] = self.execute(f"SELECT @@GLOBAL.{name}")
+        self.execute(f"SET GLOBAL {name} = '{value}'" if value[:1].isalpha() else f"SET GLOBAL {name} = {value}")
+        try:
+            yield
+        finally:
+            self.execute(f"SET GLOBAL {name} = " + (f"'{before}'" if isinstance(before, str) else str(before)))
+
+    def end_sessions(self) -> None:
+        """End the sessions of all clients."""
+        for (session,) in self.execute(
+            "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = 'tester'"
+        ):
+            try:
+                self.execute(f"KILL {session}")
+            except Exception as error:
+                if error.args[:1] != (1094,):  # it has ended meanwhile
+                    raise
+
+    def waiting(self) -> bool:
+        """Whether a statement waits for a lock."""
+        return bool(self.execute("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
 
     def end(self) -> None:
         self.kill()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)

@@ -30,6 +30,11 @@ class FaultProxy(proxy.FaultProxy):
         """Cut every open connection; new ones are served."""
         self._order(self._cut())
 
+    def count(self) -> int:
+        """Count requests from now on, and return `hits`."""
+        self._order(self._set(proxy.ProxyFault()))
+        return self.hits
+
     def duplicate(self, match: bytes | None = None, times: int | None = None) -> None:
         """Deliver the request, swallow its reply, deliver it again: the client sees the second reply only."""
         self._order(self._set(_Duplicate(match=match, left=times)))

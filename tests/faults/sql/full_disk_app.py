@@ -1,0 +1,84 @@
+"""Reserves while the disk of its tables is full: python -m tests.faults.sql.full_disk_app KIND.
+
+It has mounts of its own, in which it starts the server. Prints a JSON object.
+"""
+
+import json
+import pwd
+import shutil
+import sys
+from pathlib import Path
+
+import issuer
+from issuer_persistence.errors import Full
+from issuer_persistence.opening import open_store
+from tests.contract.benches import check_contiguous, create, get, ranges, reserve
+from tests.servers.disks import fill, is_small, small_disk
+from tests.servers.mariadb import MariaDBServer, find_mariadb
+from tests.servers.postgres import PostgresServer, find_postgres
+
+#: After so many reservations, the tables need another page of the disk.
+FULL_BY = 1000
+
+
+def owned(folder: Path, user: str) -> None:
+    """Give the folder to the user that the server runs as."""
+    if user in {each.pw_name for each in pwd.getpwall()}:
+        shutil.chown(folder, user)
+
+
+def main(kind: str) -> None:
+    """Reserve until the disk is full, look at the error, and go on when there is room."""
+    if kind == "postgres":
+        binaries = find_postgres()
+        assert binaries
+        server: PostgresServer | MariaDBServer = PostgresServer(binaries)
+    else:
+        program = find_mariadb()
+        assert program
+        server = MariaDBServer(program)
+    with server:
+        # InnoDB has a file for each table, in the folder of its database.
+        disk = server.directory / ("disk" if kind == "postgres" else "data/issuer")
+        with small_disk(disk) as is_mounted:
+            assert is_mounted
+            assert is_small(disk)
+            owned(disk, "postgres" if kind == "postgres" else "mysql")
+            if kind == "postgres":
+                server.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
+                server.execute("ALTER ROLE tester SET default_tablespace = 'small'")
+            told = reserving(server.url, disk / "ballast")
+            server.end()  # before its disk is gone
+    print(json.dumps(told))
+
+
+def reserving(url: str, ballast: Path) -> dict[str, object]:
+    """Return what the calls brought."""
+    store = open_store(url)
+    create(store, step=10, order="trend")
+    reserve(store)
+    fill(ballast)
+    done = 1
+    try:
+        while done < FULL_BY:
+            reserve(store)
+            done += 1
+        error = None
+    except Full as found:
+        error = str(found)
+    with issuer.connect(redis="none", store=url, scheduler=None, timeout=20) as ids:
+        try:
+            ids.reserve("orders", 10)
+            code = ""
+        except issuer.StoreUnavailable as refused:
+            code = refused.code
+    ballast.unlink()
+    for _ in range(20):
+        reserve(store)
+    check_contiguous(ranges(store), 0, get(store).max)
+    store.close()
+    return {"done": done, "error": error, "code": code}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

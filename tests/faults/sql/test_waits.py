@@ -1,0 +1,308 @@
+"""Calls that wait: for a row that another session holds, for a server that stands still, for a standby."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from issuer_persistence.errors import Full, TagPresent, Unconfirmed
+from issuer_persistence.ledger import Purpose, Reservation
+from issuer_persistence.records import HIGHEST, TagChanges, TagSettings
+from issuer_persistence.sql import mysql
+from issuer_persistence.sql.store import Conflict, SQLStore
+from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
+from tests.contract.test_races import at_once
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from issuer_persistence.contract import Store
+    from tests.faults.sql.conftest import Database
+
+pytestmark = pytest.mark.live
+
+#: Seconds of a call that must not get what it waits for.
+SHORT = 0.7
+PURPOSE = Purpose("test")
+
+
+def conflicts(store: SQLStore, monkeypatch: pytest.MonkeyPatch) -> list[Conflict]:
+    """Return a list of the conflicts that the store meets from now on."""
+    met: list[Conflict] = []
+    translated = store.translated
+
+    def noting(error: Exception) -> Exception | None:
+        known = translated(error)
+        if isinstance(known, Conflict):
+            met.append(known)
+        return known
+
+    monkeypatch.setattr(store, "translated", noting)
+    return met
+
+
+def unconfirmed(call: Future[Any]) -> None:
+    """The call ends by itself, and is in doubt."""
+    error = call.exception(TIMEOUT)
+    assert isinstance(error, Unconfirmed)
+    assert not isinstance(error, Full)
+
+
+@pytest.mark.covers("2.14")
+def test_a_call_ends_at_its_deadline_while_another_session_holds_the_row(database: Database) -> None:
+    store, other, threads = database.opened(), database.opened(), database.threads()
+    create(store)
+    held = reserve(store, 10)
+    calls: list[Callable[[], object]] = [
+        lambda: store.reserve("orders", 10, purpose=PURPOSE, timeout=SHORT),
+        lambda: store.configure("orders", TagChanges(step=7), timeout=SHORT),
+        lambda: store.halt("orders", timeout=SHORT),
+        lambda: store.hand_back([held], 5, timeout=SHORT),
+        lambda: store.delete("orders", timeout=SHORT),
+    ]
+    before = get(store)
+    with other.transaction(TIMEOUT) as holding:
+        holding.read("orders")
+        for call in calls:
+            unconfirmed(threads.submit(call))
+        assert get(store) == before  # to read needs no lock
+    assert get(store) == before
+    assert spans([reserve(store, 10)]) == [(10, 20)]
+    check_contiguous(ranges(store), 0, 20)
+
+
+def test_a_call_that_waits_for_a_row_sees_what_was_changed_meanwhile(database: Database) -> None:
+    """The ledger and the row that it reads must be of the same age: else what was handed back looks reserved."""
+    store, other, threads = database.opened(), database.opened(), database.threads()
+    create(store)
+    held = reserve(store, 100)
+    with other.transaction(TIMEOUT) as handing_back:
+        handing_back.shorten(held.entry, 50)
+        now = handing_back.read("orders")
+        assert now
+        waiting = threads.submit(reserve, store, 100)
+        until(database.server.waiting, message="it waits for the row")
+        handing_back.write(now.changed(max=50))
+    assert spans([waiting.result(TIMEOUT)]) == [(50, 150)]
+    check_contiguous(ranges(store), 0, 150)
+
+
+def test_a_call_of_a_batch_sees_what_was_handed_back_since_the_batch_began(database: Database) -> None:
+    """The first call of the batch reads: from then on, its transaction may see the tables as they were."""
+    store, other = database.opened(), database.opened()
+    create(store)
+    held = reserve(store, 100)
+
+    def handed_back_before(within: Store, left: float) -> Reservation:
+        assert other.hand_back([held], 50, timeout=TIMEOUT)
+        return within.reserve("orders", 100, purpose=PURPOSE, timeout=left)
+
+    _, got = store.batch([lambda within, left: within.get("orders", timeout=left), handed_back_before], timeout=TIMEOUT)
+    assert isinstance(got, Reservation)
+    assert spans([got]) == [(50, 150)]
+    check_contiguous(ranges(store), 0, 150)
+
+
+def test_a_call_to_a_server_that_stands_still_ends_at_its_deadline(database: Database) -> None:
+    store, fresh, threads = database.opened(), database.opened(), database.threads(3)
+    create(store)
+    reserve(store, 10)
+    with database.server.frozen():
+        unconfirmed(threads.submit(store.reserve, "orders", 10, purpose=PURPOSE, timeout=SHORT))
+        unconfirmed(threads.submit(store.get, "orders", timeout=SHORT))
+        unconfirmed(threads.submit(fresh.get, "orders", timeout=SHORT))  # it has no connection yet
+    assert spans([reserve(store, 10), reserve(fresh, 10)]) == [(10, 20), (20, 30)]
+    check_contiguous(ranges(store), 0, 30)
+
+
+@pytest.mark.covers("2.14")
+def test_a_server_that_stands_still_in_a_transaction_commits_nothing_after_the_deadline(database: Database) -> None:
+    store, threads = database.opened(), database.threads()
+    create(store)
+    begun, frozen = threading.Event(), threading.Event()
+
+    def change() -> None:
+        with store.transaction(5 * SHORT) as transaction:
+            found = transaction.read("orders")
+            assert found
+            begun.set()
+            assert frozen.wait(TIMEOUT)
+            transaction.write(found.changed(max=10))
+
+    call = threads.submit(change)
+    assert begun.wait(TIMEOUT)
+    with database.server.frozen():
+        frozen.set()
+        unconfirmed(call)
+    assert get(store).max == 0
+    assert spans([reserve(store, 10)]) == [(0, 10)]
+
+
+def test_a_deadlock_with_another_session_is_no_error(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hand-back locks the ledger entry, then the tag's row. The other session does it the other way round."""
+    store, other, threads = database.opened(), database.opened(), database.threads(2)
+    create(store)
+    met = conflicts(store, monkeypatch)
+
+    def both_locked() -> bool:
+        held = reserve(store, 10)
+        with other.transaction(TIMEOUT) as holding:
+            if database.session == "pg_backend_pid()":
+                holding.cursor.execute("SET LOCAL deadlock_timeout = '30s'")  # so that the store finds it first
+            else:
+                # The one that has changed less is rolled back.
+                holding.cursor.execute("CREATE TEMPORARY TABLE ballast (n INT) ENGINE=InnoDB")
+                holding.cursor.executemany("INSERT INTO ballast VALUES (%s)", [(n,) for n in range(200)])
+            holding.read("orders")
+            handing_back = threads.submit(store.hand_back, [held], held.low + 5, timeout=TIMEOUT)
+            until(database.server.waiting, message="the hand-back waits for the row")
+            holding.shorten(held.entry, held.high - 1)
+        if database.session != "pg_backend_pid()":
+            with other.transaction(TIMEOUT) as after:
+                after.cursor.execute("DROP TEMPORARY TABLE IF EXISTS ballast")
+        assert handing_back.result(TIMEOUT)
+        assert get(store).max == held.low + 5
+        return bool(met)
+
+    until(both_locked, 120, "the store's transaction was rolled back", ignoring=(Conflict,))
+    check_contiguous([each for each in ranges(store) if each[0] < each[1]], 0, get(store).max)
+
+
+def settings() -> TagSettings:
+    return TagSettings(above=0, step=10, limit=HIGHEST, order="strict", description="")
+
+
+def test_tags_that_several_make_at_once_in_opposite_orders_are_made_once(database: Database) -> None:
+    stores = [database.opened() for _ in range(4)]
+    for turn in range(8):
+        names = [f"{turn}-{number}" for number in range(5)]
+        orders = [names, names[::-1], names, names[::-1]]
+        calls = [
+            partial(store.create_many, {name: settings() for name in order}, timeout=TIMEOUT)
+            for store, order in zip(stores, orders, strict=True)
+        ]
+        answers = at_once(calls)
+        assert sorted(type(each).__name__ for each in answers) == ["TagPresent"] * 3 + ["list"]
+        assert all(isinstance(each, list | TagPresent) for each in answers)
+
+
+def test_the_first_calls_of_many_make_the_tables_once(database: Database) -> None:
+    stores = [database.opened() for _ in range(6)]
+    answers = at_once([partial(store.create_many, {"a": settings()}, timeout=TIMEOUT) for store in stores])
+    assert sorted(type(each).__name__ for each in answers) == ["TagPresent"] * 5 + ["list"]
+    [identity] = {store.store_id(timeout=TIMEOUT) for store in stores}
+    assert identity
+    assert {reserve(store, tag="a").store_id for store in stores} == {identity}
+
+
+@pytest.mark.parametrize("lost", ["id", "server", "schema"])
+def test_a_process_that_ended_while_it_made_the_tables_leaves_the_rest_to_the_next(
+    database: Database, lost: str
+) -> None:
+    store = database.opened()
+    create(store)
+    with store.transaction(TIMEOUT) as transaction:
+        for name in (lost, "schema"):
+            transaction.cursor.execute(f"DELETE FROM {store.statements.meta} WHERE \"name\" = '{name}'")  # noqa: S608
+    other = database.opened()
+    assert reserve(other, 10).store_id == other.store_id(timeout=TIMEOUT) != ""
+
+
+# ------------------------------------------------------------------------------------------------ PostgreSQL
+
+
+def sync_waiter(database: Database) -> int | None:
+    """Return the process id of a session that waits for a standby."""
+    assert not hasattr(database.server, "_process")
+    found = database.server.execute("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    return int(found[0][0]) if found else None
+
+
+def test_a_commit_that_waits_for_a_standby_is_cut_off_at_the_deadline_and_is_a_gap(postgres: Database) -> None:
+    """No timeout of the server ends it, and it is committed already: the standby alone is missing."""
+    store, threads = postgres.opened(), postgres.threads()
+    create(store)
+    reserve(store, 10)
+    with postgres.server.configured("synchronous_standby_names", "nobody"):
+        unconfirmed(threads.submit(store.reserve, "orders", 10, purpose=PURPOSE, timeout=SHORT))
+        assert sync_waiter(postgres)
+    assert spans([reserve(store, 10)]) == [(20, 30)]
+    check_contiguous(ranges(store), 0, 30)
+
+
+@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_a_commit_that_no_standby_has_is_in_doubt_though_the_server_reports_success(
+    postgres: Database, end: str
+) -> None:
+    store, threads = postgres.opened(), postgres.threads()
+    create(store)
+    with postgres.server.configured("synchronous_standby_names", "nobody"):
+        call = threads.submit(reserve, store, 10)
+        pid = until(lambda: sync_waiter(postgres), message="it waits for the standby")
+        postgres.server.execute(f"SELECT {end}({pid})")
+        unconfirmed(call)
+    if end == "pg_cancel_backend":
+        assert "replicated" in str(call.exception())
+    assert spans([reserve(store, 10)]) == [(10, 20)]
+
+
+@pytest.mark.parametrize(("value", "used"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
+def test_a_commit_waits_for_the_disk_whatever_the_default_of_the_role_is(
+    postgres: Database, value: str, used: str
+) -> None:
+    shown = "SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')"
+    with (
+        postgres.server.configured("synchronous_commit", value),
+        postgres.server.configured("default_transaction_isolation", "serializable"),
+    ):
+        assert postgres.server.execute(shown) == [(value, "serializable")]
+        store = postgres.opened()
+        create(store)
+        with store.transaction(TIMEOUT) as transaction:
+            assert transaction.rows(shown) == [(used, "read committed")]
+
+
+def test_threads_on_a_server_that_is_serializable_by_default_have_no_conflicts(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres.server.configured("default_transaction_isolation", "serializable"):
+        store = postgres.opened()
+        create(store)
+        met = conflicts(store, monkeypatch)
+        answers = at_once([lambda: [reserve(store, 5) for _ in range(10)]] * 6)
+    assert all(isinstance(each, list) for each in answers)
+    check_contiguous(ranges(store), 0, 300)
+    assert met == []
+
+
+# ------------------------------------------------------------------------------------------------ MariaDB
+
+
+def test_a_lock_wait_of_mariadb_that_is_too_long_is_begun_again(
+    mariadb: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time-out rolls the statement back, not the transaction."""
+    monkeypatch.setattr(mysql, "_LOCK_WAIT", 1)
+    store, other, threads = mariadb.opened(), mariadb.opened(), mariadb.threads()
+    create(store)
+    met = conflicts(store, monkeypatch)
+    with other.transaction(TIMEOUT) as holding:
+        holding.read("orders")
+        waiting = threads.submit(reserve, store, 10)
+        until(lambda: len(met) >= 2, message="it has waited twice")
+    assert spans([waiting.result(TIMEOUT)]) == [(0, 10)]
+    check_contiguous(ranges(store), 0, 10)
+
+
+def test_a_statement_that_mariadb_ends_is_in_doubt(mariadb: Database) -> None:
+    with mariadb.server.configured("max_statement_time", "0.3"):
+        store, other, threads = mariadb.opened(), mariadb.opened(), mariadb.threads()
+        create(store)
+        with other.transaction(TIMEOUT) as holding:
+            holding.read("orders")
+            unconfirmed(threads.submit(reserve, store, 10))
+        assert spans([reserve(store, 10)]) == [(0, 10)]
