@@ -12,7 +12,6 @@ import pytest
 from issuer.care.importing import database
 from issuer.cli.commands import import_
 from issuer.doors.access import Access
-from tests.contract.conftest import mariadb_server, postgres_server
 from tests.e2e.conftest import altered
 from tests.e2e.sources import Source
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.e2e.conftest import Cli, Ended
-
-__all__ = ["mariadb_server", "postgres_server"]
 
 pytestmark = pytest.mark.live
 

@@ -20,7 +20,6 @@ from issuer.numbers.sharding import shard_of
 from issuer.numbers.template import Template
 from issuer.settings import DEFINITIONS
 from tests import programs
-from tests.contract.conftest import mariadb_server, postgres_server
 from tests.e2e.conftest import PROGRAM
 from tests.e2e.sources import Source
 from tests.e2e.ways_over import WAYS
@@ -28,7 +27,7 @@ from tests.reference import COMMANDS
 from tests.server.conftest import Serve, serve
 from tests.servers.absent import PACKAGES, needed
 
-__all__ = ["mariadb_server", "postgres_server", "serve"]
+__all__ = ["serve"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
