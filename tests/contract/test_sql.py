@@ -36,7 +36,7 @@ def altered(bench: SQLBench, postgresql: str, mysql: str) -> None:
         cursor.execute(statement.replace("issuer_", bench.prefix))
 
 
-@pytest.mark.covers("3.27")
+@pytest.mark.covers("3.27", "U.16")
 def test_names_that_differ_in_case_accents_or_blanks_are_tags_of_their_own(bench: SQLBench) -> None:
     names = ["orders", "Orders", "orders ", "ordérs", "ORDERS", "aß", "ass", "ﬁ", "fi", "i̇", "i"]
     for number, name in enumerate(names):

@@ -44,7 +44,7 @@ _STOP = (
       issuer import --from mysql://leaf@db/leaf --layout leaf --split 1000000
       issuer import --from mysql://tiny@db/tinyid --layout tinyid --tokens t.toml
       issuer import --from postgresql://db/shop --layout pgsequence orders_id_seq
-      issuer import --from mysql://db/shop --layout table --table orders --column id
+      issuer import --from mysql://db/s --layout table --table orders --column id
     """,
 )
 @click.argument("tags", metavar="[TAG]...", nargs=-1)
