@@ -46,7 +46,7 @@ def _(record: Tag) -> dict[str, Any]:
 def _(record: Inspection) -> dict[str, Any]:
     content = asdict(record)
     del content["waiting"]  # not shown: it counts only the callers that wait in this process
-    content = _without_empty(content, "redis_error", "scheme", "parts", "period")
+    content = _without_empty(content, "redis_error", "scheme", "parts", "period", "shared_with")
     content = _counted(content, record.scheme) | {"store": _counted(content["store"], record.scheme)}
     layout = snowflake(record.scheme)
     return content if layout is None else content | {"layout": {**asdict(layout), "ends": layout.ends}}

@@ -92,4 +92,5 @@ class Turns:
 
 def described(entry: LedgerEntry) -> str:
     """Describe a ledger entry in a line of text: numbers, host, process, reason and time of the reservation."""
-    return f"{entry.low + 1}..{entry.high} by {entry.host} pid {entry.pid} ({entry.reason}) at {utc(entry.time)}"
+    by = f"{entry.host} pid {entry.pid}" if entry.host else "another program on this table"
+    return f"{entry.low + 1}..{entry.high} by {by} ({entry.reason}) at {utc(entry.time)}"

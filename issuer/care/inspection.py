@@ -159,6 +159,7 @@ class Inspection:
         parts: How many shards or series the tag has. None for tags without parts.
         period: Current period by the clock of Redis, such as "2026-11-21". None if the tag has no periods, or the
             period is unknown.
+        shared_with: Program that draws from the table of the store, too, such as "Leaf". "" if there is none.
     """
 
     tag: str
@@ -178,6 +179,7 @@ class Inspection:
     scheme: Mapping[str, Any] = field(default_factory=dict)
     parts: int | None = None
     period: str | None = None
+    shared_with: str = ""
 
 
 def tags() -> Steps[list[Tag]]:
@@ -191,7 +193,12 @@ def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspec
     If `deleted` is True, the tag must be a deleted one. If `deleted` is False, a deleted tag raises UnknownTag.
     """
     record = yield from read_record(tag, deleted=deleted)
-    ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))
+    ledger, shared_with = yield from ask(
+        lambda store, timeout: (
+            store.ledger(tag, newest=WASTE_FROM, timeout=timeout),
+            store.shared_with(timeout=timeout),
+        )
+    )
     state, remaining, trouble, period = None, None, None, None
     if key is not None:
         try:
@@ -223,6 +230,7 @@ def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspec
         scheme=dict(record.scheme),
         parts=len((yield from parts.of(record))) if parts.has_parts(record) else None,
         period=period,
+        shared_with=shared_with,
     )
 
 

@@ -38,6 +38,10 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
         lines.append(("parts", f"{seen.parts:,}; `issuer tags --all` lists them"))
     if seen.period is not None:
         lines.append(("period", seen.period))
+    if seen.shared_with:
+        lines.append(
+            ("shared", f"with {seen.shared_with}, which halt and limit do not stop; order is within this issuer")
+        )
     halted = ", HALTED: run `issuer recover`" if seen.store.halted else ""
     if counter or seen.parts is not None:
         lines += [("order", f"{seen.order}, limit {_limit(seen)}"), ("step", _step(seen)), ("lease", _lease(seen))]

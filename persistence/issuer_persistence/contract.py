@@ -441,6 +441,28 @@ class Store(ABC):
         """
         return []
 
+    def shared_with(self, *, timeout: float) -> str:  # noqa: ARG002 - nothing is asked here
+        """Return the name of the program that draws from the store's table, too. "" if there is none.
+
+        Args:
+            timeout: Longest duration of the call in seconds, above 0.
+        """
+        return ""
+
+    def adopt(self, *, timeout: float) -> int:  # noqa: ARG002 - nothing is asked here
+        """End the sharing of a table with another program, which must have been stopped. Return how many tags it has.
+
+        From then on, if another program moves a tag's number, the store refuses reservations of the tag until
+        `recover`.
+
+        Args:
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            Misconfigured: The store's tables are its own.
+        """
+        raise Misconfigured(f"{self.url} is not on the table of another program")
+
     @abstractmethod
     def after_fork(self) -> None:
         """Forget the parent's connections in a forked child. Do not close them: the parent still uses them."""

@@ -39,6 +39,22 @@ class StoreSetting(NamedTuple):
     remedy: str
 
 
+class Sharing(NamedTuple):
+    """The table of another program that a store uses.
+
+    Attributes:
+        program: Name of the program.
+        table: Name of its table.
+        adopted: True if the program should no longer draw from the table, see `Store.adopt`.
+        moved: Tags from which the program has drawn although the table was adopted, at most 10.
+    """
+
+    program: str
+    table: str
+    adopted: bool
+    moved: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
     """Facts about the configuration of a store, for `doctor`.
@@ -63,6 +79,7 @@ class StoreFacts:
         schema: Version of the schema. 0 if nothing was written yet.
         newest_schema: Version of the schema that this program writes.
         settings: Settings of an SQL database's server, see `StoreSetting`.
+        sharing: The table of another program that the store uses. None if its tables are its own.
         open_elsewhere: True if a program that does not use the store's lock file has the SQLite file open.
     """
 
@@ -82,4 +99,5 @@ class StoreFacts:
     schema: int | None = None
     newest_schema: int | None = None
     settings: tuple[StoreSetting, ...] = ()
+    sharing: Sharing | None = None
     open_elsewhere: bool | None = None

@@ -143,6 +143,12 @@ class Journalled(Store):
     def definitions(self) -> list[str]:
         return self._store.definitions()
 
+    def shared_with(self, *, timeout: float) -> str:
+        return self._store.shared_with(timeout=timeout)
+
+    def adopt(self, *, timeout: float) -> int:
+        return self._store.adopt(timeout=timeout)
+
     def after_fork(self) -> None:
         self._store.after_fork()
 

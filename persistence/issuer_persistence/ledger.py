@@ -23,6 +23,10 @@ LEDGER_KEPT = 90 * 24 * 3600 * 1000
 APPLICATION_MOST = 100
 
 
+#: Reason of a ledger entry for numbers that another program has taken from a table that it shares with the store.
+FOREIGN = "foreign"
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """A segment that the store has reserved for one caller: the numbers low + 1 .. high.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import entry_points
+from urllib.parse import parse_qsl, urlsplit
 
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import Misconfigured
@@ -20,13 +21,17 @@ OURS = {
     "postgresql://host/database": "sql.postgresql:PostgreSQLStore",
     "mysql://host/database": "sql.mysql:MySQLStore",
     "mariadb://host/database": "sql.mysql:MySQLStore",
+    "mysql://host/database?layout=leaf": "sql.shared_row:SharedRowStore",
     "sqlite:///relative/path": "sqlite:SQLiteStore",
     "sqlite:////absolute/path": "sqlite:SQLiteStore",
     "memory://": "memory:MemoryStore",
     "memory://name": "memory:MemoryStore",
 }
 
-_CLASSES = {form.partition("://")[0]: place for form, place in OURS.items()}
+_CLASSES = {form.partition("://")[0]: place for form, place in OURS.items() if "?" not in form}
+
+#: The class of a store in MySQL on the table of another program.
+_ON_ANOTHERS = OURS["mysql://host/database?layout=leaf"]
 
 
 def store_class(url: str) -> type[Store]:
@@ -36,7 +41,8 @@ def store_class(url: str) -> type[Store]:
     """
     scheme, separator, _ = url.partition("://")
     if separator and scheme in _CLASSES:
-        module, _, name = _CLASSES[scheme].partition(":")
+        on_anothers = scheme in ("mysql", "mariadb") and "layout" in dict(parse_qsl(urlsplit(url).query))
+        module, _, name = (_ON_ANOTHERS if on_anothers else _CLASSES[scheme]).partition(":")
         found: type[Store] = getattr(import_module(f"issuer_persistence.{module}"), name)
         return found
     for entry in entry_points(group=GROUP, name=scheme) if separator else ():

@@ -115,6 +115,10 @@ def forged(fields: Mapping[str, object]) -> dict[str, Any]:
 class Bench(ABC):
     """One store, empty at first."""
 
+    #: A scheme that tags of the store may have, and their longest name.
+    scheme: Mapping[str, Any] = SCHEME
+    name_most = 200
+
     def __init__(self) -> None:
         self._opened: list[Store] = []
         self.store = self.open()
@@ -371,4 +375,4 @@ BENCHES: dict[str, Callable[[Path], Bench]] = {
 }
 
 #: The kinds that processes can share.
-SHARED = ("sqlite", "mongo", "postgres", "mariadb")
+SHARED = ("sqlite", "mongo", "postgres", "mariadb", "leaf")

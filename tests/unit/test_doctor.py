@@ -25,7 +25,7 @@ from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
 from issuer.gateway.tag_scripts import Hash
 from issuer.settings import Settings
-from issuer_persistence.facts import StoreFacts, StoreSetting
+from issuer_persistence.facts import Sharing, StoreFacts, StoreSetting
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, Order, Tag
 from tests.lua.hashes import OTHER_STORE
@@ -207,6 +207,8 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.regions, "store-regions", "unknown", [with_store(service=name) for name in ("cosmos-ru", "cosmos-vcore")]),
     (store.durability, "store-durability", "weak", [with_store(journal=j, synchronous=s) for j, s in BRITTLE]),
     (store.settings, "store-settings", "weak", [with_store(settings=(FSYNC_OFF,))]),
+    (store.shared, "store-shared", "advice", [with_store(sharing=Sharing("Leaf", "leaf_alloc", False, ()))]),
+    (store.shared, "store-shared", "weak", [with_store(sharing=Sharing("Leaf", "leaf_alloc", True, ("orders",)))]),
     (store.lock, "store-lock", "advice", [with_store(open_elsewhere=True)]),
     (store.schema, "store-schema", "advice", [with_store(schema=4, newest_schema=6)]),
     (store.clock, "store-clock", "weak", [healthy(store_clock=ClockDifference(FAR_APART))]),
@@ -283,7 +285,7 @@ def test_what_is_well_is_found_well_by_every_check() -> None:
         facts = with_server({**info, **replica}, settings={"min-replicas-to-write": "1"}, replicas=(KEEPS_UP,))
         findings = judge(facts)
         assert [finding for finding in findings if finding.level != "ok"] == []
-        elsewhere = {"store-durability", "store-lock", "store-schema", "store-regions", "store-journal"}
+        elsewhere = {"store-shared", "store-durability", "store-lock", "store-schema", "store-regions", "store-journal"}
         names = {name for _, name, *_ in CASES if not name.startswith("tag-")}
         assert {finding.check for finding in findings} >= names - elsewhere
 

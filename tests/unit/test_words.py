@@ -20,8 +20,8 @@ FILES = {"from_file", "file_format", "dry_run"}
 STANDS_FOR = {"paths": "from_journal", "value": "shown"}
 #: Commands without a method: they run servers, tools and demonstrations, or look things up.
 TOOLS = {
-    "keeper", "serve", "token", "bench", "chaos", "completion", "config", "demo", "export", "import", "lua", "schema",
-    "size",
+    "adopt", "keeper", "serve", "token", "bench", "chaos", "completion", "config", "demo", "export", "import", "lua",
+    "schema", "size",
 }  # fmt: skip
 #: HTTP's own: how a reply looks, its pages, and a body's parameters of a path.
 HTTP = {"cursor", "number", "tags"}

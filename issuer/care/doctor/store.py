@@ -188,6 +188,30 @@ def settings(facts: Facts) -> Iterator[Finding]:
         yield check.ok(good, "With these settings, confirmed commits last.")
 
 
+def shared(facts: Facts) -> Iterator[Finding]:
+    """Check whether another program draws from the table of the store."""
+    seen = None if facts.store_facts is None else facts.store_facts.sharing
+    if seen is None:
+        return
+    check = Check("store-shared", facts.store)
+    if not seen.adopted:
+        yield check.advice(
+            f"{seen.program} may draw from its table {seen.table}, too",
+            f"Numbers do not repeat. But `halt` and `limit` do not stop {seen.program}, its numbers are not in order "
+            f"with these, its gaps are its own, and it repeats numbers if max_id is lowered. This issuer refuses a "
+            "lowered max_id.",
+            f"When {seen.program} has stopped for good, run `issuer adopt`.",
+        )
+    elif seen.moved:
+        yield check.weak(
+            f"another program still draws from {seen.table}, although it was adopted; tags: {', '.join(seen.moved)}",
+            "This issuer refuses reservations of these tags. Calls fail when the reserved numbers are used up.",
+            f"Stop {seen.program}. Then run {{do:recover}} for each of these tags.",
+        )
+    else:
+        yield check.ok(f"nothing else has drawn from {seen.table} since it was adopted", "Only this issuer draws.")
+
+
 def lock(facts: Facts) -> Iterator[Finding]:
     """Check whether another program has the SQLite file open, but does not use the store's lock file.
 
@@ -282,6 +306,7 @@ CHECKS = (
     regions,
     durability,
     settings,
+    shared,
     lock,
     schema,
     clock,

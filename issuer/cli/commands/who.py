@@ -61,7 +61,9 @@ def who(session: Session, *, tag: str, value: str, as_number: bool, as_json: boo
                 f"segment   {entry.low + 1}..{entry.high}",
                 f"reserved  {moment(entry.time, now)}",
                 *([f"service   {plain(entry.application)}"] if entry.application else []),
-                f"by        {plain(entry.host)}, pid {entry.pid}",
+                f"by        {plain(entry.host)}, pid {entry.pid}"
+                if entry.host
+                else "by        another program on this table, at an unknown earlier time",
                 f"for       {plain(entry.reason)}",
             ]
         show("\n".join(lines))

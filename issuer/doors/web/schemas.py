@@ -126,7 +126,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "Inspection": _record(
         Inspection,
         without=("waiting",),
-        maybe=("redis_error", "scheme", "parts", "period", "layout", *OF_COUNTERS),
+        maybe=("redis_error", "scheme", "parts", "period", "shared_with", "layout", *OF_COUNTERS),
         layout=_OBJECT,
     ),
     "Segment": _record(LedgerEntry, without=("tag",), utc=_TEXT),

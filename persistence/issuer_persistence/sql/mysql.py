@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
@@ -42,8 +42,9 @@ _LOCK_WAIT = 5
 _CONFLICTS = {ER.DUP_ENTRY, ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 1020}
 #: Codes of errors: the disk is full.
 _FULL = {1021, 1114}
-#: Codes of errors that an operator must correct: login, database, rights, unknown columns, no such parameter.
-_WRONG = {1044, 1045, 1049, 1054, 1142, 1143, 1227, 1235, 1064, 1193}
+#: Codes of errors that an operator must correct: login, database, rights, unknown columns, no such parameter, a letter
+#: that a column's character set lacks.
+_WRONG = {1044, 1045, 1049, 1054, 1142, 1143, 1227, 1235, 1064, 1193, 1366}
 
 
 class MySQLStore(SQLStore):
@@ -66,6 +67,9 @@ class MySQLStore(SQLStore):
         suffix=" ENGINE=InnoDB",
     )
 
+    #: Parameters of the URL beside `prefix` and those of TLS.
+    parameters: ClassVar[frozenset[str]] = frozenset()
+
     about = "SELECT version(), cast(unix_timestamp(sysdate(3)) * 1000 AS unsigned)"
 
     def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
@@ -84,8 +88,8 @@ class MySQLStore(SQLStore):
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         prefix = options.pop("prefix", PREFIX)
-        if unknown := options.keys() - _TLS:
-            known = ", ".join(sorted(_TLS))
+        if unknown := options.keys() - _TLS - cls.parameters:
+            known = ", ".join(sorted(_TLS | cls.parameters))
             raise Misconfigured(f"{mask(url)}: unknown parameter {min(unknown)}; known: prefix, {known}")
         if not parts.path.strip("/"):
             raise Misconfigured(f"{mask(url)}: the name of the database is missing")
@@ -163,19 +167,23 @@ class MySQLStore(SQLStore):
         # An administrator's session may not know the quotes.
         return ["SET SESSION sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES')", *super().definitions()]
 
-    def make_tables(self, cursor: Any) -> None:
+    def make_tables(self, transaction: SQLTransaction) -> None:
         for statement in self.definitions():
-            cursor.execute(statement)
+            transaction.cursor.execute(statement)
 
     def unsafe_tables(self, transaction: SQLTransaction) -> list[str]:
+        of_tables = "WHERE table_schema = database() AND table_name IN (%s, %s, %s)"
+        # Two statements: with the second one as a subquery, the server would read the columns of all databases.
         found = transaction.rows(
-            "SELECT table_name, engine, (SELECT count(*) FROM information_schema.columns AS c WHERE c.table_schema = "
-            "t.table_schema AND c.table_name = t.table_name AND c.column_key = 'PRI') FROM information_schema.tables "
-            "AS t WHERE t.table_schema = database() AND t.table_name IN (%s, %s, %s)",
+            f"SELECT table_name, engine FROM information_schema.tables {of_tables}",  # noqa: S608 - no foreign text
             self.statements.names,
         )
-        wrong = [f"table {name} has the engine {engine}, not InnoDB" for name, engine, _ in found if engine != "InnoDB"]
-        return wrong + [f"table {name} has no primary key" for name, _, keys in found if not keys]
+        keys = transaction.rows(
+            f"SELECT table_name FROM information_schema.columns {of_tables} AND column_key = 'PRI'",  # noqa: S608
+            self.statements.names,
+        )
+        wrong = [f"table {name} has the engine {engine}, not InnoDB" for name, engine in found if engine != "InnoDB"]
+        return wrong + [f"table {name} has no primary key" for name, _ in found if (name,) not in keys]
 
     def identity(self, transaction: SQLTransaction) -> str:
         [(server, host)] = transaction.rows("SELECT @@server_id, @@hostname")

@@ -165,10 +165,10 @@ class PostgreSQLStore(SQLStore):
         wrong = code.startswith(_WRONG) if code else unsent
         return (Misconfigured if wrong else Unconfirmed)(f"{self.url}: {text}")
 
-    def make_tables(self, cursor: Any) -> None:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING,))
+    def make_tables(self, transaction: SQLTransaction) -> None:
+        transaction.cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING,))
         for statement in self.definitions():
-            cursor.execute(statement)
+            transaction.cursor.execute(statement)
 
     def unsafe_tables(self, transaction: SQLTransaction) -> list[str]:
         [(encoding,)] = transaction.rows("SHOW server_encoding")

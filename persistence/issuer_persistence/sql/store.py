@@ -61,7 +61,11 @@ BEHIND = "A replica that takes over may lack commits that were confirmed. Then a
 
 
 class Conflict(Exception):
-    """Another transaction was in the way, and the database has rolled this one back. Run it again."""
+    """Another transaction was in the way. Nothing was changed. Run this one again, after `wait` seconds."""
+
+    def __init__(self, wait: float = 0.0) -> None:
+        super().__init__()
+        self.wait = wait
 
 
 class NoTables(Exception):
@@ -96,7 +100,11 @@ class SQLTransaction(Transaction):
     def read(self, tag: str) -> Tag | None:
         found = self.rows(f"{self.statements.get}{self._lock}", (tag,))
         self._there[tag] = bool(found)
-        return record(found[0]) if found else None
+        return self.record(found[0]) if found else None
+
+    def record(self, row: Sequence[object]) -> Tag:
+        """Return the record in a row. If it is damaged, raise Corrupt."""
+        return record(row)
 
     def read_for_reservation(self, tag: str) -> tuple[Tag, int | None, str]:
         """Return the record, the highest number in the ledger above its `max` or None, and the id of the store."""
@@ -105,30 +113,30 @@ class SQLTransaction(Transaction):
             raise TagMissing(tag)
         *row, taken, store_id = found[0]
         self._there[tag] = True
-        return record(row).live(), taken, str(store_id)
+        return self.record(row).live(), taken, str(store_id)
 
     def read_many(self, tags: Collection[str]) -> dict[str, Tag]:
         """Return the records of the tags that exist, by name. They are locked in the order of their names."""
         self._there |= dict.fromkeys(tags, False)
         found: dict[str, Tag] = {}
-        for page in _parts(sorted(tags)):
+        for page in in_parts(sorted(tags)):
             statement = f'{self.statements.get_many}{listed(page)} ORDER BY "tag"{self._lock}'
-            found.update({str(row[0]): record(row) for row in self.rows(statement, page)})
+            found.update({str(row[0]): self.record(row) for row in self.rows(statement, page)})
         self._there |= dict.fromkeys(found, True)
         return found
 
     def write(self, record: Tag) -> Tag:
-        self.write_many([record])
-        return record
+        return self.write_many([record])[0]
 
-    def write_many(self, records: Sequence[Tag]) -> None:
-        """Create or replace records, which this transaction has read before."""
+    def write_many(self, records: Sequence[Tag]) -> list[Tag]:
+        """Create or replace records, which this transaction has read before. Return them."""
         new = [row(each) for each in records if not self._there[each.tag]]
         old = [[*row(each), each.tag] for each in records if self._there[each.tag]]
         if new:
             self.cursor.executemany(self.statements.insert, new)
         if old:
             self.cursor.executemany(self.statements.update, old)
+        return [*records]
 
     def enter(self, entry: LedgerEntry) -> None:
         fields = asdict(entry)
@@ -210,7 +218,7 @@ class SQLStore(TransactionalStore):
         """Return the error for an error of the driver: a StoreError, Conflict or NoTables. None if it is not one."""
 
     @abstractmethod
-    def make_tables(self, cursor: Any) -> None:
+    def make_tables(self, transaction: SQLTransaction) -> None:
         """Create the tables that do not exist."""
 
     @abstractmethod
@@ -243,6 +251,10 @@ class SQLStore(TransactionalStore):
         with self._open(deadline, writes=writes) as transaction:
             yield transaction
 
+    def within(self, link: SQLLink, *, writes: bool) -> SQLTransaction:
+        """Return the object for a transaction that has begun."""
+        return SQLTransaction(link, self.statements, writes=writes)
+
     def until(self, link: SQLLink, left: float) -> AbstractContextManager[None]:
         """Return a `with` block for a call to the server. The connection is shut down after so many seconds."""
         return self._links.until(link, left)
@@ -257,8 +269,9 @@ class SQLStore(TransactionalStore):
                 return change(deadline.left())
             except NoTables:
                 self._ready = False
-            except Conflict:
-                time.sleep(min(random.uniform(0, PAUSE), deadline.left()))  # noqa: S311 - not for secrets
+            except Conflict as conflict:
+                wait = conflict.wait + random.uniform(0, PAUSE)  # noqa: S311 - not for secrets
+                time.sleep(min(wait, deadline.left()))
 
     def join(self, batch: SQLTransaction) -> None:
         """Make all calls of this object in the transaction of a batch."""
@@ -285,10 +298,10 @@ class SQLStore(TransactionalStore):
         done = False
         try:
             with self.until(link, deadline.left()):
-                transaction = SQLTransaction(link, self.statements, writes=writes)
+                transaction = self.within(link, writes=writes)
                 try:
                     yield transaction
-                except StoreError:
+                except (StoreError, Conflict):
                     link.connection.rollback()
                     done = True
                     raise
@@ -353,7 +366,7 @@ class SQLStore(TransactionalStore):
             with suppress(Conflict):  # another process is doing the same
                 if schema is None:
                     with self._open(deadline, writes=True) as transaction:
-                        self.make_tables(transaction.cursor)
+                        self.make_tables(transaction)
                 with self._open(deadline, writes=True) as transaction:
                     there = {name for (name,) in transaction.rows(self.statements.meta_names)}
                     values = {"server": self.identity(transaction), "id": fresh_version(), "schema": str(SCHEMA)}
@@ -415,8 +428,7 @@ class SQLStore(TransactionalStore):
             with self.transaction(left) as transaction:
                 found = transaction.read_many(settings)
                 made = [Tag.made(tag, found.get(tag), each) for tag, each in settings.items()]
-                transaction.write_many(made)
-                return made
+                return transaction.write_many(made)
 
         return self._repeated(timeout, create)
 
@@ -487,7 +499,7 @@ class SQLStore(TransactionalStore):
         def look(transaction: SQLTransaction) -> list[tuple[Any, ...]]:
             return [
                 each
-                for page in _parts(list(ids))
+                for page in in_parts(list(ids))
                 for each in transaction.rows(f"{self.statements.entries}{listed(page)}", (tag, *page))
             ]
 
@@ -563,7 +575,8 @@ def _fields(row: Sequence[object]) -> dict[str, object]:
     return dict(zip(ENTRY_COLUMNS, row, strict=True))
 
 
-def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+def in_parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Split a list into parts that fit into one statement each."""
     for first in range(0, len(values), LIST_MOST):
         yield values[first : first + LIST_MOST]
 
