@@ -143,7 +143,10 @@ def test_a_scheme_is_built_once_and_not_after_each_reservation(make: Make, monke
     assert built == ["a"]
     ids.configure("a", format="B{seq}")
     until(lambda: str(ids.issue("a")).startswith("B"), message="the next reservation shows the change")
-    assert built == ["a", "a"]
+    for number in range(20, 60):
+        ids.issue("a", key=f"k{number}")
+    # On a busy machine, a segment that was reserved before the change may be loaded after it: two more.
+    assert len(built) <= 4, "not one for each of 20 reservations"
 
 
 def test_a_key_needs_redis(make: Make) -> None:
