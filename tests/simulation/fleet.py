@@ -183,10 +183,11 @@ class Fleet:
         combiner, deadline = ids.engine.registry.combiner(each.tag), ids.engine.deadline(None)
         # The first segment of a program of its own, or of a new hash, is nobody's delay.
         first = not each.issued or (each.group == "direct" and not combiner.supply.state.issued)
+        # A draw stands for many small ones, at most half of what its program has. If a new program has taken the place
+        # of the planned one, its first segment is smaller than the draw: this wait is the simulation's.
+        first = first or (each.group == "direct" and self._left(ids, each) < n)
         losses, waits, began = self._losses, self.events[events.ExtensionLate], self.now
         each.draws += 1
-        if each.group == "direct":  # another program, with fewer numbers, may have taken the place of the planned one
-            n = min(n, max(1, self._left(ids, each) // 2))
         while n:
             numbers: range = combiner.draw(n, deadline)
             each.got(numbers)
