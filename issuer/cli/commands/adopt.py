@@ -21,6 +21,7 @@ LONGEST = 3600.0
     epilog="""\b
     Examples:
       issuer --store 'mysql://host/leaf?layout=leaf' adopt
+      issuer --store 'mysql://host/tinyid?layout=tinyid' adopt --json
 
     \b
     Exit codes: 0 the table was adopted, 2 the store is not on the table of
