@@ -39,7 +39,7 @@ def test_a_first_call_enters_no_more_functions_than_docs_figures_says(
     functions, files = int(listed[1]), int(listed[2])
     # On a busy machine a reply is late now and then: the shortest of some tries counts.
     entered = tried(call, redis_url, mongo_url)
-    for _ in range(4):
+    for _ in range(9):
         if count(entered) > functions + SLACK or len(entered) > files + 1:
             entered = min(entered, tried(call, redis_url, mongo_url), key=count)
     print(f"{row}: {count(entered)} functions in {len(entered)} files")
