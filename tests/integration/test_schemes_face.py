@@ -143,10 +143,14 @@ def test_a_scheme_is_built_once_and_not_after_each_reservation(make: Make, monke
     assert built == ["a"]
     ids.configure("a", format="B{seq}")
     until(lambda: str(ids.issue("a")).startswith("B"), message="the next reservation shows the change")
-    for number in range(20, 60):
-        ids.issue("a", key=f"k{number}")
-    # On a busy machine, a segment that was reserved before the change may be loaded after it: two more.
-    assert len(built) <= 4, "not one for each of 20 reservations"
+    counts = []
+    for _ in range(2):
+        for _ in range(20):
+            ids.issue("a")
+        counts.append(len(built))
+    # The first of the 20 may be of a segment that was reserved before the change: one more for it, and one after it.
+    assert counts[0] <= 4
+    assert counts[1] == counts[0]
 
 
 def test_a_key_needs_redis(make: Make) -> None:
