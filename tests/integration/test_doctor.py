@@ -21,7 +21,7 @@ from issuer.gateway import tag_scripts
 from issuer.values import Finding
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
-from issuer_persistence.records import now_ms
+from issuer_persistence.records import TagSettings, now_ms
 from issuer_persistence.urls import mask
 from tests.colours import BOTH, Connect
 from tests.deadlines import refused
@@ -421,6 +421,27 @@ def test_the_findings_are_those_of_all_tags_however_few_are_in_memory_at_once(
     *listed, more = [each for each in ids.doctor() if each.check == "tag-halted"]
     assert [each.tag for each in listed] == [" t7", "t1", "t3"]
     assert (more.level, more.tag, more.what) == ("weak", None, "further tags with the same finding: 3")
+
+
+@pytest.mark.parametrize(("most", "remedy"), [(2, "use most=N"), (10, "Run doctor again")])
+def test_tags_that_come_and_go_between_the_readings_do_not_change_the_remedy(
+    make: Make, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, most: int, remedy: str
+) -> None:
+    ids = make()
+    for number in range(3):
+        ids.create(f"t{number}")
+    choose = examination.Examination._choose
+
+    def changed(self: examination.Examination) -> Any:
+        yield from choose(self)
+        store.delete(self._chosen[0][1], timeout=1)
+        if most > len(self._chosen):
+            for name in ("u0", "u1"):
+                store.create(name, TagSettings(), timeout=1)
+
+    monkeypatch.setattr(examination.Examination, "_choose", changed)
+    (found,) = [each for each in ids.doctor(most=most) if each.check == "tags-looked-at"]
+    assert (found.level, remedy in found.remedy) == ("unknown", True), found
 
 
 def test_a_redis_that_goes_away_half_way_is_not_asked_once_a_tag(

@@ -89,7 +89,6 @@ def healthy(**changes: Any) -> Facts:
         records=[ORDERS],
         tags=[TagFacts(record=ORDERS, hash=HASH, rate=0.1)],
         there=1,
-        chosen=1,
         checked=1,
         examined=1,
     )
@@ -214,7 +213,12 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.clock, "store-clock", "weak", [healthy(store_clock=ClockDifference(FAR_APART))]),
     (store.clock, "store-clock", "unknown", [healthy(store_clock=None, store_facts=replace(STORE, time=None))]),
     (store.timeouts, "settings-timeouts", "advice", [healthy(settings=Settings(timeout=4))]),
-    (tags.looked_at, "tags-looked-at", "unknown", [healthy(examined=0), healthy(there=2), healthy(there=2, chosen=2)]),
+    (
+        tags.looked_at,
+        "tags-looked-at",
+        "unknown",
+        [healthy(examined=0), healthy(there=2), healthy(there=2, left_out=True)],
+    ),
     (tags.halted, "tag-halted", "weak", [with_tag(halted=True)]),
     (tags.blanks, "tag-blanks", "advice", [healthy(records=[replace(ORDERS, tag=" orders")])]),
     (

@@ -107,7 +107,7 @@ class Examination:
     def _examine_tags(self) -> Iterator[Steps[None]]:
         """Yield the rounds that examine the tags."""
         facts, chosen, done = self.facts, {tag for _, tag in self._chosen}, 0
-        facts.chosen = len(chosen)
+        facts.left_out = facts.there > len(chosen)
         while facts.store_error is None:
             yield self._read_records()
             near = [record for record in facts.records if record.tag in chosen]
@@ -120,7 +120,7 @@ class Examination:
                 facts.tags += [each for each in found if each is not None]
                 for _ in page:
                     done += 1
-                    self._progress(done, facts.chosen)
+                    self._progress(done, len(chosen))
             self._end_page()
             if self._after is None:
                 break

@@ -125,7 +125,7 @@ class Facts:
         tags: Facts about the tags of this page that were examined closely.
         bare: Names of tags that have the same name as a tag of this page, but without blanks around it.
         there: Number of tags in the store.
-        chosen: Number of tags to examine closely.
+        left_out: Whether there were more tags than could be examined closely.
         checked: Number of tags whose records were checked.
         examined: Number of tags that were examined closely, and without an error.
         lost: The first tags with reservations that are in the journal, but not in the store.
@@ -149,7 +149,7 @@ class Facts:
     tags: list[TagFacts] = field(default_factory=list)
     bare: set[str] = field(default_factory=set)
     there: int = 0
-    chosen: int = 0
+    left_out: bool = False
     checked: int = 0
     examined: int = 0
     lost: list[Tag] = field(default_factory=list)

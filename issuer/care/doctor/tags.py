@@ -49,7 +49,7 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
         f"{seen:,} of {there:,} tags were examined closely; halts and limits were checked for {all_tags} tags",
         why,
         "To examine more tags, use {do:most=N}; the most recently used tags come first."
-        if facts.chosen < there
+        if facts.left_out
         else "Run doctor again when Redis and the store are available.",
     )
 
