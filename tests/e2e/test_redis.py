@@ -94,6 +94,21 @@ def test_garbage_in_redis_is_a_problem_that_recover_repairs(with_redis: Cli, red
     assert with_redis("next", "orders").out == "5001\n"
 
 
+@pytest.mark.parametrize("options", [(), ("--json",), ("--json-lines",)])
+def test_tags_whose_usage_is_not_shown_have_an_exit_code(
+    with_redis: Cli, redis_client: redis.Redis, options: tuple[str, ...]
+) -> None:
+    with_redis("create", "orders")
+    with_redis("create", "users")
+    with_redis("next", "orders")
+    assert with_redis("tags", "--usage", *options).code == 0
+    nowhere = with_redis("--redis", "redis://127.0.0.1:1", "tags", "--usage", *options)
+    assert (nowhere.code, "users" in nowhere.out, nowhere.err.count("error: ")) == (5, True, 1)
+    redis_client.hset("issuer:{orders}", "cur", "garbage")
+    damaged = with_redis("tags", "--usage", *options)
+    assert (damaged.code, "users" in damaged.out, "issuer recover orders" in damaged.err) == (4, True, True)
+
+
 @pytest.mark.covers("N.6")
 def test_recover_skips_what_the_buffers_hold(with_redis: Cli) -> None:
     with_redis("create", "orders", "--step", "100")

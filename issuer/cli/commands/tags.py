@@ -9,7 +9,7 @@ import click
 
 from issuer import Issuer
 from issuer.care.inspection import Inspection
-from issuer.cli.exits import check_json, json_lines_option, json_option
+from issuer.cli.exits import OK, UNREACHABLE, check_json, code_of, complain, json_lines_option, json_option
 from issuer.cli.scheme_flags import summed_up
 from issuer.cli.session import Session
 from issuer.cli.sheet import rounded
@@ -56,6 +56,10 @@ COLUMNS = (
       issuer tags
       issuer tags --all --json
       issuer tags --json-lines | jq -r 'select(.halted) | .tag'
+
+    \b
+    Exit codes: 0 the tags were shown. With --usage: 4 the data of a tag is
+    damaged, 5 Redis is unavailable.
     """,
 )
 @click.option("--all", "everything", is_flag=True, help="Also list the parts of tags, for example orders#17.")
@@ -63,7 +67,7 @@ COLUMNS = (
 @json_option("Print JSON, with the parts. With --usage, each tag is shown as by `issuer inspect --json`.")
 @json_lines_option
 @click.pass_obj
-def tags(session: Session, *, everything: bool, usage: bool, as_json: bool, as_lines: bool) -> None:
+def tags(session: Session, *, everything: bool, usage: bool, as_json: bool, as_lines: bool) -> int:
     """List the tags of the store with their settings.
 
     A tag with shards consists of one part for each shard. A keyed tag consists of one part for each key. Each part is a
@@ -78,17 +82,19 @@ def tags(session: Session, *, everything: bool, usage: bool, as_json: bool, as_l
     check_json(as_json=as_json, as_lines=as_lines)
     issuer = session.connect()
     pages = issuer.engine.care.tag_pages(None)
-    views = (view(each) for page in pages for each in (_inspected(issuer, page) if usage else page))
+    codes = {OK}
+    views = (view(each) for page in pages for each in (_inspected(issuer, page, codes) if usage else page))
     if as_json:
         show_json_list(views)
     elif as_lines:
         for each in views:
             show_json_line(each)
     else:
-        _show_tables(issuer, pages, everything=everything, usage=usage)
+        _show_tables(issuer, pages, codes, everything=everything, usage=usage)
+    return max(codes)
 
 
-def _show_tables(issuer: Issuer, pages: Iterable[list[Tag]], *, everything: bool, usage: bool) -> None:
+def _show_tables(issuer: Issuer, pages: Iterable[list[Tag]], codes: set[int], *, everything: bool, usage: bool) -> None:
     """Show the tags as a table. If a column is first needed on a later page, a new table begins there."""
     listing = _Listing()
     parts: Counter[str] | None = None
@@ -100,7 +106,7 @@ def _show_tables(issuer: Issuer, pages: Iterable[list[Tag]], *, everything: bool
         if parts is None and any(map(has_parts, shown)):  # the parts of a tag may be on later pages
             every = issuer.engine.care.tag_pages(None)
             parts = Counter(whole for other in every for whole in parents(other).values())
-        seen = {each.tag: each for each in _inspected(issuer, shown)} if usage else {}
+        seen = {each.tag: each for each in _inspected(issuer, shown, codes)} if usage else {}
         listing.show(shown, parts or {}, seen)
         count, hidden = count + len(page), hidden + len(belongs)
         blanks = blanks or any(has_blanks(tag.tag) for tag in shown)
@@ -112,12 +118,19 @@ def _show_tables(issuer: Issuer, pages: Iterable[list[Tag]], *, everything: bool
         say(f"not shown: {numbered(hidden, 'part')}; --all shows them")
 
 
-def _inspected(issuer: Issuer, found: list[Tag]) -> Iterator[Inspection]:
-    """Inspect these tags and yield the results. If a tag cannot be inspected, print the error and leave the tag out."""
+def _inspected(issuer: Issuer, found: list[Tag], codes: set[int]) -> Iterator[Inspection]:
+    """Inspect these tags and yield the results. If a tag cannot be inspected, print the error and leave the tag out.
+
+    `codes`: exit codes. The code of each error is added.
+    """
     for each in issuer.engine.care.inspected([tag.tag for tag in found], None):
-        if each.result is None:
+        if each.error is not None:
             say(f"{plain(each.tag)}: {said(each.error)}")
-        else:
+            codes.add(code_of(each.error))
+        elif each.result is not None:
+            if each.result.redis_error is not None and UNREACHABLE not in codes:
+                complain(each.result.redis_error)
+                codes.add(UNREACHABLE)
             yield each.result
 
 
