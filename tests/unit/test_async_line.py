@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from issuer.drivers.aio.combiner import hand_out
+from issuer.drivers.aio.callers import hand_out
 from tests.waiting import run
 
 NUMBERS = range(1, 6)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from issuer.doors.resp.replies import failure, numbers
-from issuer.drivers.aio.combiner import Waiter
+from issuer.drivers.aio.callers import Waiter
 from issuer.errors import IssuerError
 
 
