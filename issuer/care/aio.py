@@ -30,6 +30,7 @@ from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
+from issuer.reentry import CallLock
 from issuer_persistence.journal import Known
 from issuer_persistence.ledger import LEDGER_KEPT
 from issuer_persistence.records import Tag, now_ms
@@ -79,6 +80,7 @@ class AsyncCare:
         """
         #: Loads the segments of all tags. None until `keep` is called.
         self.keeper: AsyncKeeper | None = None
+        self._lock = CallLock()
         self._redis = redis
         self._background = background
         self._registry = registry
@@ -254,9 +256,10 @@ class AsyncCare:
         """Load segments for every tag of the store from now on; see Issuer.keep."""
         if self._redis is None:
             raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
-        if self.keeper is None:
-            shared = self._registry, self._config, self._runtime
-            self.keeper = AsyncKeeper(*shared, self._redis, run=self._run, background=self._background)
+        with self._lock.thread, self._lock.call():
+            if self.keeper is None:
+                shared = self._registry, self._config, self._runtime
+                self.keeper = AsyncKeeper(*shared, self._redis, run=self._run, background=self._background)
         await self.keeper.start(self._deadline(timeout))
 
     async def tick(self, timeout: float | None) -> int:

@@ -31,6 +31,7 @@ from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
+from issuer.reentry import CallLock
 from issuer_persistence.journal import Known
 from issuer_persistence.ledger import LEDGER_KEPT
 from issuer_persistence.records import Tag, now_ms
@@ -80,6 +81,7 @@ class Care:
         """
         #: Loads the segments of all tags. None until `keep` is called.
         self.keeper: Keeper | None = None
+        self._lock = CallLock()
         self._redis = redis
         self._background = background
         self._registry = registry
@@ -255,9 +257,10 @@ class Care:
         """Load segments for every tag of the store from now on; see Issuer.keep."""
         if self._redis is None:
             raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
-        if self.keeper is None:
-            shared = self._registry, self._config, self._runtime
-            self.keeper = Keeper(*shared, self._redis, run=self._run, background=self._background)
+        with self._lock.thread, self._lock.call():
+            if self.keeper is None:
+                shared = self._registry, self._config, self._runtime
+                self.keeper = Keeper(*shared, self._redis, run=self._run, background=self._background)
         self.keeper.start(self._deadline(timeout))
 
     def tick(self, timeout: float | None) -> int:

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
@@ -218,6 +219,22 @@ def test_twenty_keepers_reserve_each_segment_once(redis_url: str, redis_client: 
 
 
 @pytest.mark.covers("U.19")
+def test_calls_of_keep_at_the_same_time_leave_no_connection_behind(
+    connect: Connect, redis_url: str, store: MemoryStore, redis_client: redis.Redis
+) -> None:
+    prefix = uuid4().hex  # other tests may listen on the same server
+
+    def subscribed() -> int:
+        return int(redis_client.pubsub_numsub(f"{prefix}:due")[0][1])
+
+    for _ in range(5):
+        with connect(redis=redis_url, store=store, prefix=prefix, **ENDLESS) as ids, ThreadPoolExecutor(8) as threads:
+            for each in [threads.submit(ids.keep) for _ in range(8)]:
+                each.result()
+            assert subscribed() == 1
+        until(lambda: not subscribed(), SOON)
+
+
 def test_a_keeper_of_a_cluster_hears_of_each_tag(connect: Connect, cluster: ClusterServers, store: MemoryStore) -> None:
     with connect(redis=cluster.url, store=store, **ENDLESS) as ids:
         for tag in (tags := spread(cluster)):

@@ -6,6 +6,7 @@ The blocking twin of this module is generated.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -71,6 +72,8 @@ class AsyncKeeper:
         self._background = background
         #: Whether `start` was called.
         self._on = False
+        #: Held while `start` connects. Only one call may connect: the connection of another one would never be closed.
+        self._starting = threading.Lock()
         #: Whether a job waits for reports.
         self._listening = False
         #: When the last sweep began, on the monotonic clock.
@@ -95,8 +98,8 @@ class AsyncKeeper:
     async def start(self, deadline: Deadline) -> None:
         """Load segments from now on. Raises an error if Redis or the store does not answer.
 
-        A second call only checks again whether both answer. A background job waits for reports of Redis. If the job
-        ended with an error, the second call raises this error.
+        A second call only checks again whether both answer, also while the first call connects. A background job waits
+        for reports of Redis. If the job ended with an error, the second call raises this error.
         """
         found = await self._run(inspection.look_at_redis(inspection.Readiness()), deadline, None)
         if found.redis is not None:
@@ -104,9 +107,13 @@ class AsyncKeeper:
         store_id = await self._run(public(identity(), None), deadline, None)
         self._runtime.identity.id = self._runtime.identity.id or store_id
         if not self._on:
-            await self.hear(0)
-            self._on = True
-            self._runtime.attend()
+            if self._starting.acquire(blocking=False):
+                try:
+                    await self.hear(0)
+                    self._on = True
+                finally:
+                    self._starting.release()
+                self._runtime.attend()
         elif self._trouble is not None:
             raise self._trouble
 

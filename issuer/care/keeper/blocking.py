@@ -7,6 +7,7 @@ The blocking twin of this module is generated.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -72,6 +73,8 @@ class Keeper:
         self._background = background
         #: Whether `start` was called.
         self._on = False
+        #: Held while `start` connects. Only one call may connect: the connection of another one would never be closed.
+        self._starting = threading.Lock()
         #: Whether a job waits for reports.
         self._listening = False
         #: When the last sweep began, on the monotonic clock.
@@ -96,8 +99,8 @@ class Keeper:
     def start(self, deadline: Deadline) -> None:
         """Load segments from now on. Raises an error if Redis or the store does not answer.
 
-        A second call only checks again whether both answer. A background job waits for reports of Redis. If the job
-        ended with an error, the second call raises this error.
+        A second call only checks again whether both answer, also while the first call connects. A background job waits
+        for reports of Redis. If the job ended with an error, the second call raises this error.
         """
         found = self._run(inspection.look_at_redis(inspection.Readiness()), deadline, None)
         if found.redis is not None:
@@ -105,9 +108,13 @@ class Keeper:
         store_id = self._run(public(identity(), None), deadline, None)
         self._runtime.identity.id = self._runtime.identity.id or store_id
         if not self._on:
-            self.hear(0)
-            self._on = True
-            self._runtime.attend()
+            if self._starting.acquire(blocking=False):
+                try:
+                    self.hear(0)
+                    self._on = True
+                finally:
+                    self._starting.release()
+                self._runtime.attend()
         elif self._trouble is not None:
             raise self._trouble
 
