@@ -113,6 +113,9 @@ class Fleet:
 
     def restart(self, group: str, *, crash: bool = False) -> None:
         """Let the oldest program of a group end, and another one begin. `crash`: it returns nothing."""
+        if group == "direct":
+            for each in self.series:
+                self._catch_up(each)
         ids = self._programs[group].pop(0)
         if crash:
             ids.engine.scheduler.stop()
@@ -121,6 +124,18 @@ class Fleet:
         self._programs[group].append(self._program(group))
         if group == "direct":
             self.disturbed[group].append(self.now)
+
+    def _catch_up(self, each: Series) -> None:
+        """Draw what is wanted by now from the programs without Redis, before one of them ends.
+
+        A planned draw stands for the many small ones up to its time. A new program must not get those of the one that
+        has ended: its first segment is smaller.
+        """
+        while (
+            each.group == "direct"
+            and (n := min(int(each.traffic.wanted(self.now)) - each.issued, self._most(each))) > 0
+        ):
+            self._draw(each, n)
 
     def lose(self) -> None:
         """Let Redis lose all its data."""
@@ -141,6 +156,8 @@ class Fleet:
             if drawn is None:
                 what(self)
                 continue
+            if drawn.group == "direct":  # a part of it may have been drawn before a program ended
+                what = max(1, min(what, int(drawn.traffic.wanted(self.now)) - drawn.issued))
             self._draw(drawn, what)
             look(drawn)
             for due, n in self._next(drawn, places):
@@ -183,9 +200,6 @@ class Fleet:
         combiner, deadline = ids.engine.registry.combiner(each.tag), ids.engine.deadline(None)
         # The first segment of a program of its own, or of a new hash, is nobody's delay.
         first = not each.issued or (each.group == "direct" and not combiner.supply.state.issued)
-        # A draw stands for many small ones, at most half of what its program has. If a new program has taken the place
-        # of the planned one, its first segment is smaller than the draw: this wait is the simulation's.
-        first = first or (each.group == "direct" and self._left(ids, each) < n)
         losses, waits, began = self._losses, self.events[events.ExtensionLate], self.now
         each.draws += 1
         while n:
