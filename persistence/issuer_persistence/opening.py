@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import entry_points
-from urllib.parse import parse_qsl, urlsplit
 
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import Misconfigured
-from issuer_persistence.urls import mask
+from issuer_persistence.urls import mask, parameters
 
 #: Group of entry points in which other distributions register their stores. The name of an entry is a URL scheme.
 GROUP = "issuer.stores"
@@ -41,7 +40,7 @@ def store_class(url: str) -> type[Store]:
     """
     scheme, separator, _ = url.partition("://")
     if separator and scheme in _CLASSES:
-        on_anothers = scheme in ("mysql", "mariadb") and "layout" in dict(parse_qsl(urlsplit(url).query))
+        on_anothers = scheme in ("mysql", "mariadb") and "layout" in parameters(url)[1]
         module, _, name = (_ON_ANOTHERS if on_anothers else _CLASSES[scheme]).partition(":")
         found: type[Store] = getattr(import_module(f"issuer_persistence.{module}"), name)
         return found

@@ -7,6 +7,8 @@ this part in its error. So a URL is checked against a strict form first. A parse
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from urllib.parse import quote, unquote
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = r"(?:[\w.%-]*|\[[\w.:%]*\])(?::[0-9]{1,5})?"
@@ -37,6 +39,19 @@ def flaw(url: str) -> str:
         # Without this check, redis-py would use database 0.
         return f"the part after the host must be a database number; {ENCODE}"
     return ""
+
+
+def parameters(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without its parameters, and the parameters. A + stands for itself, as libpq reads it."""
+    address, _, query = url.partition("?")
+    pairs = (each.partition("=") for each in query.split("&") if each)
+    return address, {unquote(name): unquote(value) for name, _, value in pairs}
+
+
+def with_parameters(address: str, values: Mapping[str, str]) -> str:
+    """Return the URL with these parameters. `address`: the URL without parameters."""
+    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in values.items())
+    return f"{address}?{query}" if query else address
 
 
 def has_parameters(path: str) -> bool:

@@ -8,8 +8,9 @@ from functools import partial
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import HIGHEST, TagSettings, fresh_version, now_ms
-from issuer_persistence.sql.store import SQLStore, row
+from issuer_persistence.sql.store import SQLStore
 from issuer_persistence.sql.tables import ENTRY_COLUMNS
+from issuer_persistence.sql.transaction import row
 from tests.benchmarks.figures import Bound, Figure, missing
 from tests.benchmarks.rounds import Effort, alternate, each
 from tests.benchmarks.servers import TAG

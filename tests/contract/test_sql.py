@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -16,10 +17,11 @@ from issuer_persistence.opening import open_store
 from issuer_persistence.sql import connections
 from issuer_persistence.sql.mysql import MySQLStore
 from issuer_persistence.sql.postgresql import PostgreSQLStore
+from issuer_persistence.urls import parameters
 from tests.contract.benches import TIMEOUT, SQLBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
@@ -216,7 +218,16 @@ def test_a_forked_child_uses_connections_of_its_own(bench: SQLBench) -> None:
         ("postgresql://tester@{host}/nothing", "mysql://tester@{host}/nothing", "nothing"),
         ("postgresql://tester@{host}/postgres?prefix=a-b", "mysql://tester@{host}/issuer?prefix=1a", "prefix"),
         ("postgresql://tester@{host}/postgres?color=red", "mysql://tester@{host}/issuer?color=red", "parameter"),
+        ("postgresql://tester@{host}/postgres?prefix=Ab_", "mysql://tester@{host}/issuer?prefix=Ab_", "lower-case"),
         ("postgresql://t:sec/ret@{host}/postgres", "mysql://tester@{host}/", "form|name of the database"),
+        ("postgresql://t:secret@localhost:99999/d", "mysql://t:secret@localhost:99999/d", "port"),
+        ("postgresql://t:secret@{host}/d?connect_timeout=abc", "mysql://t:secret[@{host}/issuer", "value|one host"),
+        ("postgresql://t:secret@{host}/d?port=abc", "mysql://t:secret@{host},{host}/issuer", "port|one host"),
+        (
+            "postgresql://tester@{host}/postgres?options=-c%20search_path%3Dnowhere",
+            "mysql://t:secret@h,i/issuer",
+            "no schema|one host",
+        ),
     ],
 )
 def test_a_wrong_url_says_what_to_correct_and_shows_no_secret(
@@ -233,6 +244,55 @@ def test_a_wrong_url_says_what_to_correct_and_shows_no_secret(
     ):
         ids.create("a")
     assert "secret" not in str(caught.value)
+
+
+def test_a_plus_in_a_parameter_is_a_plus_and_a_blank_stays_one(postgres_bench: SQLBench) -> None:
+    assert parameters("mysql://h/d?ssl_ca=/a+b%20c&prefix=") == ("mysql://h/d", {"ssl_ca": "/a+b c", "prefix": ""})
+    url = f"{postgres_bench.url}&application_name=a+b%20c&options=-c%20search_path%3Dpublic"
+    with closing(PostgreSQLStore.open(url)) as store, store.transaction(TIMEOUT) as transaction:
+        assert transaction.rows("SHOW application_name") == [("a+b c",)]
+
+
+@pytest.mark.parametrize("first", ["good", "bad"])
+def test_of_two_schemas_the_tables_that_are_used_are_checked(postgres_bench: SQLBench, first: str) -> None:
+    name = postgres_bench.prefix
+    other = {"good": "bad", "bad": "good"}[first]
+    try:
+        for schema in ("good", "bad"):
+            with postgres_bench.cursor() as cursor:
+                cursor.execute(f"CREATE SCHEMA {name}{schema}")
+            with closing(PostgreSQLStore.open(f"{postgres_bench.url}&options=-csearch_path%3D{name}{schema}")) as store:
+                create(store)
+        with postgres_bench.cursor() as cursor:
+            cursor.execute(f'ALTER TABLE {name}bad."{name}tags" ALTER COLUMN "max" TYPE NUMERIC')
+        url = f"{postgres_bench.url}&options=-csearch_path%3D{name}{first},{name}{other},public"
+        with closing(PostgreSQLStore.open(url)) as store:
+            if first == "good":
+                assert spans([reserve(store, 10)]) == [(0, 10)]
+            else:
+                with pytest.raises(Misconfigured, match="numeric"):
+                    reserve(store, 10)
+    finally:
+        create(postgres_bench.store)
+        with postgres_bench.cursor() as cursor:
+            cursor.execute(f"DROP SCHEMA {name}good, {name}bad CASCADE")
+
+
+def test_without_a_file_descriptor_left_a_call_is_unconfirmed(bench: SQLBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(bench.store)
+    with closing(bench.make()) as fresh:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "dup", raising(OSError(errno.EMFILE, "Too many open files")))
+            with pytest.raises(Unconfirmed, match="Too many open files"):
+                reserve(fresh, 10)
+        assert spans([reserve(fresh, 10)]) == [(0, 10)]
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def call(*_: object) -> NoReturn:
+        raise error
+
+    return call
 
 
 def test_without_the_driver_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,16 @@ import socket
 from contextlib import ExitStack
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreSetting
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.sql.connections import SQLLink
-from issuer_persistence.sql.store import BEHIND, LOST, READS_ONLY, TORN, Conflict, NoTables, SQLStore, SQLTransaction
+from issuer_persistence.sql.store import BEHIND, LOST, READS_ONLY, TORN, NoTables, SQLStore
 from issuer_persistence.sql.tables import PREFIX, Types
-from issuer_persistence.urls import flaw, mask
+from issuer_persistence.sql.transaction import Conflict, SQLTransaction
+from issuer_persistence.urls import ENCODE, parameters
 
 try:
     import pymysql
@@ -23,12 +24,14 @@ except ImportError as error:
     raise Misconfigured("the driver of MySQL is missing: install segment-issuer[mysql]") from error
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from issuer_persistence.ledger import Purpose
 
 #: What each session sets. Without a strict mode, a number that is too large would become 2^63-1 without an error.
 _SESSION = (
     "SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
-    "SESSION innodb_lock_wait_timeout = %d, SESSION autocommit = 1"
+    "SESSION innodb_lock_wait_timeout = %d, SESSION wait_timeout = %d"
 )
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
@@ -37,6 +40,10 @@ _TLS = {"ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity"}
 
 #: How long a statement waits for a lock before the transaction is run again, in seconds.
 _LOCK_WAIT = 5
+
+#: How long the server keeps a session without a statement, in seconds: longer than `IDLE_TIME`. If this machine loses
+#: its power, the server would keep a row locked for 8 hours.
+_SESSION_IDLE = 90
 
 #: Codes of errors: the transaction is to be run again. 1020: a row was changed since the transaction read it.
 _CONFLICTS = {ER.DUP_ENTRY, ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 1020}
@@ -78,25 +85,24 @@ class MySQLStore(SQLStore):
         self.statements.taken += " LOCK IN SHARE MODE"
 
     @classmethod
-    def open(cls, url: str) -> MySQLStore:
-        """Return the store for a URL of the form mysql://user:password@host:port/database, or mariadb://.
-
-        Parameters: `prefix`, the prefix of the tables' names; `ssl_ca` and the other TLS options of PyMySQL.
-        """
-        if wrong := flaw(url):
-            raise Misconfigured(f"{mask(url)}: {wrong}")
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        prefix = options.pop("prefix", PREFIX)
+    def flaw(cls, url: str) -> str:
+        """See `SQLStore.flaw`. The parameters are `ssl_ca` and the other TLS options of PyMySQL."""
+        address, options = parameters(url)
+        host = f"it must have one host, and a port of 0 to 65535; {ENCODE}"
+        try:
+            parts = urlsplit(address)
+            if parts.port is None and "," in (parts.hostname or ""):
+                return host
+        except ValueError:  # its text may show a part of the password
+            return host
         if unknown := options.keys() - _TLS - cls.parameters:
             known = ", ".join(sorted(_TLS | cls.parameters))
-            raise Misconfigured(f"{mask(url)}: unknown parameter {min(unknown)}; known: prefix, {known}")
-        if not parts.path.strip("/"):
-            raise Misconfigured(f"{mask(url)}: the name of the database is missing")
-        return cls(url, prefix=prefix)
+            return f"unknown parameter {min(unknown)}; known: prefix, {known}"
+        return "" if parts.path.strip("/") else "the name of the database is missing"
 
     def connect(self, left: float) -> SQLLink:
-        parts = urlsplit(self._address)
+        address, options = parameters(self._address)
+        parts = urlsplit(address)
         # The socket is ours, so that it can be shut down at a deadline.
         with ExitStack() as on_failure:
             opened = socket.create_connection((parts.hostname or "localhost", parts.port or 3306), timeout=left)
@@ -109,8 +115,9 @@ class MySQLStore(SQLStore):
                 charset="utf8mb4",
                 connect_timeout=ceil(left),
                 defer_connect=True,
-                init_command=_SESSION % _LOCK_WAIT,
-                **_tls(parts.query),
+                init_command=_SESSION % (_LOCK_WAIT, _SESSION_IDLE),
+                autocommit=True,
+                **_tls(options),
             )
             link = SQLLink(connection, opened.fileno())
             on_failure.callback(link.close)
@@ -152,7 +159,7 @@ class MySQLStore(SQLStore):
 
     def translated(self, error: Exception) -> Exception | None:
         if not isinstance(error, pymysql.MySQLError):
-            return Unconfirmed(f"{self.url}: {error}") if isinstance(error, OSError) else None
+            return None
         code = error.args[0] if error.args else 0
         text = " ".join(str(each) for each in error.args[1:]) or str(error)
         if code in _CONFLICTS:
@@ -213,9 +220,9 @@ class MySQLStore(SQLStore):
         return found
 
 
-def _tls(query: str) -> dict[str, Any]:
-    """Return the TLS options in the query of a URL. With `ssl_ca`, the certificate and the host name are checked."""
-    found: dict[str, Any] = {name: value for name, value in parse_qsl(query) if name in _TLS}
+def _tls(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the TLS options among a URL's parameters. With `ssl_ca`, certificate and host name are checked."""
+    found: dict[str, Any] = {name: value for name, value in options.items() if name in _TLS}
     if "ssl_ca" in found:
         found["ssl_verify_cert"] = True
         found["ssl_verify_identity"] = found.get("ssl_verify_identity") != "false"

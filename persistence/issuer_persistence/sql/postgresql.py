@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from dataclasses import asdict
 from math import ceil
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode
 
 try:
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
 except ImportError as error:
     from issuer_persistence.errors import Misconfigured
 
@@ -21,19 +22,9 @@ from issuer_persistence.facts import StoreSetting
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import fresh_version, now_ms
 from issuer_persistence.sql.connections import SQLLink
-from issuer_persistence.sql.store import (
-    BEHIND,
-    LOST,
-    READS_ONLY,
-    TORN,
-    Conflict,
-    NoTables,
-    SQLStore,
-    SQLTransaction,
-    record,
-)
+from issuer_persistence.sql.store import BEHIND, LOST, READS_ONLY, TORN, NoTables, SQLStore
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, PREFIX, TAG_COLUMNS, Statements, Types
-from issuer_persistence.urls import flaw, mask
+from issuer_persistence.sql.transaction import Conflict, SQLTransaction, record
 
 if TYPE_CHECKING:
     from psycopg.errors import Diagnostic
@@ -45,13 +36,17 @@ _MAKING = 0x5E69_1550
 
 #: Codes of errors: the transaction is to be run again.
 _CONFLICTS = {"40001", "40P01", "23505"}
-#: Codes of errors: a table or a schema does not exist.
-_MISSING = {"42P01", "3F000"}
-#: Classes and codes of errors that an operator must correct: login, database, rights, unknown columns, encoding.
-_WRONG = ("28", "3D", "42", "22021", "22P05")
+#: Code of an error: a table does not exist.
+_MISSING = "42P01"
+#: Classes and codes of errors that an operator must correct: login, database, no schema to create tables in, rights,
+#: unknown columns, encoding.
+_WRONG = ("28", "3D", "3F", "42", "22021", "22P05")
 
 #: Errors of a connection that an operator must correct. libpq gives no code for a connection that failed.
-_REFUSED = re.compile(r'(role|database) ".*" does not exist|authentication failed|no pg_hba\.conf entry')
+_REFUSED = re.compile(
+    r'(role|database) ".*" does not exist|authentication failed|no pg_hba\.conf entry|'
+    r"invalid (port number|integer value)"
+)
 
 
 class PostgreSQLStore(SQLStore):
@@ -72,41 +67,38 @@ class PostgreSQLStore(SQLStore):
             "flag": ("boolean", ""),
             "share": ("double precision", ""),
         },
-        schema="ANY(current_schemas(false))",
+        # Several schemas of the search path may have tables of this name. The statements use the first one.
+        schema=(
+            "(SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+            "WHERE pg_class.oid = to_regclass(quote_ident(table_name)))"
+        ),
     )
 
     about = "SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
     @classmethod
-    def open(cls, url: str) -> PostgreSQLStore:
-        """Return the store for a URL of the form postgresql://user:password@host:port/database.
-
-        Its parameters are those of libpq, such as `sslmode`, and `prefix`, the prefix of the tables' names.
-        """
-        if wrong := flaw(url):
-            raise Misconfigured(f"{mask(url)}: {wrong}")
-        address, _, query = url.partition("?")
-        options = dict(parse_qsl(query, keep_blank_values=True))
-        prefix = options.pop("prefix", PREFIX)
-        plain = f"{address}?{urlencode(options)}" if options else address
+    def flaw(cls, url: str) -> str:
+        """See `SQLStore.flaw`. The parameters are those of libpq, such as `sslmode`."""
         try:
-            psycopg.conninfo.conninfo_to_dict(plain)
+            timeout_from_conninfo(conninfo_to_dict(url))
         except psycopg.Error:
-            raise Misconfigured(f"{mask(url)}: a parameter is unknown to libpq, or its value is invalid") from None
-        return cls(plain, prefix=prefix)
+            return "a parameter is unknown to libpq, or its value is invalid"
+        return ""
 
     def connect(self, left: float) -> SQLLink:
-        # With several hosts, each has so much time: a URL may give them less.
-        given = psycopg.conninfo.conninfo_to_dict(self._address).get("connect_timeout")
         connection = psycopg.connect(
             self._address,
             autocommit=True,
-            connect_timeout=min(ceil(left), int(given or 0) or ceil(left)),
+            # With several hosts, each has so much time: a URL may give them less.
+            connect_timeout=min(ceil(left), timeout_from_conninfo(conninfo_to_dict(self._address))),
             # Named statements would not survive a pgbouncer in transaction mode.
             prepare_threshold=None,
             client_encoding="UTF8",
         )
-        link = SQLLink(connection, connection.fileno())
+        with ExitStack() as on_failure:
+            on_failure.callback(connection.close)
+            link = SQLLink(connection, connection.fileno())
+            on_failure.pop_all()
         connection.add_notice_handler(lambda notice: _noted(notice, link.notices))
         return link
 
@@ -118,6 +110,10 @@ class PostgreSQLStore(SQLStore):
         cursor.execute(
             f"BEGIN ISOLATION LEVEL READ COMMITTED{'' if writes else ' READ ONLY'}; "
             f"SET LOCAL statement_timeout = {milliseconds}; SET LOCAL lock_timeout = {milliseconds}; "
+            # If this machine loses its power, the server would keep the row locked until TCP gives up, for hours.
+            f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}; "
+            # A role's default can hide the warning that `commit` looks for.
+            "SET LOCAL client_min_messages = warning; "
             "SELECT set_config('synchronous_commit', 'on', true) "
             "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
         )
@@ -125,6 +121,9 @@ class PostgreSQLStore(SQLStore):
     def commit(self, link: SQLLink) -> None:
         link.notices.clear()
         link.cursor.execute("COMMIT")
+        if link.cursor.statusmessage != "COMMIT":
+            # After a statement that has failed, COMMIT rolls back, and returns success.
+            raise Unconfirmed(f"the commit has ended as {link.cursor.statusmessage}")
         if link.notices:
             # A COMMIT that waits for a standby, and is cancelled, returns success with this warning.
             raise Unconfirmed(f"the commit may not be replicated: {link.notices[-1]}")
@@ -157,7 +156,7 @@ class PostgreSQLStore(SQLStore):
         code, text = error.sqlstate or "", " ".join(str(error).split())
         if code in _CONFLICTS:
             return Conflict()
-        if code in _MISSING:
+        if code == _MISSING:
             return NoTables()
         if code == "53100":
             return Full(self.url)

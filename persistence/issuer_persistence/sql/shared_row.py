@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import parse_qsl, urlsplit
 
 from issuer_persistence.contract import CallDeadline, Store, in_turn
 from issuer_persistence.errors import Corrupt, LimitHit, MaxBehind, Misconfigured, StoreError, TagMissing, Unconfirmed
@@ -23,8 +22,9 @@ from issuer_persistence.ledger import FOREIGN, LedgerEntry
 from issuer_persistence.records import DEFAULT_STEP, HIGHEST, Tag, check_argument, now_ms, number
 from issuer_persistence.sql.layouts import LAYOUTS, SharedStatements, SharedTable, problems
 from issuer_persistence.sql.mysql import MySQLStore
-from issuer_persistence.sql.store import Conflict, SQLTransaction, record, row
 from issuer_persistence.sql.tables import PREFIX, TAG_COLUMNS
+from issuer_persistence.sql.transaction import Conflict, SQLTransaction, record, row
+from issuer_persistence.urls import parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -295,7 +295,7 @@ class SharedRowStore(MySQLStore):
 
     def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
         super().__init__(url, prefix=prefix)
-        name = dict(parse_qsl(urlsplit(url).query)).get("layout", "")
+        name = parameters(url)[1].get("layout", "")
         if name not in LAYOUTS:
             raise Misconfigured(f"{self.url}: layout must be one of {', '.join(LAYOUTS)}, not {name!r}")
         self.statements = SharedStatements(prefix, self.types.schema, LAYOUTS[name])

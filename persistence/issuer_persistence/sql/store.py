@@ -7,34 +7,23 @@ its numbers were issued.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from abc import abstractmethod
 from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from issuer_persistence import scheme_json
 from issuer_persistence.contract import CallDeadline, Store, in_turn
-from issuer_persistence.errors import MaxBehind, Misconfigured, StoreError, TagMissing, Unconfirmed
+from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, StoreSetting, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.records import Tag, check_argument, fresh_version
 from issuer_persistence.sql.connections import Links, SQLLink
-from issuer_persistence.sql.tables import (
-    COLUMNS,
-    ENTRY_COLUMNS,
-    PREFIX,
-    SCHEMA,
-    TAG_COLUMNS,
-    Statements,
-    Types,
-    checked_prefix,
-)
-from issuer_persistence.transactional import Transaction, TransactionalStore
-from issuer_persistence.urls import mask
+from issuer_persistence.sql.tables import COLUMNS, ENTRY_COLUMNS, PREFIX, SCHEMA, Statements, Types, checked_prefix
+from issuer_persistence.sql.transaction import Conflict, SQLTransaction, in_parts, listed, record
+from issuer_persistence.transactional import TransactionalStore
+from issuer_persistence.urls import flaw, mask, parameters, with_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -49,9 +38,6 @@ _NO_ROWS: list[tuple[Any, ...]] = []
 #: After a conflict, a change waits up to so many seconds before it is made again.
 PAUSE = 0.02
 
-#: How many names or ids one statement has. Longer lists are sent in parts.
-LIST_MOST = 1000
-
 
 #: What a setting of the server makes possible, for the doctor.
 LOST = "A power cut or a crash of the machine loses commits that were confirmed. Then a segment is reserved twice."
@@ -60,115 +46,8 @@ READS_ONLY = "The server accepts no writes, so nothing can be reserved."
 BEHIND = "A replica that takes over may lack commits that were confirmed. Then a segment is reserved twice."
 
 
-class Conflict(Exception):
-    """Another transaction was in the way. Nothing was changed. Run this one again, after `wait` seconds."""
-
-    def __init__(self, wait: float = 0.0) -> None:
-        super().__init__()
-        self.wait = wait
-
-
 class NoTables(Exception):
     """The tables do not exist."""
-
-
-class SQLTransaction(Transaction):
-    """One transaction. `writes`: it locks the rows that it reads."""
-
-    def __init__(self, link: SQLLink, statements: Statements, *, writes: bool) -> None:
-        self._link, self.statements, self._writes = link, statements, writes
-        #: The tags that this transaction has read: whether they exist.
-        self._there: dict[str, bool] = {}
-
-    @property
-    def cursor(self) -> Any:
-        """The driver's cursor."""
-        return self._link.cursor
-
-    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement, and return its rows. A text that the database returns as bytes is decoded."""
-        self.cursor.execute(statement, values)
-        return [
-            tuple(value.decode() if isinstance(value, bytes) else value for value in row)
-            for row in self.cursor.fetchall()
-        ]
-
-    def read_store_id(self) -> str:
-        found = self.rows(self.statements.store_id)
-        return str(found[0][0]) if found else ""
-
-    def read(self, tag: str) -> Tag | None:
-        found = self.rows(f"{self.statements.get}{self._lock}", (tag,))
-        self._there[tag] = bool(found)
-        return self.record(found[0]) if found else None
-
-    def record(self, row: Sequence[object]) -> Tag:
-        """Return the record in a row. If it is damaged, raise Corrupt."""
-        return record(row)
-
-    def read_for_reservation(self, tag: str) -> tuple[Tag, int | None, str]:
-        """Return the record, the highest number in the ledger above its `max` or None, and the id of the store."""
-        found = self.rows(f"{self.statements.get_to_reserve}{self._lock}", (tag,))
-        if not found:
-            raise TagMissing(tag)
-        *row, taken, store_id = found[0]
-        self._there[tag] = True
-        return self.record(row).live(), taken, str(store_id)
-
-    def read_many(self, tags: Collection[str]) -> dict[str, Tag]:
-        """Return the records of the tags that exist, by name. They are locked in the order of their names."""
-        self._there |= dict.fromkeys(tags, False)
-        found: dict[str, Tag] = {}
-        for page in in_parts(sorted(tags)):
-            statement = f'{self.statements.get_many}{listed(page)} ORDER BY "tag"{self._lock}'
-            found.update({str(row[0]): self.record(row) for row in self.rows(statement, page)})
-        self._there |= dict.fromkeys(found, True)
-        return found
-
-    def write(self, record: Tag) -> Tag:
-        return self.write_many([record])[0]
-
-    def write_many(self, records: Sequence[Tag]) -> list[Tag]:
-        """Create or replace records, which this transaction has read before. Return them."""
-        new = [row(each) for each in records if not self._there[each.tag]]
-        old = [[*row(each), each.tag] for each in records if self._there[each.tag]]
-        if new:
-            self.cursor.executemany(self.statements.insert, new)
-        if old:
-            self.cursor.executemany(self.statements.update, old)
-        return [*records]
-
-    def enter(self, entry: LedgerEntry) -> None:
-        fields = asdict(entry)
-        self.cursor.execute(self.statements.enter, [fields[each] for each in ENTRY_COLUMNS])
-
-    def shorten(self, entry: str, high: int) -> None:
-        self.cursor.execute(self.statements.shorten, (high, entry, high))
-
-    def inspect(self, record: Tag) -> None:
-        """Raise MaxBehind if the ledger contains numbers above the record's `max`, which would be reserved again."""
-        [(taken,)] = self.rows(self.statements.taken, (record.tag, record.max))
-        if taken is not None:
-            raise MaxBehind(record.tag, record.max, taken, certain=True)
-
-    @contextmanager
-    def part(self, *, writes: bool) -> Iterator[None]:
-        """Make one call of a batch. If it raises a StoreError, undo what it has changed."""
-        self._writes = writes
-        if writes:
-            self.cursor.execute("SAVEPOINT part")
-        try:
-            yield
-        except StoreError:
-            if writes:
-                self.cursor.execute("ROLLBACK TO SAVEPOINT part")
-            raise
-        if writes:
-            self.cursor.execute("RELEASE SAVEPOINT part")
-
-    @property
-    def _lock(self) -> str:
-        return " FOR UPDATE" if self._writes else ""
 
 
 class SQLStore(TransactionalStore):
@@ -194,12 +73,30 @@ class SQLStore(TransactionalStore):
         #: Whether this process has seen the tables, and has checked them.
         self._ready = False
 
+    @classmethod
+    def open(cls, url: str) -> SQLStore:
+        """Return the store for a URL of the form scheme://user:password@host:port/database.
+
+        Its parameters are those of the driver, and `prefix`, the prefix of the tables' names.
+        """
+        address, options = parameters(url)
+        prefix = options.pop("prefix", PREFIX)
+        plain = with_parameters(address, options)
+        if wrong := flaw(url) or cls.flaw(plain):
+            raise Misconfigured(f"{mask(url)}: {wrong}")
+        return cls(plain, prefix=prefix)
+
     @property
     def url(self) -> str:
         """The URL without secrets."""
         return mask(self._address)
 
     # ------------------------------------------------------------------ what differs between the databases
+
+    @classmethod
+    @abstractmethod
+    def flaw(cls, url: str) -> str:
+        """Return what is wrong with the host, the database or a parameter in a URL, without secrets. "" if nothing."""
 
     @abstractmethod
     def connect(self, left: float) -> SQLLink:
@@ -338,7 +235,7 @@ class SQLStore(TransactionalStore):
 
     def _fail(self, error: Exception, deadline: CallDeadline) -> NoReturn:
         """Raise the store's error for an error of the driver. Raise any other error as it is."""
-        known = self.translated(error)
+        known = Unconfirmed(f"{self.url}: {error}") if isinstance(error, OSError) else self.translated(error)
         if known is None:
             raise error
         if isinstance(known, Unconfirmed):
@@ -553,34 +450,5 @@ class SQLStore(TransactionalStore):
         self._links.close()
 
 
-def row(record: Tag) -> list[Any]:
-    """Return the values of a record, in the order of the columns."""
-    fields = {each: getattr(record, each) for each in TAG_COLUMNS}
-    return list({**fields, "scheme": scheme_json.text(record.scheme)}.values())
-
-
-def record(row: Sequence[object]) -> Tag:
-    """Return the record in a row. If it is damaged, raise Corrupt."""
-    fields = dict(zip(TAG_COLUMNS, row, strict=True))
-    for flag in ("halted", "deleted", "drain"):
-        if fields[flag] in (0, 1) and isinstance(fields[flag], int):
-            fields[flag] = bool(fields[flag])
-    if isinstance(fields["scheme"], str):
-        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `checked`
-            fields["scheme"] = json.loads(fields["scheme"])
-    return Tag.checked(str(fields["tag"]), fields)
-
-
 def _fields(row: Sequence[object]) -> dict[str, object]:
     return dict(zip(ENTRY_COLUMNS, row, strict=True))
-
-
-def in_parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Split a list into parts that fit into one statement each."""
-    for first in range(0, len(values), LIST_MOST):
-        yield values[first : first + LIST_MOST]
-
-
-def listed(values: Sequence[object]) -> str:
-    """Return the marks of a list of values, `(%s, %s)`."""
-    return f"({', '.join(['%s'] * len(values))})"

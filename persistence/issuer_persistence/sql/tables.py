@@ -37,13 +37,16 @@ SCHEMA = 1
 
 #: Prefix of the tables' names if the URL has none.
 PREFIX = "issuer_"
-_ALLOWED = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
+#: Without capitals: by its setting `lower_case_table_names`, MySQL changes them.
+_ALLOWED = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 def checked_prefix(prefix: str) -> str:
     """Return the prefix. If it is not allowed in the name of a table, raise Misconfigured."""
     if not _ALLOWED.fullmatch(prefix):
-        raise Misconfigured("a prefix of tables must consist of 1 to 40 letters, digits and _, with a letter first")
+        raise Misconfigured(
+            "a prefix of tables must have 1 to 40 lower-case letters, digits and _, with a letter first"
+        )
     return prefix
 
 
@@ -66,7 +69,7 @@ class Types:
         share: A float of 8 bytes.
         found: For each kind, the type and the collation as the database's information schema shows them. "" as
             collation means any.
-        schema: SQL expression for the schema of the tables, in the information schema.
+        schema: SQL expression for the schema of the table `table_name`, in the information schema.
         index_within: True if the ledger's index is created within its table. MySQL has no CREATE INDEX IF NOT EXISTS.
         suffix: What follows the definition of a table.
     """

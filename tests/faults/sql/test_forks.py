@@ -17,7 +17,8 @@ import issuer
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sql.connections import SQLLink
-from issuer_persistence.sql.store import SQLStore, SQLTransaction
+from issuer_persistence.sql.store import SQLStore
+from issuer_persistence.sql.transaction import SQLTransaction
 from tests.audit import repeats
 from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
 from tests.faults.sql.test_servers import session

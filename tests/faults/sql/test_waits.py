@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from issuer_persistence.errors import Full, TagPresent, Unconfirmed
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, TagChanges, TagSettings
 from issuer_persistence.sql import mysql
-from issuer_persistence.sql.store import Conflict, SQLStore
+from issuer_persistence.sql.connections import SQLLink
+from issuer_persistence.sql.store import SQLStore
+from issuer_persistence.sql.transaction import Conflict
 from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.test_races import at_once
 from tests.waiting import until
@@ -142,6 +146,36 @@ def test_a_server_that_stands_still_in_a_transaction_commits_nothing_after_the_d
     assert spans([reserve(store, 10)]) == [(0, 10)]
 
 
+def test_a_client_that_stands_still_in_a_transaction_keeps_the_row_for_a_while_only(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine has lost its power: nobody shuts its connection down."""
+    monkeypatch.setattr(SQLLink, "cut", lambda _: None)
+    monkeypatch.setattr(mysql, "_SESSION_IDLE", 1)
+    store, other = database.opened(), database.opened()
+    create(store)
+
+    def stand_still() -> None:
+        with other.transaction(SHORT) as holding:
+            holding.read("orders")
+            assert spans([reserve(store, 10)]) == [(0, 10)]
+
+    with pytest.raises(Unconfirmed):
+        stand_still()
+    assert spans([reserve(store, 10), reserve(other, 10)]) == [(10, 20), (20, 30)]
+
+
+def test_a_deadline_that_an_interrupt_has_left_behind_ends_the_connection_and_itself(database: Database) -> None:
+    store = database.opened()
+    create(store)
+    links = store._links
+    link, _ = links.take(TIMEOUT)
+    interrupted = links.until(link, 0.1)
+    interrupted.__enter__()
+    until(lambda: not links._deadlines._ends, message="the deadline has passed")
+    link.close()
+
+
 def test_a_deadlock_with_another_session_is_no_error(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hand-back locks the ledger entry, then the tag's row. The other session does it the other way round."""
     store, other, threads = database.opened(), database.opened(), database.threads(2)
@@ -248,6 +282,36 @@ def test_a_commit_that_no_standby_has_is_in_doubt_though_the_server_reports_succ
     if end == "pg_cancel_backend":
         assert "replicated" in str(call.exception())
     assert spans([reserve(store, 10)]) == [(10, 20)]
+
+
+def test_a_role_that_hides_warnings_does_not_hide_that_a_commit_has_no_standby(postgres: Database) -> None:
+    with postgres.server.configured("client_min_messages", "error"):
+        store, threads = postgres.opened(), postgres.threads()
+        create(store)
+        with postgres.server.configured("synchronous_standby_names", "nobody"):
+            call = threads.submit(reserve, store, 10)
+            pid = until(lambda: sync_waiter(postgres), message="it waits for the standby")
+            postgres.server.execute(f"SELECT pg_cancel_backend({pid})")
+            unconfirmed(call)
+        assert spans([reserve(store, 10)]) == [(10, 20)]
+
+
+def test_a_transaction_in_which_a_statement_has_failed_is_not_committed_and_says_so(postgres: Database) -> None:
+    """COMMIT is no error then: the server rolls back."""
+    store = postgres.opened()
+    create(store)
+
+    def failed() -> None:
+        with store.transaction(TIMEOUT) as transaction:
+            found = transaction.read("orders")
+            assert found
+            transaction.write(found.changed(max=10))
+            with suppress(psycopg.Error):
+                transaction.cursor.execute("SELECT nothing")
+
+    with pytest.raises(Unconfirmed, match="ROLLBACK"):
+        failed()
+    assert spans([reserve(store, 10)]) == [(0, 10)]
 
 
 @pytest.mark.parametrize(("value", "used"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])

@@ -1,0 +1,159 @@
+"""One transaction of a store in an SQL database: it reads and writes the rows of tags and of the ledger."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from issuer_persistence import scheme_json
+from issuer_persistence.errors import MaxBehind, StoreError, TagMissing
+from issuer_persistence.records import Tag
+from issuer_persistence.sql.tables import ENTRY_COLUMNS, TAG_COLUMNS, Statements
+from issuer_persistence.transactional import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from issuer_persistence.ledger import LedgerEntry
+    from issuer_persistence.sql.connections import SQLLink
+
+#: How many names or ids one statement has. Longer lists are sent in parts.
+LIST_MOST = 1000
+
+
+class Conflict(Exception):
+    """Another transaction was in the way. Nothing was changed. Run this one again, after `wait` seconds."""
+
+    def __init__(self, wait: float = 0.0) -> None:
+        super().__init__()
+        self.wait = wait
+
+
+class SQLTransaction(Transaction):
+    """One transaction. `writes`: it locks the rows that it reads."""
+
+    def __init__(self, link: SQLLink, statements: Statements, *, writes: bool) -> None:
+        self._link, self.statements, self._writes = link, statements, writes
+        #: The tags that this transaction has read: whether they exist.
+        self._there: dict[str, bool] = {}
+
+    @property
+    def cursor(self) -> Any:
+        """The driver's cursor."""
+        return self._link.cursor
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement, and return its rows. A text that the database returns as bytes is decoded."""
+        self.cursor.execute(statement, values)
+        return [
+            tuple(value.decode() if isinstance(value, bytes) else value for value in row)
+            for row in self.cursor.fetchall()
+        ]
+
+    def read_store_id(self) -> str:
+        found = self.rows(self.statements.store_id)
+        return str(found[0][0]) if found else ""
+
+    def read(self, tag: str) -> Tag | None:
+        found = self.rows(f"{self.statements.get}{self._lock}", (tag,))
+        self._there[tag] = bool(found)
+        return self.record(found[0]) if found else None
+
+    def record(self, row: Sequence[object]) -> Tag:
+        """Return the record in a row. If it is damaged, raise Corrupt."""
+        return record(row)
+
+    def read_for_reservation(self, tag: str) -> tuple[Tag, int | None, str]:
+        """Return the record, the highest number in the ledger above its `max` or None, and the id of the store."""
+        found = self.rows(f"{self.statements.get_to_reserve}{self._lock}", (tag,))
+        if not found:
+            raise TagMissing(tag)
+        *row, taken, store_id = found[0]
+        self._there[tag] = True
+        return self.record(row).live(), taken, str(store_id)
+
+    def read_many(self, tags: Collection[str]) -> dict[str, Tag]:
+        """Return the records of the tags that exist, by name. They are locked in the order of their names."""
+        self._there |= dict.fromkeys(tags, False)
+        found: dict[str, Tag] = {}
+        for page in in_parts(sorted(tags)):
+            statement = f'{self.statements.get_many}{listed(page)} ORDER BY "tag"{self._lock}'
+            found.update({str(row[0]): self.record(row) for row in self.rows(statement, page)})
+        self._there |= dict.fromkeys(found, True)
+        return found
+
+    def write(self, record: Tag) -> Tag:
+        return self.write_many([record])[0]
+
+    def write_many(self, records: Sequence[Tag]) -> list[Tag]:
+        """Create or replace records, which this transaction has read before. Return them."""
+        new = [row(each) for each in records if not self._there[each.tag]]
+        old = [[*row(each), each.tag] for each in records if self._there[each.tag]]
+        if new:
+            self.cursor.executemany(self.statements.insert, new)
+        if old:
+            self.cursor.executemany(self.statements.update, old)
+        return [*records]
+
+    def enter(self, entry: LedgerEntry) -> None:
+        fields = asdict(entry)
+        self.cursor.execute(self.statements.enter, [fields[each] for each in ENTRY_COLUMNS])
+
+    def shorten(self, entry: str, high: int) -> None:
+        self.cursor.execute(self.statements.shorten, (high, entry, high))
+
+    def inspect(self, record: Tag) -> None:
+        """Raise MaxBehind if the ledger contains numbers above the record's `max`, which would be reserved again."""
+        [(taken,)] = self.rows(self.statements.taken, (record.tag, record.max))
+        if taken is not None:
+            raise MaxBehind(record.tag, record.max, taken, certain=True)
+
+    @contextmanager
+    def part(self, *, writes: bool) -> Iterator[None]:
+        """Make one call of a batch. If it raises a StoreError, undo what it has changed."""
+        self._writes = writes
+        if writes:
+            self.cursor.execute("SAVEPOINT part")
+        try:
+            yield
+        except StoreError:
+            if writes:
+                self.cursor.execute("ROLLBACK TO SAVEPOINT part")
+            raise
+        if writes:
+            self.cursor.execute("RELEASE SAVEPOINT part")
+
+    @property
+    def _lock(self) -> str:
+        return " FOR UPDATE" if self._writes else ""
+
+
+def row(record: Tag) -> list[Any]:
+    """Return the values of a record, in the order of the columns."""
+    fields = {each: getattr(record, each) for each in TAG_COLUMNS}
+    return list({**fields, "scheme": scheme_json.text(record.scheme)}.values())
+
+
+def record(row: Sequence[object]) -> Tag:
+    """Return the record in a row. If it is damaged, raise Corrupt."""
+    fields = dict(zip(TAG_COLUMNS, row, strict=True))
+    for flag in ("halted", "deleted", "drain"):
+        if fields[flag] in (0, 1) and isinstance(fields[flag], int):
+            fields[flag] = bool(fields[flag])
+    if isinstance(fields["scheme"], str):
+        with suppress(ValueError, RecursionError):  # a scheme that stays a text is rejected by `checked`
+            fields["scheme"] = json.loads(fields["scheme"])
+    return Tag.checked(str(fields["tag"]), fields)
+
+
+def in_parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Split a list into parts that fit into one statement each."""
+    for first in range(0, len(values), LIST_MOST):
+        yield values[first : first + LIST_MOST]
+
+
+def listed(values: Sequence[object]) -> str:
+    """Return the marks of a list of values, `(%s, %s)`."""
+    return f"({', '.join(['%s'] * len(values))})"
