@@ -9,6 +9,7 @@ import time
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from issuer_persistence import forks
 from issuer_persistence.errors import Misconfigured, Unconfirmed
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ class Deadlines:
         try:
             yield
         finally:
-            with self._changed:
-                del self._ends[link]
+            # Without the lock: in a child that was forked within the block, a thread of the parent may hold it.
+            self._ends.pop(link, None)
 
     def close(self) -> None:
         """End the thread after the calls that are under way."""
@@ -119,15 +120,17 @@ class Deadlines:
         return made
 
     def _watch(self) -> None:
+        forks.leave_signals()
         last = time.monotonic()
         with self._changed:
             while self._ends or not self._closed:
                 self._asleep = not self._ends and time.monotonic() - last > LINGER
                 self._changed.wait(None if self._asleep else TICK)
                 now = time.monotonic()
-                for link, end in self._ends.items():
+                for link, end in list(self._ends.items()):
                     if end <= now:
                         link.cut()
+                        self._ends.pop(link, None)  # an interrupt may have kept `until` from it
                 if self._ends:
                     last = now
             self._thread = None
@@ -154,6 +157,7 @@ class Links:
 
     def until(self, link: SQLLink, left: float) -> AbstractContextManager[None]:
         """Return a `with` block that may take so many seconds. See `Deadlines.until`."""
+        self.forget()
         return self._deadlines.until(link, left)
 
     def take(self, left: float) -> tuple[SQLLink, bool]:

@@ -7,8 +7,10 @@ import gc
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -23,7 +25,7 @@ from tests.audit import repeats
 from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
 from tests.faults.sql.test_servers import session
 from tests.faults.test_fork import in_child
-from tests.waiting import run
+from tests.waiting import run, until
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -116,6 +118,35 @@ def test_a_child_that_is_forked_within_a_call_commits_nothing(
                 os._exit(5)
     assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 3
     assert (got.high, get(store).max, reserve(store, 10).high) == (10, 10, 20)
+
+
+def test_a_child_that_is_forked_within_a_call_does_not_wait_for_a_thread_of_its_parent(database: Database) -> None:
+    """The thread that watches the deadlines may hold its lock at the fork, and does not exist in the child."""
+    store, threads = database.opened(), database.threads()
+    create(store)
+    held, release, child = threading.Event(), threading.Event(), -1
+
+    def hold() -> None:
+        with store._links._deadlines._changed:
+            held.set()
+            assert release.wait(TIMEOUT)
+
+    try:
+        with store.transaction(TIMEOUT):
+            threads.submit(hold)
+            assert held.wait(TIMEOUT)
+            if (child := os.fork()) == 0:
+                sys.exit()
+    except SystemExit:
+        os._exit(7)
+    finally:
+        release.set()
+    try:
+        until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT), 30, "the child has ended")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        ended = os.waitpid(child, 0)[1]
+    assert os.waitstatus_to_exitcode(ended) == 7
 
 
 def _worker(store: SQLStore, answers: Connection) -> None:
