@@ -281,9 +281,17 @@ def _read_table(query: Query, choice: Choice) -> list[tuple[Any, ...]]:
     [(version,)] = query("SELECT version()")
     counter: object = 0
     if str(version).startswith("PostgreSQL"):
-        [(sequence,)] = query("SELECT pg_get_serial_sequence(%s, %s)", table, choice.column)
-        if sequence is not None:
-            [(counter,)] = query(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")  # noqa: S608 - quoted by the server
+        # The second part finds the sequence of a default value that does not belong to the column.
+        found = query(
+            "SELECT pg_get_serial_sequence(%s, %s) UNION SELECT p.refobjid::regclass::text FROM pg_attribute "
+            "JOIN pg_attrdef d ON (adrelid, adnum) = (attrelid, attnum) JOIN pg_depend p ON p.objid = d.oid AND "
+            "(p.classid, p.refclassid) = ('pg_attrdef'::regclass, 'pg_class'::regclass) JOIN pg_class s ON "
+            "s.oid = p.refobjid AND s.relkind = 'S' WHERE attrelid = to_regclass(%s) AND attname = %s",
+            table, choice.column, table, choice.column,
+        )  # fmt: skip
+        # After RESTART, `last_value` is the next number, but lower ones may have been given.
+        select = "SELECT last_value - (NOT is_called)::int FROM "
+        counter = max((query(select + each)[0][0] for (each,) in found if each), default=0)
     else:
         schema, _, name = choice.table.rpartition(".")
         # MySQL caches the counter for a day. MariaDB ignores the comment.
