@@ -269,6 +269,47 @@ def test_a_store_that_is_below_the_source_is_raised_even_if_redis_is_above(
     assert with_redis("tags", "--json").json()[0]["max"] == 1000
 
 
+def test_numbers_that_only_redis_has_are_not_split(with_redis: Cli, sources: Callable[..., Source], home: Path) -> None:
+    source = sources("leaf")
+    source.insert(*LEAF, ("orders", 1001, 10, ""), ("within", 1001, 10, ""))
+    for tag, start in (("orders", "2000"), ("within", "900")):
+        with_redis("create", tag, "--start", start, "--step", "1000")
+        assert with_redis("next", tag).out == f"{start}\n"
+    altered(home, "UPDATE tags SET max = 500")  # a restored store: Redis has the numbers up to 1899 and 2999
+    ended = with_redis("import", "--from", source.url, "--layout", "leaf", "--split", "100")
+    assert ended.code == 4
+    for tag, top in (("orders", 2999), ("within", 1899)):
+        assert f"{tag} is not imported: numbers up to {top} are reserved here already" in ended.err
+    assert source.run("SELECT max_id FROM leaf_alloc") == [(1001,), (1001,)]
+
+
+def test_a_deleted_tag_above_the_end_of_a_split_is_refused_before_the_source_is_changed(
+    direct: Cli, sources: Callable[..., Source]
+) -> None:
+    source = sources("leaf")
+    source.insert(*LEAF, ("above", 101, 10, ""), ("within", 101, 10, ""))
+    for tag, last in (("above", "900"), ("within", "149")):
+        direct("create", tag, "--above", last)
+        direct("delete", tag, "--yes")
+    ended = direct("import", "--from", source.url, "--layout", "leaf", "--split", "60")
+    assert (ended.code, shown(ended)) == (4, {"within": [100, 150, 160]})
+    assert "above is not imported: no number above 900 is left up to the limit 160" in ended.err
+    assert source.run("SELECT max_id FROM leaf_alloc ORDER BY biz_tag") == [(101,), (161,)]
+    assert direct("next", "within").out == "150\n"
+
+
+def test_shards_of_an_interrupted_import_are_raised(direct: Cli, sources: Callable[..., Source], home: Path) -> None:
+    source = sources("id-alloc")
+    source.insert(*ALLOC, (17, "pay", 7, 100, 1000, 0))
+    line = ["import", "--from", source.url, "--layout", "id-alloc"]
+    assert direct(*line).code == 0
+    altered(home, "DELETE FROM tags WHERE tag = 'pay'")  # its shards are there, at index 100
+    source.run("UPDATE id_alloc SET max_id = 500")
+    assert "created 1 tag, raised 0" in direct(*line).err
+    drawn = {int(direct("next", "pay", "--shard-key", key).out) for key in "abc"}
+    assert min(drawn) >> 14 == 501
+
+
 def test_a_tag_with_another_scheme_is_refused(direct: Cli, sources: Callable[..., Source]) -> None:
     source = sources("tinyid")
     source.insert(*TINYID, (1, "a", 10, 10, 1, 0), (2, "b", 10, 10, 2, 1), (3, "c", 10, 10, 1, 0),

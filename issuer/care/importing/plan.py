@@ -7,9 +7,10 @@ from typing import Any
 
 from issuer.care.importing.layouts import ImportedTag
 from issuer.core import floor, parts, scheme_record
-from issuer.core.steps import Steps, ask
+from issuer.core.steps import Steps, ask, send
 from issuer.core.supply.peek import upcoming
 from issuer.errors import InvalidArgument
+from issuer.gateway import tag_scripts
 from issuer.gateway.keys import check_tag
 from issuer.numbers.codec import strides
 from issuer.operations.config import IssuerConfig
@@ -68,20 +69,20 @@ def plan(source: ImportedTag, config: IssuerConfig, *, split: int | None, step: 
             limit = before if before > last else limit
     if split is not None:
         limit = min(limit, last + source.span(split))
-    if source.following(last) > limit:
-        raise InvalidArgument(f"no number above {last} is left up to the limit {limit}", tag=tag, value=limit)
+    used = max(last, deleted)
+    if source.following(used) > limit:
+        raise InvalidArgument(f"no number above {used} is left up to the limit {limit}", tag=tag, value=limit)
     if record is None:
         options = source.options(limit) | ({} if step is None else {"step": step})
         yield from compare(tag, TagOptions.of(options), config)
-        return ImportPlan(source, source.shown(source.following(max(last, deleted))), limit, options)
-    taken = _number(record, record.max)
-    if split is not None and taken > last:
-        problem = f"numbers up to {taken} are reserved here already, above {last} in the source"
-        raise InvalidArgument(f"{problem}: stop the source and import without --split", tag=tag, value=taken)
+        return ImportPlan(source, source.shown(source.following(used)), limit, options)
+    if split is not None:
+        yield from _check_split(source, record, config)
     changes = None if limit == before else limit
     following = yield from _next(record, config)
     first = source.following(max(last, following - 1))
     # The store must be above the source by itself, because Redis may lose its data.
+    taken = _number(record, record.max)
     below = source.following(min(taken, following - 1)) <= last
     return ImportPlan(source, source.shown(first), limit, None, changes, below or changes is not None)
 
@@ -111,6 +112,16 @@ def _check_scheme(source: ImportedTag, record: Tag) -> None:
         was = "was deleted here and had" if record.deleted else "exists here and has"
         problem = f"the tag {was} another stride, other shards or another scheme than in the source"
         raise InvalidArgument(f"{problem}: use another store, or rename it in the source", tag=record.tag)
+
+
+def _check_split(source: ImportedTag, record: Tag, config: IssuerConfig) -> Steps[None]:
+    """Raise InvalidArgument if the store or Redis has numbers above the source's: the source will give them, too."""
+    key, top = config.hash_key(record.tag), record.max
+    if key is not None:  # after a restore of the store, Redis has higher numbers
+        top = max(top, (yield from send(tag_scripts.read_hash(key))).top)
+    if (reserved := _number(record, top)) > source.last:
+        problem = f"numbers up to {reserved} are reserved here already, above {source.last} in the source"
+        raise InvalidArgument(f"{problem}: stop the source and import without --split", tag=record.tag, value=reserved)
 
 
 def _number(record: Tag, counter: int) -> int:

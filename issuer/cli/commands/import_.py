@@ -163,8 +163,10 @@ def _import(issuer: Issuer, plans: Sequence[ImportPlan]) -> None:
     old = [each for each in plans if each.options is None and each.raises]
     for first in range(0, len(new), PAGE):
         issuer.create_many(dict([*new.items()][first : first + PAGE]))
-    for first in range(0, len(old), PAGE):
-        steps = {each.source.tag: raise_existing(each, issuer.engine.config) for each in old[first : first + PAGE]}
+    # Shards can be left over from an interrupted run, at lower numbers.
+    raised = old + [each for each in plans if each.options is not None and each.source.app is not None]
+    for first in range(0, len(raised), PAGE):
+        steps = {each.source.tag: raise_existing(each, issuer.engine.config) for each in raised[first : first + PAGE]}
         for error in _ended(issuer, TagBatch(steps, issuer.engine.config.store)).errors.values():
             raise error
     same = len(plans) - len(new) - len(old)
