@@ -2,9 +2,11 @@
 
 import re
 import time
+import tracemalloc
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -412,6 +414,22 @@ def test_no_page_of_another_site_and_no_prefetch_draws() -> None:
             assert await door.refused("GET", f"{GET}order", headers=[(name, value)]) == (403, "cross_origin")
         assert await door.refused("GET", f"{GET}order", host="evil.example") == (403, "wrong_host")
         assert (await door.ids.peek("order")).value == 1
+
+    leaf(behave)
+
+
+def test_long_paths_are_not_kept() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("京" * 66)
+        assert (await door.ask("GET", f"{GET}{quote('京' * 66)}")).body == b"1"
+        await door.ask("GET", f"{GET}x")
+        tracemalloc.start()
+        try:
+            for at in range(50):
+                assert (await door.ask("GET", f"{GET}{at:060000}")).status == 500
+            assert tracemalloc.get_traced_memory()[0] < 1_500_000
+        finally:
+            tracemalloc.stop()
 
     leaf(behave)
 

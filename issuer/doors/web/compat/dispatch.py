@@ -18,6 +18,8 @@ from issuer.errors import Unauthenticated
 
 #: Maximum number of paths whose call is cached. There is a limit because clients can send any path.
 _KEPT: Final = 10_000
+#: Longest path that is cached. A tag has at most 200 bytes, each of which takes up to 3 characters.
+_LONGEST: Final = 1000
 
 #: Headers of a reply with only a number, by its count of digits.
 _HEADERS: Final = [
@@ -55,7 +57,8 @@ class CompatApplication:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
         path = calls.raw_path(scope) if scope["type"] == "http" else ""
-        found = self._known(path) if path.startswith(self._roots) else None
+        find = self._known if len(path) <= _LONGEST else self._find
+        found = find(path) if path.startswith(self._roots) else None
         if found is None:
             await self._app(scope, receive, send)
             return
