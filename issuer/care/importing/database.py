@@ -60,7 +60,7 @@ class ImportDatabase:
                 yield cursor
                 self._store.commit(link)
         except Exception as error:
-            known = self._store.translated(error)
+            known = self._store.known(error)
             if known is None:
                 raise
             if isinstance(known, NoTables):

@@ -40,9 +40,10 @@ class AsyncShown:
         would stay open until the server continues, and the loop may end before that.
         """
         writer, self._writer, self._reader = self._writer, None, None
-        transport = getattr(writer, "transport", None)  # fakeredis has none
-        if transport is not None:
-            transport.abort()
+        # fakeredis has no transport, or, from 2.41 on, one without `abort`.
+        abort = getattr(getattr(writer, "transport", None), "abort", None)
+        if abort is not None:
+            abort()
 
     def _connection_arguments(self) -> Any:
         arguments = super()._connection_arguments()  # type: ignore[misc]  # redis-py's

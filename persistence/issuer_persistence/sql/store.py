@@ -233,9 +233,13 @@ class SQLStore(TransactionalStore):
             else:
                 return link
 
+    def known(self, error: Exception) -> Exception | None:
+        """Return the error for an error of the driver or of the system. None if it is another one."""
+        return Unconfirmed(f"{self.url}: {error}") if isinstance(error, OSError) else self.translated(error)
+
     def _fail(self, error: Exception, deadline: CallDeadline) -> NoReturn:
         """Raise the store's error for an error of the driver. Raise any other error as it is."""
-        known = Unconfirmed(f"{self.url}: {error}") if isinstance(error, OSError) else self.translated(error)
+        known = self.known(error)
         if known is None:
             raise error
         if isinstance(known, Unconfirmed):
