@@ -5,7 +5,7 @@
 
 `connect` creates an Issuer, the blocking interface. `aconnect` creates an AsyncIssuer, the asyncio interface. The
 functions `next`, `take`, `issue`, `peek`, `decode`, `stream` and `reserve` use the default Issuer, which is created
-from the settings.
+from the settings, or is the one that `set_default` was given.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
     )
 
 from issuer.core import events
+from issuer.defaults import adefault, default, set_adefault, set_default
 from issuer.errors import (
     CalledWithin,
     ClockBehind,
@@ -59,10 +60,9 @@ from issuer.errors import (
     Unavailable,
     UnknownTag,
 )
-from issuer.forks import no_fork, register
+from issuer.forks import no_fork
 from issuer.functions import decode, issue, peek, reserve, stream, take
 from issuer.functions import next as next
-from issuer.reentry import CallLock
 
 if TYPE_CHECKING:
     from issuer import values as values
@@ -104,6 +104,7 @@ __all__ = [
     "UnknownTag",
     "__version__",
     "aconnect",
+    "adefault",
     "connect",
     "decode",
     "default",
@@ -111,6 +112,8 @@ __all__ = [
     "issue",
     "peek",
     "reserve",
+    "set_adefault",
+    "set_default",
     "stream",
     "take",
 ]
@@ -164,28 +167,3 @@ if not TYPE_CHECKING:  # hidden from mypy, which would otherwise accept unknown 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_PACKAGES})
-
-
-_default: Issuer | None = None
-_default_lock = CallLock()
-
-
-def default() -> Issuer:
-    """Return the default issuer of this process, which functions such as `issuer.next` use.
-
-    The first call creates the issuer from the settings. The issuer is closed when the program ends.
-    """
-    global _default  # noqa: PLW0603 - a process has one default issuer
-    if _default is None or _default.closed:
-        with _default_lock.thread, _default_lock.call():
-            if _default is None or _default.closed:
-                _default = _later("connect")()
-    return _default
-
-
-def _fresh_lock() -> None:
-    global _default_lock  # noqa: PLW0603 - in a child, a thread that exists only in the parent may hold it
-    _default_lock = CallLock()
-
-
-register(in_child=_fresh_lock)

@@ -80,9 +80,8 @@ def test_a_function_of_the_module_takes_what_the_method_takes() -> None:
 
 
 @pytest.fixture
-def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
-    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
-        monkeypatch.setattr(issuer, "_default", ids)
+def default() -> Iterator[Issuer]:
+    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids, issuer.set_default(ids):
         yield ids
 
 
