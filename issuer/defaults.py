@@ -40,7 +40,7 @@ class _Loops:
         self.slots: dict[AbstractEventLoop, _Slot[AsyncIssuer]] = {}
 
 
-class Replaced:
+class EarlierDefault:
     """Result of `set_default` and `set_adefault`. As a context manager, it restores the earlier default at its end."""
 
     def __init__(self, restore: Callable[[], object]) -> None:
@@ -105,7 +105,7 @@ def adefault() -> AsyncIssuer:
     return slot.made
 
 
-def set_default(ids: Issuer | Callable[[], Issuer] | None) -> Replaced:
+def set_default(ids: Issuer | Callable[[], Issuer] | None) -> EarlierDefault:
     """Set the default issuer of this process, for all threads.
 
     The change takes effect immediately. To restore the earlier default after a block, write
@@ -125,10 +125,10 @@ def set_default(ids: Issuer | Callable[[], Issuer] | None) -> Replaced:
         global _slot  # noqa: PLW0603 - the same
         _slot = before
 
-    return Replaced(restore)
+    return EarlierDefault(restore)
 
 
-def set_adefault(ids: AsyncIssuer | Callable[[], AsyncIssuer] | None) -> Replaced:
+def set_adefault(ids: AsyncIssuer | Callable[[], AsyncIssuer] | None) -> EarlierDefault:
     """Set the default AsyncIssuer: an issuer for the running event loop, or a function for all loops.
 
     The change takes effect immediately. To restore the earlier default after a block, write
@@ -151,7 +151,7 @@ def set_adefault(ids: AsyncIssuer | Callable[[], AsyncIssuer] | None) -> Replace
             global _loops  # noqa: PLW0603 - the same
             _loops = loops
 
-        return Replaced(restore)
+        return EarlierDefault(restore)
     loop = _running_loop()
     before = loops.slots.get(loop)
     loops.slots[loop] = _Slot(make)
@@ -162,7 +162,7 @@ def set_adefault(ids: AsyncIssuer | Callable[[], AsyncIssuer] | None) -> Replace
         else:
             loops.slots[loop] = before
 
-    return Replaced(restore_loop)
+    return EarlierDefault(restore_loop)
 
 
 def _running_loop() -> AbstractEventLoop:

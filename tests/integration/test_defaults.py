@@ -12,7 +12,7 @@ import pytest
 
 import issuer
 from issuer import AsyncIssuer, ConfigurationError, Issuer, IssuerError, UnknownTag
-from issuer.defaults import Replaced
+from issuer.defaults import EarlierDefault
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_a_closed_issuer_that_was_given_stays_the_default_and_no_other_series_ta
         (issuer.set_adefault, "redis://localhost"),
     ],
 )
-def test_something_else_is_refused_and_changes_nothing(setting: Callable[[Any], Replaced], value: object) -> None:
+def test_something_else_is_refused_and_changes_nothing(setting: Callable[[Any], EarlierDefault], value: object) -> None:
     with blocking("refused") as ids:
         issuer.set_default(ids)
         with pytest.raises(ConfigurationError, match=r"takes an (Async)?Issuer, a function"):
