@@ -250,8 +250,8 @@ def _squeezed(columns: Sequence[Column], widths: list[int], room: int) -> bool:
 
 
 def moment(milliseconds: int, now: int) -> str:
-    """Return a time (ms since 1970) as ISO time in UTC, and how long ago it was."""
-    return f"{utc(milliseconds)}, {ago(milliseconds, now)}"
+    """Return a time (ms since 1970) as ISO time in UTC, and how long ago it was. 0 means never."""
+    return ago(0, now) if not milliseconds else f"{utc(milliseconds)}, {ago(milliseconds, now)}"
 
 
 def stamp_utc(milliseconds: int) -> str:
@@ -270,9 +270,12 @@ def stamp_ms(milliseconds: int) -> str:
 def ago(milliseconds: int, now: int) -> str:
     """Return how long ago a time was, as text. Both times are in ms since 1970.
 
-    The time may be in the future, because the clocks of two hosts can differ.
+    0 means never: nobody has changed a tag here that only another program has. The time may be in the future, because
+    the clocks of two hosts can differ.
     """
     seconds = (now - milliseconds) / 1000
+    if not milliseconds:
+        return "never"
     if abs(seconds) < 1:
         return "just now"
     return f"{lasting(seconds, 1)} ago" if seconds > 0 else f"in {lasting(-seconds, 1)}"

@@ -485,6 +485,37 @@ def test_only_a_store_on_another_programs_table_can_be_adopted(bench: object) ->
 
 
 @pytest.mark.covers("N.10")
+def test_a_url_without_the_layout_reserves_nothing_beside_the_other_program(beside: SharedRowBench) -> None:
+    beside.add("orders", max_id=beside.theirs.ahead, step=10)
+    plain = open_store(beside.server)
+    assert plain.get("orders", timeout=TIMEOUT) is None  # nobody has used the tables yet
+    assert reserve(beside.store).high == 10
+    beside.fetch()
+    for adopted in (False, True):
+        if adopted:
+            beside.store.adopt(timeout=TIMEOUT)
+        with closing(open_store(beside.server)) as other:
+            for call in (partial(reserve, other), partial(create, other, "users"), partial(get, other)):
+                with pytest.raises(Misconfigured, match=f"must have layout={beside.layout}"):
+                    call()
+    with closing(plain), pytest.raises(Misconfigured, match=f"must have layout={beside.layout}"):
+        reserve(plain)
+    assert reserve(beside.open()).low == 20
+
+
+def test_the_tables_of_a_store_without_a_layout_are_not_used_for_a_shared_one(leaf: SharedRowBench) -> None:
+    leaf.add("orders")
+    with closing(open_store(leaf.server)) as plain:
+        assert plain.upgrade(timeout=TIMEOUT)
+        with closing(open_store(f"{leaf.server}?prefix=new_")) as other:
+            create(other, "users")
+        shared = closing(open_store(f"{leaf.url}&prefix=new_"))
+        with shared as other, pytest.raises(Misconfigured, match="belong to a store without a layout: add a prefix"):
+            reserve(other)
+    assert reserve(leaf.store).high == 10  # its tables had no tag
+
+
+@pytest.mark.covers("N.10")
 def test_operators_see_that_a_table_is_shared_and_end_it_by_a_command(leaf: SharedRowBench) -> None:
     def run(*arguments: str) -> str:
         line = [sys.executable, "-m", "issuer", "--store", leaf.url, "--redis", "none", *arguments]

@@ -297,8 +297,8 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 def test_without_the_driver_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for driver, module, url, extra in (
-        ("psycopg", "postgresql", "postgresql://h/d", "segment-issuer[postgresql]"),
-        ("pymysql", "mysql", "mysql://h/d", "segment-issuer[mysql]"),
+        ("psycopg", "postgresql", "postgresql://h/d", 'pip install ".[postgresql]"'),
+        ("pymysql", "mysql", "mysql://h/d", 'pip install ".[mysql]"'),
     ):
         for name in [each for each in sys.modules if each.partition(".")[0] == driver]:
             monkeypatch.delitem(sys.modules, name)

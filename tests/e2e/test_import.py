@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Event
@@ -112,6 +113,34 @@ def test_the_first_number_here_is_the_first_that_the_source_has_not_given(
             assert direct("next", tag).out == f"{first}\n"
     after = direct(*line)
     assert {tag: last for tag, (last, _) in shown(after).items()} == {tag: last for tag, (last, _) in promised.items()}
+
+
+@pytest.mark.parametrize("sources", ["postgres"], indirect=True)
+def test_sequences_that_the_user_may_not_read_are_named_and_other_schemas_are_left_out(
+    direct: Cli, sources: Callable[..., Source]
+) -> None:
+    source = sources("table")
+    user = f"reader_{secrets.token_hex(4)}"
+    for statement in (
+        f"CREATE ROLE {user} LOGIN", "CREATE SEQUENCE readable", "CREATE SCHEMA hidden",
+        "CREATE SEQUENCE hidden.readable", f"GRANT SELECT ON SEQUENCE readable TO {user}",
+    ):  # fmt: skip
+        source.run(statement)
+    try:
+        ended = direct("import", "--from", source.url.replace("tester", user), "--layout", "pgsequence", "--dry-run")
+        assert ended.code == 4
+        assert ended.out.splitlines()[1:] == ["readable           0           1"]
+        assert "orders_id_seq is not imported: the user may not read it: GRANT SELECT ON SEQUENCE" in ended.err
+        assert "with a dot" not in direct("import", "--from", source.url, "--layout", "pgsequence").err
+    finally:
+        source.run(f"DROP OWNED BY {user}")
+        source.run(f"DROP ROLE {user}")
+
+
+def test_a_source_without_tags_is_a_problem(direct: Cli, sources: Callable[..., Source]) -> None:
+    source = sources("leaf")
+    ended = direct("import", "--from", source.url, "--layout", "leaf", "--dry-run")
+    assert (ended.code, ended.out, "the source has no tags: check --layout" in ended.err) == (4, "", True)
 
 
 @pytest.mark.parametrize("sources", ["postgres"], indirect=True)
@@ -255,6 +284,17 @@ def test_a_tag_that_exists_is_raised_and_never_lowered(with_redis: Cli, sources:
     assert with_redis("next", "within").out == "1\n"  # the numbers up to 1000 are in Redis now
     assert shown(with_redis(*line))["within"] == [899, 900]
     assert with_redis("next", "within").out == "900\n"
+
+
+def test_new_tags_have_the_order_that_is_given(with_redis: Cli, sources: Callable[..., Source]) -> None:
+    source = sources("leaf")
+    source.insert(*LEAF, ("a", 11, 5, ""))
+    line = ["import", "--from", source.url, "--layout", "leaf"]
+    with_redis(*line)
+    source.insert(*LEAF, ("b", 11, 5, ""))
+    with_redis(*line, "--order", "trend")
+    tags = {each["tag"]: (each["order"], each["step"]) for each in with_redis("tags", "--json").json()}
+    assert tags == {"a": ("strict", 5), "b": ("trend", 5)}
 
 
 def test_a_store_that_is_below_the_source_is_raised_even_if_redis_is_above(

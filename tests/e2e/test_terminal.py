@@ -244,6 +244,7 @@ def test_times_are_told_in_their_largest_units_and_impossible_ones_too() -> None
     assert [utc(1795572528956), utc(2**63 - 1)] == ["2026-11-25T02:08:48Z", str(2**63 - 1)]
     ages = [ago(1_000_000, now) for now in (1_000_400, 1_180_000, 820_000)]
     assert ages == ["just now", "3 min ago", "in 3 min"]
+    assert (ago(0, 1_000_000), moment(0, 1_000_000)) == ("never", "never")
     assert moment(1795572528956, 1795572528956) == "2026-11-25T02:08:48Z, just now"
     assert stamp_ms(1795572528056) == "2026-11-25T02:08:48.056Z"
     assert [stamp_utc(each) for each in (0, 1000, 2**63 - 1)] == [

@@ -64,7 +64,9 @@ class ImportDatabase:
             if known is None:
                 raise
             if isinstance(known, NoTables):
-                raise ConfigurationError(f"source: a table is missing in {self._store.url}: check --layout") from error
+                raise ConfigurationError(
+                    f"source: a table is missing in {self._store.url}: check --layout, --table, and the database"
+                ) from error
             kind = ConfigurationError if isinstance(known, Misconfigured) else StoreUnavailable
             raise kind(f"source: {known}") from error
         finally:

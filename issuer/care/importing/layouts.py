@@ -314,12 +314,14 @@ def _table(row: tuple[Any, ...], choice: Choice) -> ImportedTag:
 
 
 def _read_sequences(query: Query, _: Choice) -> list[tuple[Any, ...]]:
-    listed = query(
-        "SELECT format('%I.%I', schemaname, sequencename), CASE schemaname WHEN current_schema() THEN sequencename "
-        "ELSE schemaname || '.' || sequencename END, increment_by, max_value, cycle FROM pg_sequences "
-        "WHERE has_sequence_privilege(format('%I.%I', schemaname, sequencename), 'SELECT')"
+    every = query(
+        "SELECT format('%I.%I', nspname, relname), CASE nspname WHEN current_schema() THEN relname "
+        "ELSE nspname || '.' || relname END, seqincrement, seqmax, seqcycle, has_sequence_privilege(c.oid, 'SELECT') "
+        "FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid JOIN pg_namespace n ON n.oid = relnamespace "
+        "WHERE has_schema_privilege(n.oid, 'USAGE') AND NOT pg_is_other_temp_schema(n.oid)"
     )
-    found: list[tuple[Any, ...]] = []
+    listed = [each[:-1] for each in every if each[-1]]
+    found: list[tuple[Any, ...]] = [(each[1], None, False, *each[2:-1]) for each in every if not each[-1]]
     for first in range(0, len(listed), _SEQUENCES):
         page = listed[first : first + _SEQUENCES]
         # pg_sequences has no last value after setval(..., false), although lower numbers may have been given.
@@ -331,6 +333,8 @@ def _read_sequences(query: Query, _: Choice) -> list[tuple[Any, ...]]:
 
 def _pgsequence(row: tuple[Any, ...], _: Choice) -> ImportedTag:
     tag, last_value, is_called, increment, max_value, cycle = row
+    if last_value is None:
+        raise NotImportable("the user may not read it: GRANT SELECT ON SEQUENCE ... TO ...")
     if cycle:
         raise NotImportable("the sequence has CYCLE, so it gives numbers twice: ALTER SEQUENCE ... NO CYCLE first")
     width = _whole(increment, "increment_by", 1)

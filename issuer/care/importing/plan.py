@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,14 +45,16 @@ class ImportPlan:
     raises: bool = True
 
 
-def plan(source: ImportedTag, config: IssuerConfig, *, split: int | None, step: int | None) -> Steps[ImportPlan]:
+def plan(
+    source: ImportedTag, config: IssuerConfig, *, split: int | None, given: Mapping[str, Any]
+) -> Steps[ImportPlan]:
     """Return what the import does to a tag. Nothing is changed.
 
     Args:
         source: The tag as the source has it.
         config: Configuration of the issuer.
         split: How many numbers the source gives away, or None.
-        step: Step that the user gave in place of the source's, or None.
+        given: Settings of a new tag that the user gave in place of the source's.
 
     Raises:
         InvalidArgument: The tag cannot be imported.
@@ -73,7 +76,7 @@ def plan(source: ImportedTag, config: IssuerConfig, *, split: int | None, step: 
     if source.following(used) > limit:
         raise InvalidArgument(f"no number above {used} is left up to the limit {limit}", tag=tag, value=limit)
     if record is None:
-        options = source.options(limit) | ({} if step is None else {"step": step})
+        options = {**source.options(limit), **given}
         yield from compare(tag, TagOptions.of(options), config)
         return ImportPlan(source, source.shown(source.following(used)), limit, options)
     if split is not None:

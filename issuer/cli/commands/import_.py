@@ -58,6 +58,8 @@ _STOP = (
               "sequence-value.")  # fmt: skip
 @click.option("--step", metavar="N", type=Whole(min=1), help="Numbers per step of new tags. Default: as in the source, "
               "or auto.")  # fmt: skip
+@click.option("--order", type=click.Choice(["strict", "trend"]), help="Order of new tags, for as long as they exist. "
+              "Default: strict with Redis, trend without Redis and for tinyid.")  # fmt: skip
 @click.option("--split", metavar="N", type=Whole(min=1), help="Take N numbers of each tag out of the source, which "
               "goes on above them.")  # fmt: skip
 @click.option("--tokens", metavar="FILE", type=click.Path(dir_okay=False), help="File of tokens to which the tokens of "
@@ -65,8 +67,8 @@ _STOP = (
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.pass_obj
 def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], layout: str, table_name: str,
-            column: str, block: int | None, step: int | None, split: int | None, tokens: str | None,
-            dry_run: bool) -> int:  # fmt: skip
+            column: str, block: int | None, step: int | None, order: str | None, split: int | None,
+            tokens: str | None, dry_run: bool) -> int:  # fmt: skip
     """Create the tags of another issuer here, or raise them, so that no number is issued twice.
 
     For each TAG, or for all tags, the output shows the highest number that the source may have given (LAST THERE), and
@@ -83,6 +85,7 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
     needs = {"--table and --column": table_name and column, "--block": block, "--tokens": tokens}
     _check_options(layout, needs, several=len(urls) > 1, split=split is not None)
     choice = Choice(table_name, column, block or 0)
+    given = {name: value for name, value in {"step": step, "order": order}.items() if value is not None}
     databases = [ImportDatabase(url) for url in urls]
 
     def read() -> list[ImportedTag]:
@@ -93,17 +96,20 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
 
     issuer = session.connect(makes_store=True)
     found = read()
+    if not found:
+        complain("the source has no tags: check --layout, the database in --from, and the rights of its user")
+        return PROBLEM
     if not dry_run:
         issuer.upgrade()  # each look at a tag takes long in a database that has no tables yet
-    plans, refused = _planned(issuer, found, split, step)
+    plans, refused = _planned(issuer, found, split, given)
     if split is not None and plans and not dry_run:
         found = databases[0].split(chosen, choice, split, {each.source.tag for each in plans})
-        plans, moved = _planned(issuer, found, split, step)
+        plans, moved = _planned(issuer, found, split, given)
         refused |= moved
     _show(plans, split=split is not None)
     for tag, problem in sorted(refused.items()):
         complain(f"{plain(tag)} is not imported: {problem}")
-    _say_notes(plans)
+    _say_notes(plans, leaf=layout.startswith("leaf"))
     if not dry_run:
         _import(issuer, plans)
     code = PROBLEM if refused else OK
@@ -111,13 +117,19 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
         code = max(code, add_tokens(databases, tokens, dry_run=dry_run))
     if split is None:
         say(_STOP)
-        now = {each.tag: each.stored for each in read()}
-        moving = [each.source.tag for each in plans if now.get(each.source.tag) != each.source.stored]
-        if moving:
-            complain(f"the source is running: {listed(moving)} moved in the meantime. Numbers would be issued twice. "
-                     "Stop the source, and run the command again before you draw here")  # fmt: skip
-            return PROBLEM
+        code = _still(plans, read()) or code
     return code
+
+
+def _still(plans: Sequence[ImportPlan], found: Sequence[ImportedTag]) -> int:
+    """Return the exit code: a problem if a tag has moved since it was planned. `found`: the source now."""
+    now = {each.tag: each.stored for each in found}
+    moving = [each.source.tag for each in plans if now.get(each.source.tag) != each.source.stored]
+    if not moving:
+        return OK
+    complain(f"the source is running: {listed(moving)} moved in the meantime. Numbers would be issued twice. "
+             "Stop the source, and run the command again before you draw here")  # fmt: skip
+    return PROBLEM
 
 
 def _check_options(layout: str, given: Mapping[str, object], *, several: bool, split: bool) -> None:
@@ -134,15 +146,18 @@ def _check_options(layout: str, given: Mapping[str, object], *, several: bool, s
 
 
 def _planned(
-    issuer: Issuer, found: Sequence[ImportedTag], split: int | None, step: int | None
+    issuer: Issuer, found: Sequence[ImportedTag], split: int | None, given: Mapping[str, Any]
 ) -> tuple[list[ImportPlan], dict[str, str]]:
-    """Return the plans, and the reasons of the tags that cannot be imported, by name. Nothing is changed."""
+    """Return the plans, and the reasons of the tags that cannot be imported, by name. Nothing is changed.
+
+    `given`: see `plan`.
+    """
     refused = {each.tag: each.refusal for each in found if each.refusal}
     good = [each for each in found if not each.refusal]
     plans: list[ImportPlan] = []
     for first in range(0, len(good), PAGE):
         config = issuer.engine.config
-        steps = {each.tag: plan(each, config, split=split, step=step) for each in good[first : first + PAGE]}
+        steps = {each.tag: plan(each, config, split=split, given=given) for each in good[first : first + PAGE]}
         batch = _ended(issuer, TagBatch(steps, config.store))
         for tag, error in batch.errors.items():
             if not isinstance(error, (InvalidArgument, ConfigurationError, LimitReached)):
@@ -180,12 +195,12 @@ def _show(plans: Sequence[ImportPlan], *, split: bool) -> None:
     show(table(columns, rows, screen_width()))
 
 
-def _say_notes(plans: Sequence[ImportPlan]) -> None:
+def _say_notes(plans: Sequence[ImportPlan], *, leaf: bool) -> None:
     for each in plans:
         if each.source.note:
             say(f"note: {plain(each.source.tag)}: {each.source.note}")
         if each.changes is not None:
             say(f"note: {plain(each.source.tag)}: its limit here becomes {each.changes}")
-    if dotted := [each.source.tag for each in plans if "." in each.source.tag]:
+    if leaf and (dotted := [each.source.tag for each in plans if "." in each.source.tag]):
         say(f"note: {numbered(len(dotted), 'tag')} with a dot: {listed(dotted)}. Leaf's HTTP calls cut the last dot "
             "and what follows: /api/segment/get/order.v2 draws from the tag order")  # fmt: skip

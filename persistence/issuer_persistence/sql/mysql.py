@@ -21,7 +21,7 @@ try:
     import pymysql
     from pymysql.constants import ER
 except ImportError as error:
-    raise Misconfigured("the driver of MySQL is missing: install segment-issuer[mysql]") from error
+    raise Misconfigured('the driver of MySQL is missing: pip install ".[mysql]" in a checkout') from error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ try:
 except ImportError as error:
     from issuer_persistence.errors import Misconfigured
 
-    raise Misconfigured("the driver of PostgreSQL is missing: install segment-issuer[postgresql]") from error
+    raise Misconfigured('the driver of PostgreSQL is missing: pip install ".[postgresql]" in a checkout') from error
 
 from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Full, Misconfigured, Unconfirmed

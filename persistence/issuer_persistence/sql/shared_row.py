@@ -298,6 +298,7 @@ class SharedRowStore(MySQLStore):
         name = parameters(url)[1].get("layout", "")
         if name not in LAYOUTS:
             raise Misconfigured(f"{self.url}: layout must be one of {', '.join(LAYOUTS)}, not {name!r}")
+        self.layout_name = name
         self.statements = SharedStatements(prefix, self.types.schema, LAYOUTS[name])
         self._strangers: set[str] = set()
 

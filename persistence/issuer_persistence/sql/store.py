@@ -62,6 +62,8 @@ class SQLStore(TransactionalStore):
     types: ClassVar[Types]
     #: Statement that returns the version of the server, and its time in ms since 1970.
     about: ClassVar[str]
+    #: The parameter `layout` of the URL, for a store on the table of another program. "" for all other stores.
+    layout_name = ""
 
     def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
         self._address = url
@@ -271,6 +273,7 @@ class SQLStore(TransactionalStore):
                 with self._open(deadline, writes=True) as transaction:
                     there = {name for (name,) in transaction.rows(self.statements.meta_names)}
                     values = {"server": self.identity(transaction), "id": fresh_version(), "schema": str(SCHEMA)}
+                    values |= {"layout": self.layout_name} if self.layout_name else {}
                     missing = [(name, value) for name, value in values.items() if name not in there]
                     transaction.cursor.executemany(self.statements.put_meta, missing)
             schema = self._schema(deadline)
@@ -280,18 +283,38 @@ class SQLStore(TransactionalStore):
         """Check the tables. Return their schema, 0 if it is not written yet, None if there are no tables."""
         try:
             with self._open(deadline, writes=False) as transaction:
-                found = transaction.rows(self.statements.schema)
-                schema = int(found[0][0]) if found else 0
+                found = dict(transaction.rows(self.statements.schema))
+                schema = int(found.get("schema", 0))
                 if schema > SCHEMA:
                     raise Misconfigured(
                         f"{self.url}: its tables were made by a newer version of the issuer (schema {schema}; this "
                         f"version knows {SCHEMA}): upgrade this program"
                     )
                 self._check_tables(transaction)
+                if schema and found.get("layout", "") != self.layout_name:
+                    self._check_layout(transaction, found.get("layout", ""))
+                    schema = 0  # nobody has used the tables yet: `_prepare` writes the layout
         except NoTables:
             return None
         self._ready = schema == SCHEMA
         return schema
+
+    def _check_layout(self, transaction: SQLTransaction, layout: str) -> None:
+        """Raise Misconfigured, unless the tables are new. `layout`: layout of the store that has these tables.
+
+        Two processes, one with the layout and one without, would reserve from two rows. The other program draws from
+        one of them only, so it would take numbers that were reserved in the other row.
+        """
+        if layout:
+            raise Misconfigured(
+                f"{self.url}: the numbers of this store are in the table of another program: the URL must have "
+                f"layout={layout}, as in all other processes"
+            )
+        if transaction.rows(self.statements.any_tag):
+            raise Misconfigured(
+                f"{self.url}: the tables {', '.join(self.statements.names)} belong to a store without a layout: add "
+                "a prefix for tables of its own to the URL, such as &prefix=shared_"
+            )
 
     def _check_tables(self, transaction: SQLTransaction) -> None:
         """If a column is missing or has another type or collation, or a crash can empty a table, raise Misconfigured.
