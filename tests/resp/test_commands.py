@@ -270,6 +270,13 @@ def test_an_error_is_one_line_of_bounded_length() -> None:
     assert late.endswith(b"; retry in 0.25 s\r\n")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.0, "0.001"), (3.1e-05, "0.001"), (9.96, "10"), (123.4, "123"), (1e7, "10000000")]
+)
+def test_the_time_until_a_retry_is_a_plain_number(seconds: float, shown: str) -> None:
+    assert failure(issuer.RedisUnavailable("a", retry_after=seconds)).endswith(f"; retry in {shown} s\r\n".encode())
+
+
 def test_what_was_not_foreseen_is_an_internal_error_logged_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UnicodeDecodeError) as raised:
         b"secret \xff".decode()

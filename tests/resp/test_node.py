@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from tests.resp import node
+from tests.languages import node
 from tests.resp.serving import Served
 
 pytestmark = pytest.mark.live
 
 IOREDIS = """
-import Redis from "ioredis";
+import Redis from "{package}";
 const client = new Redis({ host: "127.0.0.1", port: Number(process.argv[2]), connectionName: "shop" });
 const out = { first: await client.incr("a"), last: await client.incrby("a", 9) };
 const replies = await client.pipeline().incr("a").get("a").incr("b").exec();
@@ -23,7 +23,7 @@ await client.quit();
 """
 
 NODE_REDIS = """
-import { createClient } from "redis";
+import { createClient } from "{package}";
 const url = `redis://127.0.0.1:${process.argv[2]}`;
 const client = createClient({ url, name: "shop", RESP: Number(process.argv[3]) });
 client.on("error", (error) => { throw error; });
@@ -40,12 +40,16 @@ await client.close();
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments"),
-    [(IOREDIS, []), (NODE_REDIS, ["2"]), (NODE_REDIS, ["3"])],
-    ids=["ioredis", "node-redis", "node-redis-resp3"],
+    ("program", "package", "arguments"),
+    [
+        (IOREDIS, "ioredis5", []),
+        (IOREDIS, "ioredis", []),
+        *((NODE_REDIS, package, [protocol]) for package in ("redis5", "redis") for protocol in "23"),
+    ],
+    ids=["ioredis5", "ioredis", "node-redis5-resp2", "node-redis5-resp3", "node-redis-resp2", "node-redis-resp3"],
 )
-def test_node_draws(direct: Served, program: str, arguments: list[str]) -> None:
-    told = json.loads(node.run(program, str(direct.port), *arguments))
+def test_node_draws(direct: Served, program: str, package: str, arguments: list[str]) -> None:
+    told = json.loads(node.run(program.replace("{package}", package), str(direct.port), *arguments))
     assert told == {
         "first": 1,
         "last": 10,

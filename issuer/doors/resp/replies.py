@@ -101,7 +101,9 @@ def failure(error_: BaseException) -> bytes:
     word = next((word for kind, word in WORDS if isinstance(error_, kind)), error_.code.upper())
     message = error_.told(command_line)
     if isinstance(error_, Unavailable):
-        # Shorten only the text before the time: programs may read the time at the end. It is always in seconds.
-        seconds = f"{error_.retry_after:.0f}" if error_.retry_after >= ROUGH else f"{error_.retry_after:.2g}"
-        message = f"{message[: MESSAGE_MOST - 60]}; retry in {seconds} s"
+        # Shorten only the text before the time: programs may read the time at the end. It is always in seconds, and has
+        # no exponent.
+        seconds = max(error_.retry_after, 0.001)
+        shown = f"{seconds:.0f}" if seconds >= ROUGH else f"{seconds:.2g}"
+        message = f"{message[: MESSAGE_MOST - 60]}; retry in {shown} s"
     return error(f"{word} {message}")

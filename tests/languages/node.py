@@ -1,17 +1,16 @@
 """Node's Redis clients from the npm registry, installed once into a folder that all runs of the tests share."""
 
 import fcntl
-import json
+import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 from tests.servers.absent import absent, needed
 
-CLIENTS = {"ioredis": "5.11.1", "redis": "5.12.1"}
-
+_PACKAGES = Path(__file__).parent / "package.json"
 #: Ignored by git. Named after the versions, so that others have a folder of their own.
-FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "-".join(["resp", *CLIENTS.values()])
-
+_FOLDER = Path(__file__).resolve().parents[2] / ".cache" / f"node-{zlib.crc32(_PACKAGES.read_bytes()):08x}"
 _INSTALL = 300.0
 
 
@@ -21,7 +20,7 @@ def run(program: str, *arguments: str, timeout: float = 120.0) -> str:
     done = subprocess.run(
         [node, "--input-type=module", "-", *arguments],
         input=program,
-        cwd=_installed(),
+        cwd=modules().parent,
         capture_output=True,
         text=True,
         check=False,
@@ -31,16 +30,17 @@ def run(program: str, *arguments: str, timeout: float = 120.0) -> str:
     return done.stdout
 
 
-def _installed() -> Path:
+def modules() -> Path:
+    """Return the folder `node_modules` that has the clients."""
     npm = needed("npm")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "lock").open("w") as lock:
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    with (_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of the tests may come here at once
-        if not (FOLDER / "ready").exists():
-            (FOLDER / "package.json").write_text(json.dumps({"private": True, "dependencies": CLIENTS}))
+        if not (_FOLDER / "ready").exists():
+            shutil.copy(_PACKAGES, _FOLDER)
             command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"]
-            done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=_INSTALL)
+            done = subprocess.run(command, cwd=_FOLDER, capture_output=True, text=True, check=False, timeout=_INSTALL)
             if done.returncode:
                 absent(f"the npm registry ({done.stderr.strip()[-500:]})")
-            (FOLDER / "ready").touch()
-    return FOLDER
+            (_FOLDER / "ready").touch()
+    return _FOLDER / "node_modules"
