@@ -51,7 +51,8 @@ class RedisServer:
         self.port = self._free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: weakref.WeakSet[redis.Redis] = weakref.WeakSet()
-        self._owner = os.getpid()
+        #: Process id of the process that ends the server. A forked child must not end it.
+        self.owner = os.getpid()
         atexit.register(self.end)
 
     def __repr__(self) -> str:
@@ -135,13 +136,13 @@ class RedisServer:
 
     def kill(self) -> None:
         """If the process runs, send SIGKILL, and wait until it has ended."""
-        if self._process and os.getpid() == self._owner:
+        if self._process and os.getpid() == self.owner:
             self._process.kill()
             self._process.wait()
 
     def end(self) -> None:
         """Kill the process, close the clients and remove the directory."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             return  # in a forked child: the server belongs to the parent
         for client in list(self._clients):
             client.close()

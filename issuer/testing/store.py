@@ -1,0 +1,101 @@
+"""The store of a double: an SQLite store that fails when the test orders it.
+
+The orders are files beside the database. So all processes that use the store follow them: forked children, and programs
+that the test starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.facts import StoreFacts, Upgrade
+from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.urls import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from issuer_persistence.sqlite.store import SQLiteTransaction
+
+#: Scheme of the store's URLs. pyproject.toml registers it as an entry point.
+SCHEME = "issuer-double"
+
+#: Kinds of orders. AWAY: a call changes nothing. LOST: a call changes the store, but its caller does not learn it.
+AWAY, LOST = "away", "lost"
+
+
+class DoubledStore(SQLiteStore):
+    """An SQLite store that follows the orders of a test."""
+
+    @classmethod
+    def open(cls, url: str) -> DoubledStore:
+        """Return the store for a URL of the form issuer-double:///path."""
+        return cls(url.removeprefix(f"{SCHEME}:///"))
+
+    @property
+    def url(self) -> str:
+        """`issuer-double:///`, followed by the absolute path of the file."""
+        return f"{SCHEME}:///{self._path}"
+
+    @property
+    def path(self) -> Path:
+        """Path of the SQLite file."""
+        return self._path
+
+    def order(self, kind: str, calls: int | None) -> None:
+        """Order that the next calls fail. `calls`: how many; None means all calls until `end_order`."""
+        order = self._order(kind)
+        written = order.with_name(f"{order.name}-new")
+        written.write_text("-1" if calls is None else str(calls))
+        written.replace(order)
+
+    def end_orders(self) -> None:
+        """End all orders."""
+        for kind in (AWAY, LOST):
+            self._order(kind).unlink(missing_ok=True)
+
+    @contextmanager
+    def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[SQLiteTransaction]:
+        """Run the block in a transaction, unless the store is away."""
+        self._stay_away()
+        with super().transaction(timeout, writes=writes) as transaction:
+            yield transaction
+        if writes and self._struck(LOST):
+            raise Unconfirmed(f"{mask(self.url)}: the reply was lost, as the test has ordered")
+
+    def examine(self, *, timeout: float) -> StoreFacts:
+        """See `Store.examine`."""
+        self._stay_away()
+        return super().examine(timeout=timeout)
+
+    def upgrade(self, *, timeout: float) -> Upgrade:
+        """See `Store.upgrade`."""
+        self._stay_away()
+        return super().upgrade(timeout=timeout)
+
+    def _stay_away(self) -> None:
+        if self._struck(AWAY):
+            raise Unconfirmed(f"{mask(self.url)}: the store is away, as the test has ordered")
+
+    def _order(self, kind: str) -> Path:
+        return Path(f"{self._path}-{kind}")
+
+    def _struck(self, kind: str) -> bool:
+        """Return True if an order affects this call, and count the call."""
+        try:
+            order = os.open(self._order(kind), os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(order, fcntl.LOCK_EX)  # another process may count a call at the same time
+            left = int(os.pread(order, 20, 0) or 0)
+            if left > 0:
+                os.pwrite(order, f"{left - 1:<20}".encode(), 0)
+            return left != 0
+        finally:
+            os.close(order)

@@ -1,0 +1,103 @@
+"""The double is a whole issuer: each kind of tag works, as with servers that were set up."""
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import issuer
+from issuer.testing import Double, override
+from tests import programs
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    with Double() as made:
+        yield made
+
+
+@pytest.mark.covers("U.22")
+def test_each_double_begins_with_nothing_and_the_first_number_is_1() -> None:
+    for _ in range(3):
+        with Double() as double:
+            assert double.ids.tags() == []
+            double.ids.create("orders")
+            assert [double.ids.next("orders"), double.ids.take("orders", 3)] == [1, [2, 3, 4]]
+
+
+@pytest.mark.covers("U.22")
+def test_every_kind_of_tag_is_issued_from(double: Double) -> None:
+    ids = double.connect(keys={"main": "0123456789abcdef"}, lease=10)
+    ids.create("keyed")
+    assert ids.next("keyed", key="order-7") == ids.next("keyed", key="order-7") == 1
+    ids.create("yearly", restart="yearly", format="{date:%Y}-{seq:04d}")
+    assert ids.issue("yearly").text == f"{datetime.now(UTC):%Y}-0001"
+    ids.create("sharded", shards=True, app=3)
+    assert ids.next("sharded", shard_key="a") < ids.next("sharded", shard_key="a")
+    ids.create("spaced", stride=5, offset=3)
+    assert ids.take("spaced", 3) == [3, 8, 13]
+    ids.create("hidden", scramble="main", order="trend", start=1000)
+    assert ids.decode("hidden", ids.next("hidden")).counter == 1000
+    ids.create("flakes", strategy="snowflake")
+    assert ids.next("flakes") < ids.next("flakes")
+    ids.create("series", keyed=True, format="{key}-{seq}")
+    assert [ids.issue("series", restart_key=each).text for each in "aab"] == ["a-1", "a-2", "b-1"]
+    ids.create("rows", order="trend", lease=10)
+    assert ids.take("rows", 30) == list(range(1, 31))
+    assert ids.verify() == []
+    ids.recover("keyed")
+    assert ids.next("keyed") > 1
+    assert ids.doctor()
+
+
+def test_two_doubles_at_once_do_not_see_each_other(double: Double) -> None:
+    double.ids.create("orders")
+    assert double.ids.next("orders") == 1
+    with Double() as other:
+        other.ids.create("orders")
+        assert [other.ids.next("orders"), double.ids.next("orders")] == [1, 2]
+    assert double.ids.next("orders") == 3
+
+
+def test_another_program_uses_it_by_its_urls(double: Double) -> None:
+    double.ids.create("orders")
+    assert double.ids.next("orders") == 1
+    words = ("--redis", double.redis_url, "--store", double.store_url, "next", "orders")
+    done = programs.run("-m", "issuer", *words)
+    assert done.stdout == "2\n", done.stderr
+    assert double.ids.next("orders") == 3
+
+
+def test_nothing_is_left_at_the_end() -> None:
+    threads = set(threading.enumerate())
+    with Double() as other:
+        other.ids.create("orders")
+        other.ids.next("orders")
+        folder = Path(other.store_url.removeprefix("issuer-double:///")).parent
+        assert folder.is_dir()
+    assert set(threading.enumerate()) == threads
+    assert not folder.exists()
+    other.close()  # a second time it does nothing
+
+
+def test_settings_of_the_environment_do_not_leak_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, double: Double
+) -> None:
+    (tmp_path / "issuer.toml").write_text('prefix = "leaked"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ISSUER_STORE_URL", "mongodb://production/issuer")
+    monkeypatch.setenv("ISSUER_TIMEOUT", "0")
+    double.ids.create("orders")
+    assert double.ids.next("orders") == 1
+    assert os.environ["ISSUER_TIMEOUT"] == "0"
+    with override(timeout=9):
+        assert "ISSUER_TIMEOUT" not in os.environ
+        with issuer.connect() as ids:
+            ids.create("orders")
+            assert ids.next("orders") == 1
+    assert os.environ["ISSUER_STORE_URL"] == "mongodb://production/issuer"

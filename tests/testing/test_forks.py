@@ -1,0 +1,141 @@
+"""A double and forks: children draw from the double of their parent, never end it, and make doubles of their own."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import issuer
+from issuer.testing import override
+from tests.audit import repeats
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.covers("U.22")]
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Run it in a forked child, and wait for the child."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001 - the parent must not go on twice
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def draw(n: int) -> list[int]:
+    return issuer.take("orders", n)
+
+
+def test_children_draw_what_their_parent_and_siblings_do_not() -> None:
+    with override() as double:
+        double.ids.create("orders", step=10)
+        numbers = draw(5)
+        with multiprocessing.get_context("fork").Pool(4) as pool:
+            for each in pool.map(draw, [7] * 20):
+                numbers += each
+            numbers += draw(5)
+        assert repeats(numbers) == []
+        assert max(numbers) <= 200
+        assert double.ids.verify() == []
+
+
+def test_a_child_does_not_end_it_nor_leave_the_defaults() -> None:
+    with override() as double:
+        double.ids.create("orders")
+        assert issuer.next("orders") == 1
+        in_child(double.close)
+        in_child(double.ids.close)
+        assert issuer.next("orders") == 2
+
+
+def test_a_child_orders_faults_of_the_store_but_not_of_redis() -> None:
+    with override() as double:
+        double.ids.create("orders", step=1)
+
+        def order() -> None:
+            with pytest.raises(issuer.IssuerError, match="forked child"):
+                double.lose_reply()
+            with pytest.raises(issuer.IssuerError, match="forked child"):
+                double.clock.move(1)
+            with pytest.raises(issuer.IssuerError, match="forked child"):
+                double.lose_data()
+            double.store_away()
+
+        in_child(order)
+        with pytest.raises(issuer.StoreUnavailable):
+            issuer.default().create("others", timeout=0)
+
+
+def test_faults_strike_at_once_although_a_child_lives() -> None:
+    with override() as double:
+        double.ids.create("orders")
+        assert issuer.next("orders") == 1
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        os.close(reading)
+        began = time.monotonic()
+        double.lose_reply()
+        assert issuer.next("orders") == 3
+        with double.redis_away(), pytest.raises(issuer.RedisUnavailable):
+            issuer.default().next("orders", timeout=0.05)
+        assert time.monotonic() - began < issuer.default().engine.timeout, "the client saw the end of its connection"
+        os.close(writing)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_child_makes_doubles_of_its_own() -> None:
+    with override() as double:
+        double.ids.create("orders")
+        assert issuer.next("orders") == 1
+
+        def own() -> None:
+            with override() as other:
+                assert other.ids.tags() == []
+                other.ids.create("orders")
+                assert issuer.next("orders") == 1
+                other.lose_data()
+                assert issuer.next("orders") > 1
+
+        in_child(own)
+        assert issuer.next("orders") == 2
+
+
+PROGRAM = """
+import os, signal, sys
+from issuer.testing import Double
+double = Double().__enter__()
+double.ids.create("orders")
+double.ids.next("orders")
+print(double._server.pid, double._server.directory, double._server.stores, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["", "os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)", "os.kill(os.getpid(), signal.SIGTERM)"]
+)
+def test_the_server_ends_with_its_process_however_that_ends(end: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-Werror::ResourceWarning", "-c", PROGRAM.format(end=end)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    pid, *folders = done.stdout.split()
+    until(lambda: not any(Path(each).exists() for each in (f"/proc/{pid}", *folders)), message="all is gone")
+    assert signal.SIGKILL
