@@ -1,0 +1,1 @@
+"""Parts for frameworks. Each module imports its framework; nothing of the issuer imports these modules."""
