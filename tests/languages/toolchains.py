@@ -1,5 +1,6 @@
 """What each page of docs/guide/languages needs on the machine."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -8,6 +9,8 @@ from pathlib import Path
 
 from tests.languages import node
 from tests.servers.absent import absent
+
+_CACHE = Path(__file__).resolve().parents[2] / ".cache"
 
 
 def _nothing(_: Path) -> None:
@@ -27,8 +30,8 @@ class Toolchain:
 
     def need(self) -> None:
         """Without it the test is skipped, and fails where CI is set."""
-        program = shutil.which(self.check[0])
-        if program is None or subprocess.run(self.check, capture_output=True, check=False).returncode:
+        program, env = shutil.which(self.check[0]), {**os.environ, **self.env}
+        if program is None or subprocess.run(self.check, env=env, capture_output=True, check=False).returncode:
             absent(" ".join(self.check), self.packages)
 
 
@@ -36,6 +39,19 @@ def _node(folder: Path) -> None:
     (folder / "node_modules").symlink_to(node.modules())
 
 
+#: By page. Without modules, Go finds the packages that Debian brings.
 TOOLCHAINS = {
+    "c": Toolchain(
+        ("cc", "-fsyntax-only", "-include", "hiredis/hiredis.h", "-x", "c", "/dev/null"), "gcc libhiredis-dev"
+    ),
+    "go": Toolchain(
+        ("go", "list", "github.com/gomodule/redigo/redis"),
+        "golang-go golang-github-gomodule-redigo-dev",
+        env={"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": str(_CACHE / "go")},
+    ),
+    "java": Toolchain(("javac", "--version"), "default-jdk-headless"),
     "node": Toolchain(("node", "--version"), "nodejs npm", prepare=_node),
+    "perl": Toolchain(("perl", "-MRedis", "-MJSON::PP", "-e", "1"), "libredis-perl"),
+    "php": Toolchain(("php", "-r", "new Redis; curl_init();"), "php-cli php-redis php-curl"),
+    "ruby": Toolchain(("ruby", "-e", 'require "redis"'), "ruby ruby-redis"),
 }
