@@ -200,7 +200,7 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
 
     async def seen(door: Door, **constants: float) -> str | None:
         for name, seconds in constants.items():
-            monkeypatch.setattr(f"issuer.doors.web.service.LOOK_{name.upper()}", seconds)
+            monkeypatch.setattr(f"issuer.doors.web.probe.LOOK_{name.upper()}", seconds)
         found = await door.good("GET", "/readyz")
         assert found["ready"] is True
         return cast("str | None", found["store"])
@@ -212,8 +212,8 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
         assert await seen(door, within=60.0, waited_for=60.0) is None
         monkeypatch.setattr(AsyncCare, "ready", hangs)
         assert await seen(door, waited_for=0.01) is None
-        door.app._service._looking.cancel()
-        door.app._service._looking = None
+        door.app._service.probe._looking.cancel()
+        door.app._service.probe._looking = None
         assert await seen(door, within=0.0, waited_for=60.0) == "store_unavailable"
         monkeypatch.setattr(AsyncCare, "ready", real)
         assert await seen(door, within=60.0) is None
@@ -222,7 +222,7 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
         monkeypatch.setattr(AsyncCare, "ready", hangs)
         assert await seen(door, within=60.0, waited_for=0.01) == "store_unavailable"
 
-    monkeypatch.setattr("issuer.doors.web.service.LOOK_FOR", 0.0)
+    monkeypatch.setattr("issuer.doors.web.probe.LOOK_FOR", 0.0)
     through(behave)
     through(at_first)
 
@@ -232,7 +232,7 @@ def test_a_look_at_readiness_reads_one_page_and_finds_halted_tags_page_by_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("issuer.care.inspection.PAGE", 2)
-    monkeypatch.setattr("issuer.doors.web.service.LOOK_FOR", 0.0)
+    monkeypatch.setattr("issuer.doors.web.probe.LOOK_FOR", 0.0)
     asked: list[int] = []
     real = MemoryStore.tags
 
@@ -269,7 +269,7 @@ def test_a_redis_that_is_away_is_shown_by_its_code_alone_and_the_process_stays_r
 ) -> None:
     server = start_redis()
     for name, value in (("LOOK_FOR", 0.0), ("LOOK_WITHIN", 60.0), ("LOOK_WAITED_FOR", 60.0)):
-        monkeypatch.setattr(f"issuer.doors.web.service.{name}", value)
+        monkeypatch.setattr(f"issuer.doors.web.probe.{name}", value)
 
     async def main() -> None:
         async with door(redis=server.url) as opened:
