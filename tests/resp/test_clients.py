@@ -1,6 +1,8 @@
 """Clients that people have: redis-py of both kinds, redis-cli, redis-benchmark."""
 
 import asyncio
+import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -65,6 +67,9 @@ def test_redis_py_pipelines_are_answered_in_order(python: Callable[..., redis.Re
         (["INCR", "x"], redis.ResponseError, "NOTAG"),
         (["INCRBY", "a", "0"], redis.ResponseError, "INCRBY takes"),
         (["SUBSCRIBE", "a"], redis.ResponseError, "unknown command"),
+        (["CLUSTER", "SLOTS"], redis.ResponseError, "unknown command"),
+        (["SENTINEL", "get-master-addr-by-name", "a"], redis.ResponseError, "unknown command"),
+        (["CLIENT", "TRACKING", "ON"], redis.ResponseError, "unknown subcommand"),
         (["SELECT", "1"], redis.ResponseError, "DB index"),
     ],
 )
@@ -100,6 +105,20 @@ def test_redis_asyncio_draws(direct: Served, protocol: int) -> None:
             return await asyncio.gather(*(client.incr("a") for _ in range(50)))
 
     assert sorted(run(main())) == list(range(6, 56))
+
+
+@pytest.mark.parametrize("open_", [True, False], ids=["open", "tokens"])
+def test_a_client_of_tls_gets_an_error_and_does_not_wait(
+    serve: Serve, tmp_path_factory: pytest.TempPathFactory, *, open_: bool
+) -> None:
+    path = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    path.touch(0o600)
+    served = serve(access=Access.open() if open_ else Access(path), idle=4 * PATIENCE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", served.port), PATIENCE) as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain)
 
 
 def test_a_retry_of_redis_py_costs_a_gap_and_never_a_repeat(direct: Served) -> None:
