@@ -49,11 +49,14 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def pages_with(language: str) -> list[object]:
-    """Every page that has blocks in the language, with its rows. Pages for other languages have tests/languages."""
+    """Every page that has blocks in the language, with its rows.
+
+    Pages for other languages have tests/languages. The page for Django has tests/contrib/django/test_page.py.
+    """
     return [
         pytest.param(page, marks=pytest.mark.covers(*rows) if language == "python" and rows else ())
         for page, rows in ((page, ROWS.get(page, ())) for page in PAGES)
-        if blocks(page, language) and not page.startswith("docs/guide/languages/")
+        if blocks(page, language) and not page.startswith(("docs/guide/languages/", "docs/guide/django.md"))
     ]
 
 

@@ -1,0 +1,179 @@
+"""The model field whose numbers come from an issuer, and the queryset that draws many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, ClassVar, TypeVar
+
+from django.apps import apps
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, models
+from django.db.models.signals import class_prepared, pre_save
+
+from issuer.contrib.django.conf import databases
+from issuer.contrib.django.tagged import Tagged
+from issuer.contrib.django.tags import take
+from issuer.errors import InvalidArgument
+from issuer.gateway.keys import check_tag
+
+M = TypeVar("M", bound=models.Model)
+
+
+class IssuerField(Tagged, models.BigIntegerField):
+    """A field with numbers of a tag: as the primary key, or beside it.
+
+    A row without a number gets the next one of the tag when the row is inserted, not when the object is created. A
+    number that is given is kept. A transaction that is rolled back leaves a gap: its numbers are not issued again.
+
+    `bulk_create` draws all numbers at once. Forms do not show the field, unless it has `editable=True`.
+
+    Args:
+        tag: Name of the tag. `migrate` creates the tag if it is missing, above the numbers that the table has.
+    """
+
+    description = "Number of an issuer (64 bits)"
+    non_db_attrs: ClassVar = (*models.BigIntegerField.non_db_attrs, "tag")
+
+    def __init__(self, *args: Any, tag: str, **kwargs: Any) -> None:
+        self.tag = tag
+        super().__init__(*args, **{"blank": True, "editable": False, **kwargs})
+
+    def deconstruct(self) -> tuple[str, str, list[Any], dict[str, Any]]:
+        """Return what a migration writes."""
+        name, path, args, kwargs = super().deconstruct()
+        kwargs |= {"tag": self.tag, "blank": self.blank, "editable": self.editable}
+        for option, default in (("blank", True), ("editable", False)):
+            if kwargs[option] is default:
+                del kwargs[option]
+        return name, path.replace("issuer.contrib.django.fields.", "issuer.contrib.django."), args, kwargs
+
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
+        """Check the field as Django does, its tag, and that the app is installed."""
+        found: list[checks.CheckMessage] = super().check(**kwargs)
+        try:
+            check_tag(self.tag)
+        except InvalidArgument as error:
+            found.append(checks.Error(f"IssuerField: {error}", obj=self, id="issuer.E004"))
+        if not apps.is_installed("issuer.contrib.django"):
+            hint = "Add 'issuer.contrib.django' to INSTALLED_APPS"
+            found.append(checks.Error("IssuerField needs its app", hint=hint, obj=self, id="issuer.E005"))
+        return found
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # noqa: FBT001 - Django's signature
+        """Return the value to write. If the row is to be inserted and has no number, draw it."""
+        number = super().pre_save(model_instance, add)
+        if add and number is None:
+            number = self.draw(model_instance)
+        return number
+
+    def get_pk_value_on_save(self, instance: models.Model) -> int | None:
+        """Return a primary key for `bulk_create` of a manager that does not draw for all rows at once.
+
+        `save` calls this method, too, and gets None: then it inserts the row without trying to update it first, and
+        `pre_save` draws the number.
+        """
+        return None if self.attname in _targets(instance) else self.draw(instance)
+
+    def draw(self, instance: models.Model, using: str | None = None) -> int:
+        """Draw a number, and set it on the object.
+
+        Args:
+            instance: The object.
+            using: Alias of the database of the row. Default: the one that `save` has chosen.
+        """
+        using = using or _targets(instance).pop(self.attname, None)
+        if using is None:
+            if databases():
+                raise ImproperlyConfigured(
+                    f"{instance._meta.label}: the manager that bulk_create was called on does not choose the issuer "
+                    "of the database. Base its queryset on issuer.contrib.django.IssuerQuerySet"
+                )
+            using = DEFAULT_DB_ALIAS
+        [number] = take(self.tag, 1, using, self.model._meta.apps)
+        setattr(instance, self.attname, number)
+        return number
+
+
+def fields_of(model: type[models.Model]) -> list[IssuerField]:
+    """Return the IssuerFields of a model, also those that it has from its parents."""
+    return [field for field in model._meta.concrete_fields if isinstance(field, IssuerField)]
+
+
+def _targets(instance: models.Model) -> dict[str, str]:
+    """Return the databases of numbers that `save` is about to draw: the alias for each name of an attribute."""
+    found: dict[str, str] = instance._state.__dict__.setdefault("issuer_databases", {})
+    return found
+
+
+def _before_save(sender: type[models.Model], *, instance: models.Model, raw: bool, using: str, **_: object) -> None:
+    """Note the database of a row, which a field does not learn from Django. In a fixture, draw missing numbers.
+
+    A fixture has the row of a parent by itself. Django inserts the rows of a fixture without calling `pre_save`.
+    """
+    for field in fields_of(sender):
+        if instance.__dict__.get(field.attname, 0) is None:  # 0: not loaded, so the row has it
+            if not raw:
+                _targets(instance)[field.attname] = using
+            elif field.model is sender._meta.concrete_model:
+                field.draw(instance, using)
+
+
+class IssuerQuerySet(models.QuerySet):
+    """A queryset whose `bulk_create` draws the numbers of all rows at once.
+
+    Models with an IssuerField and without a manager of their own have it already. Base your own querysets on it:
+    `class OrderQuerySet(IssuerQuerySet)`, and `objects = OrderQuerySet.as_manager()`.
+    """
+
+    def bulk_create(  # noqa: PLR0917 - Django's signature
+        self,
+        objs: Iterable[M],
+        batch_size: int | None = None,
+        ignore_conflicts: bool = False,  # noqa: FBT001, FBT002 - Django's signature
+        update_conflicts: bool = False,  # noqa: FBT001, FBT002
+        update_fields: Collection[str] | None = None,
+        unique_fields: Collection[str] | None = None,
+    ) -> list[M]:
+        """Insert the objects as Django does. Those without a number get one; all numbers of a field are drawn at once.
+
+        With `ignore_conflicts` or `update_conflicts`, the objects have no drawn numbers afterwards: a row that exists
+        keeps its own number, and Django does not report which rows exist.
+        """
+        rows = list(objs)
+        self._for_write = True  # so that `self.db` is the database that is written to
+        drawn = []
+        for field in fields_of(self.model):
+            missing = [each for each in rows if getattr(each, field.attname) is None]
+            numbers = take(field.tag, len(missing), self.db, self.model._meta.apps)
+            for row, number in zip(missing, numbers, strict=True):
+                setattr(row, field.attname, number)
+            drawn.append((field.attname, missing))
+        options = {"ignore_conflicts": ignore_conflicts, "update_conflicts": update_conflicts}
+        made: list[M] = super().bulk_create(
+            rows, batch_size, update_fields=update_fields, unique_fields=unique_fields, **options
+        )
+        if any(options.values()):
+            for name, missing in drawn:
+                for row in missing:
+                    setattr(row, name, None)
+        return made
+
+    bulk_create.alters_data = True  # type: ignore[attr-defined]  # templates must not call it
+
+
+#: A manager with this queryset.
+IssuerManager: Any = models.Manager.from_queryset(IssuerQuerySet, "IssuerManager")
+
+
+def _prepared(sender: type[models.Model], **_: object) -> None:
+    """Replace the manager that Django has added to a model with an IssuerField, so that `bulk_create` draws once."""
+    if fields_of(sender):
+        added = [each for each in sender._meta.local_managers if each.auto_created]
+        for manager in added:
+            sender._meta.local_managers.remove(manager)
+            sender.add_to_class(manager.name, IssuerManager())
+
+
+class_prepared.connect(_prepared)
+pre_save.connect(_before_save)

@@ -1,0 +1,1 @@
+"""An app that had numbers of the database before."""

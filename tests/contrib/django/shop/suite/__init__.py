@@ -1,0 +1,1 @@
+"""Tests of the project, which Django's own test runner runs."""

@@ -1,0 +1,251 @@
+"""The project's own tests, on each database and with each test runner; its migrations; its checks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import issuer
+from tests.contrib.django.conftest import Shop
+
+pytestmark = [pytest.mark.live, pytest.mark.covers("U.23")]
+
+SUITE = ("test", "suite", "--pattern", "*.py")
+
+
+def tags(shop: Shop) -> list[str]:
+    """Return the tags of the project's store: none if it was not opened."""
+    path = shop.folder / "issuer.sqlite3"
+    if not path.exists():
+        return []
+    with issuer.connect(redis="none", store=f"sqlite:///{path}") as ids:
+        return [tag.tag for tag in ids.tags()]
+
+
+# ---------------------------------------------------------------------------------------------- its tests
+
+
+def test_its_tests_pass(any_shop: Shop) -> None:
+    shown = any_shop.manage(*SUITE)
+    assert re.search(r"Ran [3-9]\d tests", shown)
+    assert tags(any_shop) == []
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_its_tests_pass_side_by_side(shop: Shop, start: str) -> None:
+    shop.change("manage.py", "import sys\n", "import multiprocessing\nimport sys\n")
+    shop.change("manage.py", "    os.environ", f'    multiprocessing.set_start_method("{start}")\n    os.environ')
+    assert re.search(r"Ran [3-9]\d tests", shop.manage(*SUITE, "--parallel", "2"))
+    assert tags(shop) == []
+
+
+PYTEST = """
+import pytest
+import issuer
+from orders.models import Order, Ticket
+
+pytestmark = pytest.mark.django_db
+
+
+def test_rows():
+    assert Order.objects.create(customer="a").pk >= 1
+    assert issuer.next("coupons") >= 1
+
+
+def test_the_fixture(issuer_double):
+    assert [each.pk for each in Ticket.objects.bulk_create([Ticket(), Ticket()])] == [1, 2]
+    with issuer_double.store_away():
+        pass
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rows_that_are_committed():
+    assert Order.objects.create(customer="a").pk >= 1
+
+
+@pytest.mark.django_db(databases=["default", "eu"])
+def test_both():
+    Order.objects.using("eu").create(customer="a")
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_pytest_runs_tests_of_rows(shop: Shop, workers: str) -> None:
+    (shop.folder / "pytest.ini").write_text("[pytest]\nDJANGO_SETTINGS_MODULE = settings\n")
+    (shop.folder / "test_rows.py").write_text(PYTEST)
+    assert "4 passed" in shop.run("-m", "pytest", "-q", "-n", workers)
+    assert tags(shop) == []
+
+
+def test_an_issuer_that_was_open_before_the_tests_is_not_used_by_them(shop: Shop) -> None:
+    shop.manage("migrate", "--run-syncdb")
+    program = """
+import issuer
+from django.test.utils import get_runner
+from django.conf import settings
+first = issuer.next("orders")
+failures = get_runner(settings)(pattern="*.py", verbosity=0).run_tests(["suite.rows.OneRow"])
+print(first, failures)
+"""
+    assert shop.shell(program) == "1 0"
+    assert shop.shell("print(Order.objects.create(customer='a').pk)") == "2"
+
+
+# ---------------------------------------------------------------------------------------------- migrations
+
+
+def test_numbers_go_on_above_those_of_the_database(any_shop: Shop) -> None:
+    any_shop.manage("migrate", "legacy", "0001")
+    insert = """
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+apps = MigrationLoader(connection).project_state(("legacy", "0001_initial")).apps
+Book, Page, Word = (apps.get_model("legacy", name) for name in ("Book", "Page", "Word"))
+books = [Book.objects.create(title="a") for _ in range(5)]
+pages = [Page.objects.create(book=books[n % 5]) for n in range(7)]
+Word.objects.create(page=pages[6])
+print(books[4].pk, pages[6].pk)
+"""
+    assert any_shop.shell(insert) == "5 7"
+    shown = any_shop.manage("migrate", "--run-syncdb")
+    assert "Created tag 'pages'. Its first number is 8" in shown
+    assert "Created tag" not in any_shop.manage("migrate", "--run-syncdb")
+    go_on = """
+from django.db import IntegrityError, connection, transaction
+moved = [*Book.objects.filter(title__startswith="moved").order_by("id").values_list("id", flat=True)]
+book = Book.objects.create(title="b")
+page = Page.objects.create(book=book)
+word = Word.objects.create(page=page)
+big = Page.objects.create(id=2**40, book=book)
+Word.objects.create(page=big)
+assert Word.objects.first().page_id == 7
+try:
+    with connection.cursor() as cursor, transaction.atomic():
+        cursor.execute("INSERT INTO legacy_book (title) VALUES ('c')")
+except Exception as error:
+    rejected = type(error).__name__
+print(moved, book.pk, page.pk, rejected)
+"""
+    assert re.fullmatch(r"\[6, 7, 8, 9\] 10 8 (IntegrityError|OperationalError)", any_shop.shell(go_on))
+    assert "No changes" in any_shop.manage("makemigrations", "legacy", "--check", "--dry-run")
+
+
+def test_migrations_keep_the_options_of_the_field(shop: Shop) -> None:
+    shop.manage("makemigrations", "orders")
+    (migration,) = (shop.folder / "orders" / "migrations").glob("0001*.py")
+    assert "issuer.contrib.django.IssuerField(primary_key=True, serialize=False, tag='orders')" in migration.read_text()
+    assert "default=issuer.contrib.django.Next('codes', text=True)" in migration.read_text()
+    shop.change(
+        "orders/models.py",
+        'IssuerField(tag="parcels", unique=True)',
+        'IssuerField(tag="parcels", editable=True, null=True)',
+    )
+    shop.manage("makemigrations", "orders", "--name", "changed")
+    text = (shop.folder / "orders" / "migrations" / "0002_changed.py").read_text()
+    assert "issuer.contrib.django.IssuerField(editable=True, null=True, tag='parcels')" in text
+    shop.manage("migrate")
+    assert "No changes" in shop.manage("makemigrations", "--check", "--dry-run")
+
+
+def test_another_tag_changes_no_table(shop: Shop) -> None:
+    shop.manage("makemigrations", "orders")
+    shop.manage("migrate")
+    shop.change("orders/models.py", 'tag="orders"', 'tag="sales"')
+    shop.manage("makemigrations", "orders", "--name", "sales")
+    assert shop.manage("sqlmigrate", "orders", "0002").count("no-op") == 1
+    assert "Created tag 'sales'. Its first number is 1" in shop.manage("migrate")
+
+
+def test_a_missing_tag_is_an_error_outside_of_migrations(shop: Shop) -> None:
+    shop.manage("migrate", "--run-syncdb")
+    (shop.folder / "issuer.sqlite3").unlink()
+    program = """
+import issuer
+try:
+    Order.objects.create(customer="a")
+except issuer.UnknownTag as error:
+    print(error)
+"""
+    assert shop.shell(program).startswith("unknown tag 'orders' in sqlite:///")
+
+
+def test_tags_are_created_with_their_options(shop: Shop) -> None:
+    assert "Created tag 'codes'. Its first number is 100" in shop.manage("migrate", "--run-syncdb")
+    assert shop.shell("print(Note().code)") == "N-00100"
+
+
+# ---------------------------------------------------------------------------------------------- checks
+
+WRONG = {
+    "unknown": ('ISSUER = {"sotre": ""}', "issuer.E001", "no argument 'sotre'. Did you mean 'store'?"),
+    "value": ('ISSUER = {"store": "memory://", "timeout": -1}', "issuer.E001", "timeout"),
+    "none": ('ISSUER = {"store": None}', "issuer.E001", "store is None"),
+    "no dictionary": ('ISSUER = "memory://"', "issuer.E001", "must be a dictionary"),
+    "no servers": ("ISSUER = {}\nDEBUG = False", "issuer.E003", "ISSUER names no store, and DEBUG is False"),
+    "alias": ('ISSUER_DATABASES = {"us": {}}', "issuer.E002", "no such alias, but default, eu"),
+    "option": ('ISSUER_TAGS = {"codes": {"fromat": "N"}}', "issuer.E006", "Did you mean 'format'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_settings_are_named(shop: Shop, wrong: str) -> None:
+    setting, code, words = WRONG[wrong]
+    with (shop.folder / "settings.py").open("a") as settings:
+        settings.write(f"\n{setting}\n")
+    shown = shop.manage("check", status=1)
+    assert code in shown
+    assert words in shown
+    assert not (shop.folder / "issuer.sqlite3").exists()
+
+
+def test_wrong_models_are_named(shop: Shop) -> None:
+    shop.change("orders/models.py", 'tag="invoices"', 'tag=" invoices"')
+    shop.change("orders/models.py", "models.BigIntegerField(default", "models.IntegerField(default")
+    shown = shop.manage("check", status=1)
+    assert "orders.Invoice.number: (issuer.E004)" in shown
+    assert "orders.Plain: (issuer.W001) bulk_create of orders.Plain.objects" in shown
+    assert "orders.Note.number: (issuer.W002)" in shown
+    assert "orders.Ticket" not in shown
+    assert "orders.Order" not in shown
+
+
+def test_a_forgotten_app_is_named(shop: Shop) -> None:
+    shop.change("settings.py", '    "issuer.contrib.django",\n', "")
+    assert "Add 'issuer.contrib.django' to INSTALLED_APPS" in shop.manage("check", status=1)
+
+
+def test_a_file_as_the_store_is_named_before_a_deployment(shop: Shop) -> None:
+    assert "issuer.W003" in shop.manage("check", "--deploy", SHOP_DEBUG="0")
+    assert "issuer.W003" not in shop.manage("check", SHOP_DEBUG="0")
+
+
+def test_a_server_without_a_store_issues_no_number(shop: Shop) -> None:
+    shop.change("settings.py", "ISSUER = {", "ISSUER = {} and {")
+    program = """
+from django.core.exceptions import ImproperlyConfigured
+try:
+    Order.objects.create(customer="a")
+except ImproperlyConfigured as error:
+    print(error)
+"""
+    assert "names no store, and DEBUG is False" in shop.shell(program, SHOP_DEBUG="0")
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_has_the_settings_of_the_project(shop: Shop) -> None:
+    shop.manage("migrate", "--run-syncdb")
+    assert shop.manage("issuer", "next", "orders") == "1\n"
+    assert shop.manage("issuer", "configure", "orders", "--start", "50", "--yes")
+    assert shop.shell("print(Order.objects.create(customer='a').pk)") == "50"
+    assert "unknown tag 'nothing'" in shop.manage("issuer", "next", "nothing", status=3)
+    shop.manage("issuer", "--database", "eu", "create", "nothing", "--start", "7")
+    assert shop.manage("issuer", "--database", "eu", "next", "nothing") == "7\n"
+
+
+def test_the_command_rejects_a_client_in_place_of_a_url(shop: Shop) -> None:
+    with (shop.folder / "settings.py").open("a") as settings:
+        settings.write("\nimport redis\nISSUER['redis'] = redis.Redis()\n")
+    assert "the command line needs a URL as redis" in shop.manage("issuer", "tags", status=1)
