@@ -296,7 +296,7 @@ class FaultProxy:
     ) -> None:
         while request := await _read(reader):
             fault = self._fault
-            struck = fault.strikes(request)
+            struck = self._affects(link, request) and fault.strikes(request)
             self.hits += struck
             if struck and fault.left == 0 and fault.then is not None:
                 self._fault = fault.then
@@ -339,6 +339,10 @@ class FaultProxy:
             if link.delay:
                 await asyncio.sleep(link.delay)
             await self._answer(link, writer, reply)
+
+    def _affects(self, link: ProxiedConnection, request: bytes) -> bool:  # noqa: ARG002 - the same as below
+        """Return whether faults may affect this request."""
+        return True
 
     async def _deliver(
         self,

@@ -33,4 +33,4 @@ def until(
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {timeout} s: {message or condition}; last seen: {last!r}")
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        pause = min(pause * 1.2, _LONGEST_PAUSE)

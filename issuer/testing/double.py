@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import shutil
 import time
@@ -14,14 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import redis
-
 from issuer.chaos.ports import LOOPBACK
 from issuer.chaos.scratch import without_settings
 from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.blocking import Engine
 from issuer.errors import InvalidArgument, IssuerError
-from issuer.testing.proxy import ReplacingProxy, moved
+from issuer.testing.proxy import DoubleProxy, moved
 from issuer.testing.server import DoubleServer, own_server
 from issuer.testing.store import AWAY, LOST, DoubledStore
 from issuer.wiring import aconnect, connect
@@ -110,19 +109,21 @@ class Double:
     def __enter__(self) -> Self:
         with ExitStack() as ends:
             server = self._server = own_server()
-            database = server.new_database()
+            self._database = server.new_database()
             self.store = server.new_store()
+            self._stores = [self.store]
             folder = self.store.path.parent
             ends.callback(shutil.rmtree, folder, ignore_errors=True)
             self._config = folder / "issuer.toml"  # an empty file: no other settings file is read
             self._config.touch()
-            url = f"redis://{LOOPBACK}:{server.port}/{database}"
-            self._redis = ends.enter_context(redis.Redis.from_url(url, driver_info=None))
-            ends.callback(self._redis.flushdb)
-            self._proxy = ends.enter_context(ReplacingProxy(server.address))
+            ends.callback(server.ask, ("FLUSHDB",), database=self._database)
+            ends.callback(self._leave_proxy)
+            ends.callback(self._close_stores)
             ends.callback(self._close_issuers)
+            atexit.register(self.close)  # before the issuers and the server end
+            ends.callback(atexit.unregister, self.close)
             self._ends = ends.pop_all()
-        self.redis_url = f"redis://{LOOPBACK}:{self._proxy.port}/{database}"
+        self.redis_url = f"redis://{LOOPBACK}:{server.public_port}/{self._database}"
         self.store_url = self.store.url
         self.clock = MovableClock(self._move)
         self._away = False
@@ -196,7 +197,9 @@ class Double:
 
     def _with(self, settings: dict[str, Any]) -> dict[str, Any]:
         # A store object: to find the store of a URL takes 3 ms, as Python reads the metadata of all installed packages.
-        given = {"redis": self.redis_url, "store": DoubledStore(self.store.path), "config": self._config}
+        store = DoubledStore(self.store.path)
+        self._stores.append(store)
+        given = {"redis": self.redis_url, "store": store, "config": self._config}
         return {**given, **self._settings, **settings}
 
     # ------------------------------------------------------------------ faults
@@ -210,15 +213,16 @@ class Double:
         """
         if calls is None:
             self._away = True
-            self._own_proxy.refuse()
+            self._proxy().refuse()
         else:
-            self._own_proxy.drop_requests(_SCRIPT, _counted(calls))
+            self._proxy().drop_requests(_SCRIPT, _counted(calls))
         return _ending(self.redis_back)
 
     def redis_back(self) -> None:
         """End `redis_away` and `lose_reply`."""
         self._away = False
-        self._own_proxy.pass_through()
+        if (proxy := self._own_server.proxy) is not None:
+            proxy.pass_through()
 
     def lose_reply(self, calls: int = 1) -> AbstractContextManager[object]:
         """Lose the replies to the next requests that run a script, such as a draw.
@@ -229,7 +233,7 @@ class Double:
         Args:
             calls: How many replies.
         """
-        self._own_proxy.drop_replies(_SCRIPT, _counted(calls))
+        self._proxy().drop_replies(_SCRIPT, _counted(calls))
         return _ending(self.redis_back)
 
     def store_away(self, calls: int | None = None) -> AbstractContextManager[object]:
@@ -283,23 +287,23 @@ class Double:
         self._restart(lambda: server.restore(server.snapshot()))
 
     def _restart(self, restart: Callable[[], object]) -> None:
-        # Let nobody in until the scripts for the clock are loaded again.
-        self._own_proxy.refuse()
+        proxy = self._own_server.proxy
+        if proxy is not None:
+            proxy.refuse()  # let nobody in until the scripts for moved clocks are loaded again
         restart()
-        self._redis.close()  # its connection is broken; it opens a new one
-        if not self._away:
-            self._proxy.pass_through()
+        if proxy is not None and not self._away:
+            proxy.pass_through()
 
     # ------------------------------------------------------------------ clock
 
     def _move(self, ahead: int, micros: int) -> None:
         texts, replaced = moved(ahead) if ahead else ([], {})
         self._own_server.load(texts)
-        self._proxy.replaced = replaced
+        self._proxy().replaced[self._database] = replaced
         self._age(micros)
 
     def _age(self, micros: int) -> None:
-        self._redis.eval(_AGE, 0, round(micros / 1000))
+        self._server.ask(("EVAL", _AGE, 0, round(micros / 1000)), database=self._database)
 
     # ------------------------------------------------------------------ end
 
@@ -312,10 +316,19 @@ class Double:
                 if isinstance(engine, Engine) and engine.config.store.url == self.store_url:
                     ends.callback(engine.close)
 
-    @property
-    def _own_proxy(self) -> ReplacingProxy:
-        self._check_owner()
-        return self._proxy
+    def _leave_proxy(self) -> None:
+        if self._server.proxy is not None:
+            self._server.proxy.replaced.pop(self._database, None)
+        self._server.unproxied(self)
+
+    def _close_stores(self) -> None:
+        for store in self._stores:
+            store.close()
+
+    def _proxy(self) -> DoubleProxy:
+        proxy = self._own_server.proxied(self)
+        proxy.database = self._database
+        return proxy
 
     @property
     def _own_server(self) -> DoubleServer:

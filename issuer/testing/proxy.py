@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
+import weakref
 from collections.abc import Mapping
 
 from issuer.chaos.proxy import FaultProxy, ProxiedConnection, ProxyFault
@@ -44,34 +46,50 @@ def _sha(text: str) -> str:
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-class ReplacingProxy(FaultProxy):
-    """A FaultProxy that also replaces bytes in requests. Forked children leave it to their parent."""
+#: The command with which a client chooses its database. Each double has a database of its own.
+_SELECT = re.compile(rb"\r\nSELECT\r\n\$\d+\r\n(\d+)\r\n", re.IGNORECASE)
 
-    def __init__(self, upstream: tuple[str, int]) -> None:
-        #: What to replace in requests. Each request ends with the bytes \r\n, which are in no key of this mapping but
-        #: at its end.
-        self.replaced: Mapping[bytes, bytes] = {}
+
+class DoubleProxy(FaultProxy):
+    """A FaultProxy whose faults affect one database, and which replaces bytes in requests.
+
+    In a forked child it does nothing: the proxy belongs to the parent.
+    """
+
+    def __init__(self, upstream: tuple[str, int], port: int | None = None) -> None:
+        #: The database that faults affect, except those that refuse connections.
+        self.database = 0
+        #: What to replace in the requests of a database. No key of a mapping has a line end before its last byte but
+        #: those of whole commands.
+        self.replaced: dict[int, Mapping[bytes, bytes]] = {}
         self._owner = os.getpid()
-        self._rests: dict[ProxiedConnection, bytes] = {}
-        super().__init__(upstream)
+        self._databases: weakref.WeakKeyDictionary[ProxiedConnection, int] = weakref.WeakKeyDictionary()
+        self._rests: weakref.WeakKeyDictionary[ProxiedConnection, bytes] = weakref.WeakKeyDictionary()
+        super().__init__(upstream, port)
         _proxies.add(self)
 
     def close(self) -> None:
-        """Close all connections and stop the thread. In a forked child, do nothing."""
+        """Close all connections and stop the thread."""
         if os.getpid() == self._owner:
             super().close()
+
+    def _affects(self, link: ProxiedConnection, request: bytes) -> bool:
+        if found := _SELECT.search(request):
+            self._databases[link] = int(found[1])
+        return self._databases.get(link, 0) == self.database
 
     async def _deliver(
         self, link: ProxiedConnection, up: asyncio.StreamWriter, request: bytes, strike: ProxyFault
     ) -> None:
-        if self.replaced or link in self._rests:
+        replaced = self.replaced.get(self._databases.get(link, 0), {})
+        if replaced or link in self._rests:
             # What is replaced must not be split: keep the part after the last line until the rest of it arrives.
             request = self._rests.pop(link, b"") + request
             end = request.rfind(b"\r\n") + 2 if b"\r\n" in request else 0
             if request[end:]:
                 self._rests[link] = request[end:]
             request = request[:end]
-            for old, new in self.replaced.items():
+            for old, new in replaced.items():
                 request = request.replace(old, new)
         await super()._deliver(link, up, request, strike)
 
@@ -96,4 +114,4 @@ class ReplacingProxy(FaultProxy):
         return [each.fileno() for each in sockets if each is not None and each.fileno() >= 0]
 
 
-_proxies = living(ReplacingProxy.leave)
+_proxies = living(DoubleProxy.leave)

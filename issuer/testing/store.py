@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import contextmanager
+import sqlite3
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from issuer.testing.file import OpenFile
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.sqlite import SQLiteStore
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from issuer_persistence.sqlite.store import SQLiteTransaction
 
 #: Scheme of the store's URLs. pyproject.toml registers it as an entry point.
-SCHEME = "issuer-double"
+SCHEME = "sqlite-double"
+
+#: Seconds after which the creation of a file fails.
+_LONGEST = 60.0
 
 #: Kinds of orders. AWAY: a call changes nothing. LOST: a call changes the store, but its caller does not learn it.
 AWAY, LOST = "away", "lost"
@@ -32,14 +37,27 @@ AWAY, LOST = "away", "lost"
 class DoubledStore(SQLiteStore):
     """An SQLite store that follows the orders of a test."""
 
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Use the file, which must exist."""
+        super().__init__(path)
+        self._file: OpenFile = OpenFile(self._path)
+
+    @classmethod
+    def made(cls, path: Path) -> DoubledStore:
+        """Create the file. Return its store."""
+        SQLiteStore(path).upgrade(timeout=_LONGEST)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")  # between transactions there is no second file
+        return cls(path)
+
     @classmethod
     def open(cls, url: str) -> DoubledStore:
-        """Return the store for a URL of the form issuer-double:///path."""
+        """Return the store for a URL of the form sqlite-double:///path."""
         return cls(url.removeprefix(f"{SCHEME}:///"))
 
     @property
     def url(self) -> str:
-        """`issuer-double:///`, followed by the absolute path of the file."""
+        """`sqlite-double:///`, followed by the absolute path of the file."""
         return f"{SCHEME}:///{self._path}"
 
     @property
@@ -77,6 +95,11 @@ class DoubledStore(SQLiteStore):
         """See `Store.upgrade`."""
         self._stay_away()
         return super().upgrade(timeout=timeout)
+
+    def close(self) -> None:
+        """Close the file. All later calls raise Misconfigured."""
+        super().close()
+        self._file.close()
 
     def _stay_away(self) -> None:
         if self._struck(AWAY):

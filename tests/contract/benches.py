@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bson.int64 import Int64
 
+from issuer.testing.store import DoubledStore
 from issuer_persistence.errors import StoreError
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import LedgerEntry, Purpose
@@ -249,6 +250,18 @@ class SQLiteBench(Bench):
         return str(entry["id"])
 
 
+class DoubleBench(SQLiteBench):
+    """The store of the test double, which keeps its file open."""
+
+    def __init__(self, path: Path) -> None:
+        DoubledStore.made(path).close()
+        super().__init__(path)
+        self.url = self.store.url
+
+    def make(self) -> DoubledStore:
+        return DoubledStore(self.path)
+
+
 class JournalledBench(SQLiteBench):
     """An SQLite store with a journal beside it, which is rotated every few lines."""
 
@@ -371,8 +384,9 @@ class SQLBench(Bench):
 BENCHES: dict[str, Callable[[Path], Bench]] = {
     "memory": lambda _: MemoryBench(),
     "sqlite": lambda folder: SQLiteBench(folder / "store.db"),
+    "double": lambda folder: DoubleBench(folder / "store.db"),
     "journalled": lambda folder: JournalledBench(folder / "store.db"),
 }
 
 #: The kinds that processes can share.
-SHARED = ("sqlite", "mongo", "postgres", "mariadb", "leaf")
+SHARED = ("sqlite", "double", "mongo", "postgres", "mariadb", "leaf")

@@ -10,7 +10,7 @@ import pytest
 
 from issuer_persistence.sql.mysql import MySQLStore
 from issuer_persistence.sql.postgresql import PostgreSQLStore
-from tests.contract.benches import BENCHES, PATIENT, SHARED, Bench, MongoBench, SQLBench, SQLiteBench
+from tests.contract.benches import BENCHES, PATIENT, SHARED, Bench, DoubleBench, MongoBench, SQLBench, SQLiteBench
 from tests.contract.shared_rows import DELETES, WEAKER, SharedRowBench
 
 if TYPE_CHECKING:
@@ -56,6 +56,13 @@ def mongo_bench(mongo_url: str) -> Iterator[MongoBench]:
 @pytest.fixture
 def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
     bench = SQLiteBench(tmp_path / "store.db")
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def double_bench(tmp_path: Path) -> Iterator[DoubleBench]:
+    bench = DoubleBench(tmp_path / "store.db")
     yield bench
     bench.close()
 

@@ -78,7 +78,7 @@ def test_nothing_is_left_at_the_end() -> None:
     with Double() as other:
         other.ids.create("orders")
         other.ids.next("orders")
-        folder = Path(other.store_url.removeprefix("issuer-double:///")).parent
+        folder = Path(other.store_url.removeprefix("sqlite-double:///")).parent
         assert folder.is_dir()
     assert set(threading.enumerate()) == threads
     assert not folder.exists()
