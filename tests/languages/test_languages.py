@@ -241,7 +241,7 @@ def test_the_errors_of_a_program_begin_as_its_page_says(
     told("The token is missing or wrong", "orders", "wrong")
     told("The token is not valid for this tag", "other")
     told("The tag has reached its limit", "full")
-    with closing(sqlite3.connect(home / "issuer.db", isolation_level=None)) as store:
+    with closing(sqlite3.connect(home / "issuer.db", PATIENCE, isolation_level=None)) as store:
         store.execute("BEGIN EXCLUSIVE")
         told("The store does not answer, in five attempts", "away")
     assert client.page.errors.keys() - found.keys() == {"The token has used up its rate, in five attempts"}

@@ -18,6 +18,7 @@ out.pipeline = replies.map(([error, value]) => (error ? error.message.split(" ")
 out.many = await Promise.all(Array.from({ length: 200 }, () => client.incr("a")));
 out.multi = (await client.multi().incr("a").incr("a").get("a").exec()).map(([, value]) => value);
 out.missing = await client.get("b");
+out.rounded = await client.incr("above");
 console.log(JSON.stringify(out));
 await client.quit();
 """
@@ -34,6 +35,7 @@ out.pipeline.push(await client.incr("b").catch((error) => error.message.split(" 
 out.many = await Promise.all(Array.from({ length: 200 }, () => client.incr("a")));
 out.multi = await client.multi().incr("a").incr("a").get("a").exec();
 out.missing = await client.get("b");
+out.rounded = await client.incr("above");
 console.log(JSON.stringify(out));
 await client.close();
 """
@@ -49,6 +51,7 @@ await client.close();
     ids=["ioredis5", "ioredis", "node-redis5-resp2", "node-redis5-resp3", "node-redis-resp2", "node-redis-resp3"],
 )
 def test_node_draws(direct: Served, program: str, package: str, arguments: list[str]) -> None:
+    direct.create("above", order="trend", start=2**53 + 1)
     told = json.loads(node.run(program.replace("{package}", package), str(direct.port), *arguments))
     assert told == {
         "first": 1,
@@ -57,4 +60,5 @@ def test_node_draws(direct: Served, program: str, package: str, arguments: list[
         "many": list(range(12, 212)),
         "multi": [212, 213, "213"],
         "missing": None,
+        "rounded": 2**53,  # as docs/guide/languages/node.md says, and what its options avoid
     }
