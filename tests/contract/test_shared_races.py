@@ -64,9 +64,13 @@ class Row:
     conflicts: int = 0
     complaints: list[str] = field(default_factory=list)
 
+    def our_program(self, number: int) -> list[str]:
+        """Return the command line of a process of ours."""
+        return [str(HERE / "sharer.py"), self.bench.url, "orders", str(number)]
+
     def start(self, side: str) -> None:
         number = next(self.numbers)
-        arguments = [str(HERE / "sharer.py"), self.bench.url, "orders", str(number)]
+        arguments = self.our_program(number)
         if side == "theirs":
             arguments = [str(HERE / "theirs.py"), self.bench.layout, self.bench.server, "orders", "0"]
         printed, errors = (self.folder / f"{number}.{name}" for name in ("out", "err"))

@@ -26,7 +26,7 @@ from issuer.core.supply.local_buffer import share_at_refill, threshold
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, StoreBehind
 from issuer.gateway import tag_scripts
 from issuer_persistence.contract import Store
-from issuer_persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
+from issuer_persistence.errors import Halted, LimitHit, MaxBehind, Misconfigured, TagMissing
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
@@ -111,23 +111,25 @@ def extend(
                 # loaded a segment, the one with higher numbers might come first, and the period would begin with a gap.
                 election.served = won
                 continue
-            extension = yield from reserve_and_load(
-                record,
-                key,
-                opened,
-                store_id=store_id,
-                at_least=max(opened.top, seen),
-                wanted=wanted,
-                application=application,
-                emit=emit,
-            )
-        except MaxBehind as error:
-            if error.certain:
-                yield from behind(tag=record.tag, stands_at=error.max, taken=error.at_least)
-            yield from confirm_behind(record, key, store_id, opened, error.max, seen=seen)
-            continue
-        except (TagMissing, LimitHit, Halted):
+            try:
+                extension = yield from reserve_and_load(
+                    record,
+                    key,
+                    opened,
+                    store_id=store_id,
+                    at_least=max(opened.top, seen),
+                    wanted=wanted,
+                    application=application,
+                    emit=emit,
+                )
+            except MaxBehind as error:
+                if error.certain:
+                    yield from behind(tag=record.tag, stands_at=error.max, taken=error.at_least)
+                yield from confirm_behind(record, key, store_id, opened, error.max, seen=seen)
+                continue
+        except (TagMissing, LimitHit, Halted, Misconfigured, StoreBehind):
             # Resign as loader at once: a process that repairs the tag should not wait until this election times out.
+            # Until then, callers of other processes would wait for a segment, and not learn what is wrong.
             with suppress(IssuerError):
                 yield from _opened(record, key, store_id, window, "resign")
             election.served = won

@@ -147,7 +147,7 @@ class MySQLStore(SQLStore):
 
         def reserve(left: float) -> Reservation:
             with self.transaction(left) as transaction:
-                before, taken, store_id = transaction.read_for_reservation(tag)
+                before, taken, store_id = transaction.read_for_reservation(tag, at_least)
                 if taken is not None:
                     transaction.inspect(before)
                 after = transaction.write(before.reserved(n, at_least=at_least, exact=exact))

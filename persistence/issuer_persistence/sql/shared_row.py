@@ -29,6 +29,7 @@ from issuer_persistence.urls import parameters
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from issuer_persistence.records import TagChanges
     from issuer_persistence.sql.connections import SQLLink
 
 T = TypeVar("T")
@@ -135,30 +136,31 @@ class SharedRowTransaction(SQLTransaction):
             raise Conflict
         return self.record(row(_new(theirs.tag, 0)))
 
-    def read_for_reservation(self, tag: str) -> tuple[Tag, int | None, str]:
+    def read_for_reservation(self, tag: str, at_least: int) -> tuple[Tag, int | None, str]:
         """See `SQLTransaction`. Numbers that the other program has taken are entered into the ledger."""
         theirs = self.look(tag)
         if theirs is None:
             raise TagMissing(tag)
         self._there.pop(tag, None)
         try:
-            before, taken, store_id = super().read_for_reservation(tag)
+            before, taken, store_id = super().read_for_reservation(tag, at_least)
         except TagMissing:
             if tag not in self._there:
                 self._stranger(theirs)
             raise
-        return before, self._taken(before, taken), store_id
+        return before, self._taken(before, taken, at_least), store_id
 
     def inspect(self, record: Tag) -> None:
         super().inspect(record)
         if (taken := self._taken(record, None)) is not None:
             raise MaxBehind(record.tag, record.max, taken, certain=True)
 
-    def _taken(self, record: Tag, taken: int | None) -> int | None:
+    def _taken(self, record: Tag, taken: int | None, at_least: int = 0) -> int | None:
         """Check both rows before a reservation, and enter what the other program has taken into the ledger.
 
         If the shared row is lower than this store knows, return the known number. `taken`: highest number in the ledger
-        above the row of this store, or None.
+        above the row of this store, or None. `at_least`: number of this store that a process has seen. If this store
+        does not know it, its tables were restored: then `max` may be higher only because the other program goes on.
         """
         theirs, layout = self._rows[record.tag], self.statements.layout
         known = max(theirs.seen, taken or 0)
@@ -167,13 +169,10 @@ class SharedRowTransaction(SQLTransaction):
         pause = int(layout.pause * 1000)
         if 0 < (wait := record.timestamp + pause - theirs.now) <= pause:
             raise Conflict(wait / 1000)
-        if theirs.top > known and self.adopted():
-            raise Misconfigured(
-                f"tag {record.tag!r}: {layout.table} was adopted, but another program has taken "
-                f"{known + 1}..{theirs.top} since then: stop {layout.program}, then run `issuer recover {record.tag}`"
-            )
+        if known < at_least:
+            raise MaxBehind(record.tag, known, at_least)
         theirs.seen = known
-        self.take_over(record.tag)
+        self.claim(record.tag)
         return None
 
     def adopted(self) -> bool:
@@ -193,6 +192,10 @@ class SharedRowTransaction(SQLTransaction):
         found = super().read_many([each[0] for each in rows])
         return [found.get(each[0]) or self._stranger(self._rows[each[0]]) for each in rows]
 
+    def known(self, tag: str) -> int:
+        """Return the highest number of a tag that this store knows to be reserved. The tag was read before."""
+        return self._rows[tag].seen
+
     # ------------------------------------------------------------------ writing
 
     def take_over(self, tag: str) -> int:
@@ -202,6 +205,16 @@ class SharedRowTransaction(SQLTransaction):
             self.enter(LedgerEntry(tag=tag, low=theirs.seen, high=theirs.top, reason=FOREIGN, host="", pid=0))
             theirs.seen = theirs.top
         return theirs.seen
+
+    def claim(self, tag: str) -> None:
+        """Do as `take_over`. If the other program should no longer draw, but has, raise Misconfigured."""
+        theirs, layout = self._rows[tag], self.statements.layout
+        if theirs.top > theirs.seen and self.adopted():
+            raise Misconfigured(
+                f"tag {tag!r}: {layout.table} was adopted, but another program has taken "
+                f"{theirs.seen + 1}..{theirs.top} since then: stop {layout.program}, then run `issuer recover {tag}`"
+            )
+        self.take_over(tag)
 
     def write_many(self, records: Sequence[Tag]) -> list[Tag]:
         written, seen = [], []
@@ -335,6 +348,31 @@ class SharedRowStore(MySQLStore):
         none: list[Tag] = []
         look = lambda found: cast("SharedRowTransaction", found).page(after, count)  # noqa: E731
         return self._looked(timeout, look, none)
+
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
+        """See `Store.configure`. A raised `max` is known to be reserved, also if the other program had reached it."""
+
+        def configure(left: float) -> Tag:
+            with self.transaction(left) as transaction:
+                found = transaction.live(tag).configured(changes)
+                if changes.raise_to is not None:
+                    transaction.claim(tag)
+                return transaction.write(found)
+
+        return self._repeated(timeout, configure)
+
+    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
+        """See `Store.halt`. `below` is compared with what this store knows to be reserved, too, see `_taken`."""
+        if below is not None:
+            check_argument("below", below)
+
+        def halt(left: float) -> bool:
+            with self.transaction(left) as transaction:
+                found = transaction.live(tag)
+                behind = below is not None and transaction.known(tag) < below
+                return transaction.write(found.stopped(None if behind else below)).halted
+
+        return self._repeated(timeout, halt)
 
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
         """See `Store.recover`. What the other program has taken until now is entered into the ledger."""

@@ -65,8 +65,11 @@ class SQLTransaction(Transaction):
         """Return the record in a row. If it is damaged, raise Corrupt."""
         return record(row)
 
-    def read_for_reservation(self, tag: str) -> tuple[Tag, int | None, str]:
-        """Return the record, the highest number in the ledger above its `max` or None, and the id of the store."""
+    def read_for_reservation(self, tag: str, at_least: int) -> tuple[Tag, int | None, str]:  # noqa: ARG002 - see below
+        """Return the record, the highest number in the ledger above its `max` or None, and the id of the store.
+
+        `at_least`: number that the store must know to be reserved, if `max` does not say so. Else MaxBehind.
+        """
         found = self.rows(f"{self.statements.get_to_reserve}{self._lock}", (tag,))
         if not found:
             raise TagMissing(tag)
