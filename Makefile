@@ -134,5 +134,5 @@ wire:
 	fi
 
 clean:
-	rm -rf .venv .venv-* .oldest .wire .bench .docs .site .cache dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .oldest .wire .bench .docs .site .cache .languages dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,8 +9,10 @@ from pathlib import Path
 from tests.servers.absent import absent, needed
 
 _PACKAGES = Path(__file__).parent / "package.json"
-#: Ignored by git. Named after the versions, so that others have a folder of their own.
-_FOLDER = Path(__file__).resolve().parents[2] / ".cache" / f"node-{zlib.crc32(_PACKAGES.read_bytes()):08x}"
+#: Ignored by git. Not `.cache`, which `make docs` empties.
+CACHE = Path(__file__).resolve().parents[2] / ".languages"
+#: Named after the versions, so that others have a folder of their own.
+_FOLDER = CACHE / f"node-{zlib.crc32(_PACKAGES.read_bytes()):08x}"
 _INSTALL = 300.0
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from tests.languages import node
 from tests.servers.absent import absent
 
-_CACHE = Path(__file__).resolve().parents[2] / ".cache"
-
 
 def _nothing(_: Path) -> None:
     pass
@@ -47,7 +45,7 @@ TOOLCHAINS = {
     "go": Toolchain(
         ("go", "list", "github.com/gomodule/redigo/redis"),
         "golang-go golang-github-gomodule-redigo-dev",
-        env={"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": str(_CACHE / "go")},
+        env={"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": str(node.CACHE / "go")},
     ),
     "java": Toolchain(("javac", "--version"), "default-jdk-headless"),
     "node": Toolchain(("node", "--version"), "nodejs npm", prepare=_node),
