@@ -239,6 +239,7 @@ def test_a_body_as_large_as_may_be_is_taken_and_no_byte_more_is_read() -> None:
         ("multipart/form-data; boundary=x", b"--x--", 415),
         ("application/problem+json", b"{}", 415),
         ("", b"{}", 415),
+        ("", b"", 200),
     ],
 )
 def test_a_body_says_that_it_is_json(said: str | None, body: bytes, status: int) -> None:
