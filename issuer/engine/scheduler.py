@@ -23,6 +23,7 @@ from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
 from issuer.forks import in_uwsgi_master, leave_signals
+from issuer.interrupts import raise_interrupt
 from issuer.reentry import CallLock
 from issuer.threads import Crew
 
@@ -260,7 +261,8 @@ class Scheduler:
                 self._theirs.add_job(job, misfire_grace_time=None, coalesce=True)
             elif self._crew is not None:
                 return self._crew.run(job)
-        except Exception:
+        except Exception as error:
+            raise_interrupt(error)
             # No thread can start, or the scheduler was just stopped. Or the caller's scheduler stores its jobs in a
             # database, where this job cannot be stored.
             log.debug("the scheduler did not accept the job", exc_info=True)
@@ -272,7 +274,8 @@ class Scheduler:
         if not self._stopped:
             try:
                 self._running()
-            except Exception:
+            except Exception as error:
+                raise_interrupt(error)
                 log.debug("the scheduler was not started", exc_info=True)  # the reasons are those in `background`
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer.engine.scheduler import Scheduler
 from issuer.interrupts import raise_interrupt
 from issuer.plugins import Plugin
 from issuer_persistence.memory import MemoryStore
@@ -141,6 +142,29 @@ def test_an_exception_of_a_signal_handler_is_not_taken_for_one_of_the_code_that_
             ids.engine.config.events.add_periodic(strike)
         with pytest.raises(SoftLimit), struck(a_function, 60):
             call(ids)
+
+
+@pytest.mark.parametrize("call", ["background", "start"])
+def test_an_exception_of_a_signal_handler_is_not_taken_for_a_scheduler_that_takes_no_job(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leased tag has its next lease fetched every hundred numbers or so: there the signal often strikes."""
+    real = getattr(Scheduler, call)
+
+    def struck_within(self: Scheduler, *arguments: object) -> object:
+        with monkeypatch.context() as patched:
+            patched.setattr(Scheduler, "_running", strike)
+            return real(self, *arguments)
+
+    monkeypatch.setattr(Scheduler, call, struck_within)
+    with issuer.connect(redis="none", store="memory://") as ids:
+        ids.create("a", order="trend", step=10)
+        scheduler = ids.engine.scheduler
+        used = {"background": lambda: [ids.next("a") for _ in range(20)], "start": scheduler.start}[call]
+        with pytest.raises(SoftLimit), struck(a_function, 60):
+            used()
+        monkeypatch.undo()
+        assert len({ids.next("a") for _ in range(50)}) == 50
 
 
 class Own(Exception):
