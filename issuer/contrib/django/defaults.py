@@ -29,5 +29,5 @@ class Next(Tagged):
 
     def __call__(self) -> int | str:
         """Draw a number."""
-        source = source_of(self.tag, DEFAULT_DB_ALIAS)
+        source = source_of(self.tag, DEFAULT_DB_ALIAS, None)
         return source.issue(self.tag).text if self.text else source.next(self.tag)

@@ -26,7 +26,7 @@ _migrating = False
 _there: WeakKeyDictionary[Issuer, set[str]] = WeakKeyDictionary()
 
 
-def take(tag: str, n: int, using: str, apps: Apps = installed) -> list[int]:
+def take(tag: str, n: int, using: str, apps: Apps) -> list[int]:
     """Return n numbers of a tag.
 
     Args:
@@ -42,17 +42,18 @@ def take(tag: str, n: int, using: str, apps: Apps = installed) -> list[int]:
     return drawn
 
 
-def source_of(tag: str, using: str, apps: Apps = installed) -> Issuer:
+def source_of(tag: str, using: str, apps: Apps | None) -> Issuer:
     """Return the issuer for a tag. In a migration and in a test, create the tag if it is missing.
 
     Args:
         tag: Name of the tag.
         using: Alias of the database of the rows.
-        apps: The models that use the tag. During a migration they are not those of the source code.
+        apps: The models that use the tag. During a migration they are not those of the source code. None: those of the
+            source code, but a test may not be allowed to read their tables.
     """
     source = ids(using)
     if _migrating or testing():
-        _create_missing(source, tag, using, apps)
+        _create_missing(source, tag, using, apps or (None if testing() else installed))
     return source
 
 
@@ -91,8 +92,8 @@ def _tags_of(app: str, using: str, apps: Apps) -> list[str]:
     return [*dict.fromkeys(ours), *sorted(others)]
 
 
-def _create_missing(source: Issuer, tag: str, using: str, apps: Apps) -> int | None:
-    """If the tag is missing, create it above the numbers in the tables, and return its first number."""
+def _create_missing(source: Issuer, tag: str, using: str, apps: Apps | None) -> int | None:
+    """If the tag is missing, create it above the numbers in the tables of `apps`, and return its first number."""
     there = _there.setdefault(source, set())
     if tag in there:
         return None
@@ -101,7 +102,8 @@ def _create_missing(source: Issuer, tag: str, using: str, apps: Apps) -> int | N
         source.inspect(tag)
     except UnknownTag:
         options = dict(options_of_tags().get(tag, {}))
-        highest = max((_highest(field, using) for other, field in tagged_fields(apps) if other == tag), default=0)
+        fields = [field for other, field in tagged_fields(apps) if other == tag] if apps else []
+        highest = max((_highest(field, using) for field in fields), default=0)
         first = max(highest + 1, options.pop("start", 1), options.pop("above", 0) + 1)
         source.create(tag, start=first, exist_ok=True, **options)
     there.add(tag)

@@ -32,6 +32,11 @@ def test_its_tests_pass(any_shop: Shop) -> None:
     assert tags(any_shop) == []
 
 
+def test_a_test_without_a_database_draws_too(shop: Shop) -> None:
+    assert "Creating" not in shop.manage("test", "suite.rows.WithoutDatabase")
+    assert tags(shop) == []
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_its_tests_pass_side_by_side(shop: Shop, start: str) -> None:
     shop.change("manage.py", "import sys\n", "import multiprocessing\nimport sys\n")
@@ -97,17 +102,19 @@ print(first, failures)
 
 def test_numbers_go_on_above_those_of_the_database(any_shop: Shop) -> None:
     any_shop.manage("migrate", "legacy", "0001")
-    insert = """
+    before = """
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 apps = MigrationLoader(connection).project_state(("legacy", "0001_initial")).apps
 Book, Page, Word = (apps.get_model("legacy", name) for name in ("Book", "Page", "Word"))
+"""
+    insert = """
 books = [Book.objects.create(title="a") for _ in range(5)]
 pages = [Page.objects.create(book=books[n % 5]) for n in range(7)]
 Word.objects.create(page=pages[6])
 print(books[4].pk, pages[6].pk)
 """
-    assert any_shop.shell(insert) == "5 7"
+    assert any_shop.shell(before + insert) == "5 7"
     shown = any_shop.manage("migrate", "--run-syncdb")
     assert "Created tag 'pages'. Its first number is 8" in shown
     assert "Created tag" not in any_shop.manage("migrate", "--run-syncdb")
@@ -119,6 +126,8 @@ page = Page.objects.create(book=book)
 word = Word.objects.create(page=page)
 big = Page.objects.create(id=2**40, book=book)
 Word.objects.create(page=big)
+assert Word.objects.get(page=2**40).page_id == big.pk
+big.delete()
 assert Word.objects.first().page_id == 7
 try:
     with connection.cursor() as cursor, transaction.atomic():
@@ -129,6 +138,15 @@ print(moved, book.pk, page.pk, rejected)
 """
     assert re.fullmatch(r"\[6, 7, 8, 9\] 10 8 (IntegrityError|OperationalError)", any_shop.shell(go_on))
     assert "No changes" in any_shop.manage("makemigrations", "legacy", "--check", "--dry-run")
+    any_shop.manage("migrate", "legacy", "0001")
+    back = """
+from django.core.management.color import no_style
+with connection.cursor() as cursor:  # as `manage.py sqlsequencereset` shows it
+    for statement in connection.ops.sequence_reset_sql(no_style(), [Book]):
+        cursor.execute(statement)
+print(Book.objects.create(title="c").pk)
+"""
+    assert any_shop.shell(before + back) == "11"
 
 
 def test_migrations_keep_the_options_of_the_field(shop: Shop) -> None:

@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 from django.db.models.signals import pre_save
 from django.forms import modelform_factory
-from django.test import TestCase, TransactionTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from orders.models import Customer, Express, Invoice, Line, Note, Order, Plain, Rush, Shelf, Ticket
 
 import issuer
@@ -165,6 +165,16 @@ class OneRow(TestCase):
             pytest.raises(issuer.UnknownTag),
         ):
             order().save()
+
+
+class WithoutDatabase(SimpleTestCase):
+    def test_a_default_draws_without_a_database(self) -> None:
+        assert Note().number >= 1
+        assert issuer.next("coupons") >= 1
+
+    async def test_a_coroutine_draws_from_the_double_too(self) -> None:
+        async with issuer.adefault() as aids:
+            assert await aids.next("coupons") != issuer.next("coupons")
 
 
 class ManyRows(TestCase):
