@@ -14,9 +14,18 @@ from tests.servers.absent import absent
 pytestmark = pytest.mark.live
 
 #: What is needed to build.
-PARTS = ("issuer", "persistence", "lua", "hatch_version.py", "pyproject.toml", "README.md", "LICENSE")
+PARTS = (
+    "issuer",
+    "pytest_issuer.py",
+    "persistence",
+    "lua",
+    "hatch_version.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
 PROGRAM = """
-import issuer, issuer_persistence
+import issuer, issuer_persistence, pytest_issuer
 print(issuer.__file__, issuer_persistence.__file__, issuer.next("orders"), sep="|")
 """
 

@@ -77,6 +77,7 @@ def test_a_source_distribution_has_what_contributors_and_reviewers_read(tmp_path
         "docs/index.md",
         "tests/conftest.py",
         "persistence/issuer_persistence/contract.py",
+        "pytest_issuer.py",
         ".github/workflows/ci.yml",
     } <= names
     assert not [name for name in names if name.startswith((".venv", ".wire", ".site"))]
@@ -98,7 +99,8 @@ def test_it_holds_the_packages_the_scripts_the_types_and_the_licence_and_works_f
     (commands,) = site.glob("*.dist-info/entry_points.txt")
     assert "issuer = issuer.cli:main" in commands.read_text()
     tops = {name.split("/")[0] for name in names}
-    assert {name for name in tops if not name.endswith(".dist-info")} == {"issuer", "issuer_persistence"}
+    modules = {"issuer", "issuer_persistence", "pytest_issuer.py"}
+    assert {name for name in tops if not name.endswith(".dist-info")} == modules
     in_repo = {f"issuer/_lua/{path.relative_to(REPO / 'lua')}" for path in (REPO / "lua").rglob("*.lua")}
     assert len(in_repo) >= 4
     assert in_repo <= names
@@ -115,6 +117,23 @@ def test_it_holds_the_packages_the_scripts_the_types_and_the_licence_and_works_f
     with pytest.raises(AssertionError, match="of the user") as told_too:
         run(sys.executable, "-c", program, PYTHONPATH=f"{tmp_path}{os.pathsep}{site}", **data_in(tmp_path))
     assert str(told_too.value).startswith("2\n")
+
+
+def test_its_fixtures_are_there_for_pytest(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(issuer, issuer_double):\n"
+        "    import issuer as module, pytest_issuer\n"
+        "    issuer.create('orders')\n"
+        "    assert [issuer.next('orders'), module.next('orders')] == [1, 2]\n"
+        f"    assert module.__file__.startswith({str(tmp_path / 'site')!r})\n"
+        f"    assert pytest_issuer.__file__.startswith({str(tmp_path / 'site')!r})\n"
+        "    with module.connect() as other:\n"
+        "        assert other.next('orders') == 3\n"
+    )
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_it.py")
+    assert "1 passed" in run(sys.executable, *words, at=tmp_path, PYTHONPATH=str(tmp_path / "site"))
 
 
 @pytest.mark.soak  # it downloads what the wheel depends on; the test above shows what is ours

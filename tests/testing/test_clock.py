@@ -1,5 +1,8 @@
 """The clock that the test moves: periods end, keys are forgotten, leases of machine numbers lapse."""
 
+import hashlib
+import socket
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -7,13 +10,14 @@ import pytest
 
 import issuer
 from issuer.core.steps import send
-from issuer.gateway.commands import NAMES, script
+from issuer.gateway.commands import NAMES, pack, script
 from issuer.gateway.server_commands import server_time
 from issuer.testing import Double
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("U.22")]
 
 DAY = 86_400
+CLOCK = "return 'not replaced'"
 
 
 @pytest.fixture
@@ -84,6 +88,23 @@ def test_every_script_and_command_shows_the_same_time(double: Double) -> None:
     assert abs(shown / 1000 - double.clock.now().timestamp()) < 60
     for name in NAMES:
         assert script(name).text.count("'TIME'") == script(name).text.count("redis.call('TIME')"), name
+
+
+def test_a_request_that_arrives_in_pieces_gets_the_moved_clock(double: Double) -> None:
+    assert text(double) == "20300131-1"
+    sha = hashlib.sha1(CLOCK.encode(), usedforsecurity=False).hexdigest()
+    server = double._server
+    server.load([CLOCK])
+    assert server.proxy is not None
+    server.proxy.replaced[double._database] = {sha.encode(): b"0" * 40}
+    with socket.create_connection(("127.0.0.1", server.public_port)) as client:
+        client.sendall(pack("SELECT", double._database))
+        assert client.recv(100) == b"+OK\r\n"
+        request = pack("EVALSHA", sha, 0)
+        client.sendall(request[:40])
+        time.sleep(0.1)  # so that it arrives alone
+        client.sendall(request[40:])
+        assert client.recv(100).startswith(b"-NOSCRIPT")
 
 
 def test_snowflakes_have_the_clock_of_the_process_and_refuse_one_of_redis_that_differs(double: Double) -> None:

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def test_two_doubles_at_once_do_not_see_each_other(double: Double) -> None:
         other.ids.create("orders")
         assert [other.ids.next("orders"), double.ids.next("orders")] == [1, 2]
     assert double.ids.next("orders") == 3
+
+
+def test_a_database_that_is_used_again_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Double() as first:
+        first.ids.create("orders")
+        assert [first.ids.next("orders"), first.ids.next("orders", key="a")] == [1, 2]
+        monkeypatch.setattr(first._server, "_databases", repeat(first._database))
+    with Double() as second:
+        assert second.redis_url == first.redis_url
+        second.ids.create("orders")
+        assert [second.ids.next("orders", key="a"), second.ids.next("orders")] == [1, 2]
 
 
 def test_another_program_uses_it_by_its_urls(double: Double) -> None:

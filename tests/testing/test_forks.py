@@ -2,17 +2,16 @@
 
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import issuer
-from issuer.testing import override
+from issuer.testing import Double, override
 from tests.audit import repeats
 from tests.waiting import until
 
@@ -76,25 +75,39 @@ def test_a_child_orders_faults_of_the_store_but_not_of_redis() -> None:
             issuer.default().create("others", timeout=0)
 
 
-def test_faults_strike_at_once_although_a_child_lives() -> None:
+def test_a_child_has_no_copy_of_the_sockets_of_the_proxy() -> None:
+    # While a copy is open, a connection that the proxy cuts does not end, and its client waits.
     with override() as double:
         double.ids.create("orders")
+        double.redis_away(calls=1)
         assert issuer.next("orders") == 1
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(writing)
-            os.read(reading, 1)
-            os._exit(0)
-        os.close(reading)
-        began = time.monotonic()
-        double.lose_reply()
-        assert issuer.next("orders") == 3
-        with double.redis_away(), pytest.raises(issuer.RedisUnavailable):
-            issuer.default().next("orders", timeout=0.05)
-        assert time.monotonic() - began < issuer.default().engine.timeout, "the client saw the end of its connection"
-        os.close(writing)
-        assert os.waitpid(child, 0)[1] == 0
+        assert double._server.proxy is not None
+        numbers = double._server.proxy._numbers()
+        assert len(numbers) >= 3
+
+        def look() -> None:
+            assert {str(Path(f"/proc/self/fd/{number}").readlink()) for number in numbers} == {os.devnull}
+
+        in_child(look)
+        assert issuer.next("orders") == 2, "here they are open"
+
+
+def test_siblings_have_servers_of_their_own() -> None:
+    def own(number: int) -> int:
+        with Double() as double:
+            double.ids.create("orders")
+            for each in range(1, 6):
+                assert double.ids.next("orders", key=str(each)) == each
+            double.lose_data()
+            assert double.ids.next("orders") > number
+        return os.getpid()
+
+    with Double() as double:
+        double.ids.create("orders")
+        assert double.ids.next("orders") == 1
+        for number in range(2):
+            in_child(partial(own, number))
+        assert double.ids.next("orders") == 2
 
 
 def test_a_child_makes_doubles_of_its_own() -> None:
@@ -138,4 +151,3 @@ def test_the_server_ends_with_its_process_however_that_ends(end: str) -> None:
     assert done.stderr == ""
     pid, *folders = done.stdout.split()
     until(lambda: not any(Path(each).exists() for each in (f"/proc/{pid}", *folders)), message="all is gone")
-    assert signal.SIGKILL

@@ -1,0 +1,95 @@
+"""What tests of the public interface show on other servers and stores, the double shows too.
+
+Chosen are the tests of these modules that use nothing but issuers, and the clock of Redis.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from issuer import Issuer
+from issuer.testing import Double
+from tests.colours import Connect
+from tests.integration import (
+    test_bad_values,
+    test_create_many,
+    test_exist_ok,
+    test_face,
+    test_limits,
+    test_periods,
+    test_schemes_face,
+    test_steps_of_tags,
+)
+from tests.integration.days import VIENNA, Make
+from tests.schemes import KEYS
+
+pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
+
+MODULES = (
+    test_bad_values,
+    test_create_many,
+    test_exist_ok,
+    test_face,
+    test_limits,
+    test_periods,
+    test_schemes_face,
+    test_steps_of_tags,
+)
+FIXTURES = {"at", "caplog", "connect", "direct", "ids", "make"}
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    with Double() as made:
+        yield made
+
+
+@pytest.fixture
+def make(double: Double, connect: Connect) -> Iterator[Make]:
+    with ExitStack() as ends:
+
+        def one(**settings: Any) -> Issuer:
+            common = {"redis": double.redis_url, "store": double.store_url, "scheduler": None, "timeout": 60}
+            return ends.enter_context(connect(**{"keys": KEYS, **common, **settings}))
+
+        yield one
+
+
+@pytest.fixture
+def ids(make: Make) -> Issuer:
+    return make()
+
+
+@pytest.fixture
+def direct(connect: Connect) -> Iterator[Issuer]:
+    with connect(redis="none", store="memory://", scheduler=None) as made:
+        yield made
+
+
+@pytest.fixture
+def at(double: Double) -> Callable[[str], None]:
+    return lambda moment: double.clock.set(datetime.fromisoformat(moment).replace(tzinfo=VIENNA))
+
+
+def public_ones(module: ModuleType) -> Iterator[FunctionType]:
+    """Find the tests that use no fixture but the ones above, and nothing inside the issuer."""
+    for name, test in vars(module).items():
+        if name.startswith("test_") and isinstance(test, FunctionType):
+            marks = getattr(test, "pytestmark", [])
+            given = ",".join(str(mark.args[0]) for mark in marks if mark.name == "parametrize").replace(" ", "")
+            wanted = inspect.signature(test).parameters.keys() - set(given.split(","))
+            if wanted <= FIXTURES and wanted & {"ids", "make"} and ".engine" not in inspect.getsource(test):
+                yield test
+
+
+CHOSEN = {test.__name__: test for module in MODULES for test in public_ones(module)}
+globals().update(CHOSEN)
+
+
+def test_most_of_them_are_chosen() -> None:
+    assert len(CHOSEN) >= 40
