@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from django.apps import apps
@@ -17,6 +18,7 @@ from issuer.contrib.django.defaults import Next
 from issuer.contrib.django.fields import IssuerQuerySet, fields_of
 from issuer.contrib.django.issuers import testing
 from issuer.errors import ConfigurationError
+from issuer.settings import Settings
 from issuer_persistence.opening import file_path
 
 
@@ -39,12 +41,26 @@ def _wrong_settings() -> Iterator[CheckMessage]:
             yield Error(problem, id="issuer.E001")
             continue
         try:
-            embedded = resolved(given).embedded
+            found = resolved(given)
         except ConfigurationError as error:
             yield Error(f"{setting}: {error}", id="issuer.E001")
-        else:
-            if embedded and not settings.DEBUG and not testing():
-                yield Error(nameless(setting), id="issuer.E003")
+            continue
+        if found.embedded and not settings.DEBUG and not testing():
+            yield Error(nameless(setting), id="issuer.E003")
+        store = _file(found)
+        if store and any(Path(store).resolve() == Path(str(each["NAME"])).resolve() for each in _databases_in_files()):
+            problem = f"{setting}: the store {store} is a database of the project, which the issuer cannot write to"
+            hint = "Give the issuer a file of its own. While the project has a transaction open, SQLite locks the file"
+            yield Error(problem, hint=hint, id="issuer.E007")
+
+
+def _databases_in_files() -> list[dict[str, Any]]:
+    return [each for each in settings.DATABASES.values() if each["ENGINE"].endswith("sqlite3")]
+
+
+def _file(found: Settings) -> str:
+    """Return the path of the store if it is a file, or ""."""
+    return file_path(found.store_url) if isinstance(found.store_url, str) else ""
 
 
 def check_tags(**_: Any) -> list[CheckMessage]:
@@ -90,8 +106,7 @@ def check_deployment(**_: Any) -> list[CheckMessage]:
     """Check for `check --deploy` that the store is not a file."""
     setting, given = given_to(None)
     with suppress(ConfigurationError):  # `check_settings` reports it
-        store = resolved(given).store_url
-        if not misspelt(setting, given) and isinstance(store, str) and file_path(store):
+        if not misspelt(setting, given) and _file(resolved(given)):
             return [
                 Caution(
                     "The numbers come from a file of this machine: another machine would issue the same numbers",

@@ -23,8 +23,8 @@ M = TypeVar("M", bound=models.Model)
 class IssuerField(Tagged, models.BigIntegerField):
     """A field with numbers of a tag: as the primary key, or beside it.
 
-    A row without a number gets the next one of the tag when the row is inserted, not when the object is created. A
-    number that is given is kept. A transaction that is rolled back leaves a gap: its numbers are not issued again.
+    A row without a number gets the next one of the tag when the row is saved, not when the object is created. A number
+    that is given is kept. A transaction that is rolled back leaves a gap: its numbers are not issued again.
 
     `bulk_create` draws all numbers at once. Forms do not show the field, unless it has `editable=True`.
 
@@ -60,10 +60,10 @@ class IssuerField(Tagged, models.BigIntegerField):
             found.append(checks.Error("IssuerField needs its app", hint=hint, obj=self, id="issuer.E005"))
         return found
 
-    def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # noqa: FBT001 - Django's signature
-        """Return the value to write. If the row is to be inserted and has no number, draw it."""
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # noqa: ARG002, FBT001 - Django's signature
+        """Return the value to write. If the row has no number, draw it."""
         number = getattr(model_instance, self.attname)
-        return self.draw(model_instance) if add and number is None else number
+        return self.draw(model_instance) if number is None else number
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         """Return the value for the database. Numbers take a shorter way than in Django, as `bulk_create` has many."""

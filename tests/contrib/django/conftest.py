@@ -89,5 +89,7 @@ def any_shop(request: pytest.FixtureRequest, shop: Shop) -> Shop:
     server: PostgresServer | MariaDBServer = request.getfixturevalue(SERVERS[request.param])
     for database in ("shop", "eu"):
         server.execute(f"CREATE DATABASE {name}_{database}")
-    shop.environment = {"SHOP_ENGINE": request.param, "SHOP_PORT": str(server.port), "SHOP_NAME": name}
+    store = f"{server.url.rpartition('/')[0]}/{name}_shop"  # in the database of the project
+    port = str(server.port)
+    shop.environment = {"SHOP_ENGINE": request.param, "SHOP_PORT": port, "SHOP_NAME": name, "SHOP_STORE": store}
     return shop

@@ -75,7 +75,7 @@ def test_the_other_code_of_the_page_is_right(shop: Shop) -> None:
     others = [text for language, text in BLOCKS if language == "python" and not text.startswith("# ")]
     settings = [text for text in others if text.startswith("ISSUER")]
     models = [text for text in others if text not in settings]
-    assert (len(settings), len(models)) == (3, 4)
+    assert (len(settings), len(models)) == (3, 5)
     with (shop.folder / "settings.py").open("a") as file:
         file.write("\n".join(settings))
     assert "issuer.E" not in shop.manage("check")

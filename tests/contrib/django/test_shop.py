@@ -166,6 +166,44 @@ def test_migrations_keep_the_options_of_the_field(shop: Shop) -> None:
     assert "No changes" in shop.manage("makemigrations", "--check", "--dry-run")
 
 
+FILL = """
+from django.db import migrations
+
+
+def draw(apps, schema_editor):
+    for note in apps.get_model("orders", "Note").objects.filter(bill=None):
+        note.save(update_fields=["bill"])
+
+
+class Migration(migrations.Migration):
+    dependencies = [("orders", "0002_bill")]
+    operations = [migrations.RunPython(draw, migrations.RunPython.noop)]
+"""
+
+
+def test_rows_that_exist_get_numbers_in_a_migration(shop: Shop) -> None:
+    shop.manage("makemigrations", "orders")
+    shop.manage("migrate")
+    shop.shell("Note.objects.bulk_create([Note(), Note(), Note()])")
+    old = "    number = models.BigIntegerField(default"
+    field = '    bill = IssuerField(tag="bills", unique=True, null=True)\n'
+    shop.change("orders/models.py", old, field + old)
+    shop.manage("makemigrations", "orders", "--name", "bill")
+    (shop.folder / "orders" / "migrations" / "0003_fill.py").write_text(FILL)
+    shop.change("orders/models.py", ", null=True", "")
+    (shop.folder / "orders" / "migrations" / "0004_required.py").write_text(
+        FILL.partition("def draw")[0]
+        + "from issuer.contrib.django import IssuerField\n\n\nclass Migration(migrations.Migration):\n"
+        '    dependencies = [("orders", "0003_fill")]\n'
+        '    operations = [migrations.AlterField("Note", "bill", IssuerField(tag="bills", unique=True))]\n'
+    )
+    assert "No changes" in shop.manage("makemigrations", "--check", "--dry-run")
+    shop.manage("migrate")
+    assert shop.shell("print(sorted(Note.objects.values_list('bill', flat=True)), Note.objects.create().bill)") == (
+        "[1, 2, 3] 4"
+    )
+
+
 def test_another_tag_changes_no_table(shop: Shop) -> None:
     shop.manage("makemigrations", "orders")
     shop.manage("migrate")
@@ -201,6 +239,7 @@ WRONG = {
     "none": ('ISSUER = {"store": None}', "issuer.E001", "store is None"),
     "no dictionary": ('ISSUER = "memory://"', "issuer.E001", "must be a dictionary"),
     "no servers": ("ISSUER = {}\nDEBUG = False", "issuer.E003", "ISSUER names no store, and DEBUG is False"),
+    "same file": ('ISSUER = {"store": f"sqlite:///{BASE_DIR}/eu.sqlite3"}', "issuer.E007", "eu.sqlite3 is a database"),
     "alias": ('ISSUER_DATABASES = {"us": {}}', "issuer.E002", "no such alias, but default, eu"),
     "option": ('ISSUER_TAGS = {"codes": {"fromat": "N"}}', "issuer.E006", "Did you mean 'format'"),
 }  # fmt: skip

@@ -66,7 +66,7 @@ def _database(name: str) -> dict[str, object]:
 DATABASES = {"default": _database("shop"), "eu": _database("eu")}
 DATABASE_ROUTERS = ["routers.ByRegion"]
 
-ISSUER = {"store": f"sqlite:///{BASE_DIR / 'issuer.sqlite3'}"}
+ISSUER = {"store": os.environ.get("SHOP_STORE", f"sqlite:///{BASE_DIR / 'issuer.sqlite3'}")}
 if "SHOP_REDIS" in os.environ:
     ISSUER["redis"] = os.environ["SHOP_REDIS"]
 ISSUER_DATABASES = {"eu": {"store": f"sqlite:///{BASE_DIR / 'issuer-eu.sqlite3'}"}}
