@@ -6,11 +6,10 @@ import asyncio
 import atexit
 import os
 import shutil
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -42,20 +41,23 @@ end"""
 class MovableClock:
     """The clock of a double's Redis. It ends periods, and the lifetime of idempotency keys."""
 
-    def __init__(self, move: Callable[[int, int], None]) -> None:
+    def __init__(self, read: Callable[[], int], move: Callable[[int, int], None]) -> None:
         """Start with the time of the machine.
 
         Args:
+            read: Function that returns the time of the machine, in microseconds since 1970. It asks Redis, because the
+                test may have replaced the clock of this process.
             move: Function that moves the clock of Redis. Its arguments: how far the clock is ahead of the machine's
                 clock after the move, and how far it is moved, in microseconds.
         """
+        self._read = read
         self._move = move
         #: By how much the clock is ahead of the machine's clock, in microseconds.
         self.micros = 0
 
     def now(self) -> datetime:
         """Return the time of this clock, in UTC."""
-        return datetime.fromtimestamp(time.time() + self.micros / 1e6, UTC)
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self._read() + self.micros)
 
     def move(self, seconds: float) -> None:
         """Move the clock. It continues to run.
@@ -89,6 +91,9 @@ class Double:
     Use it as `with Double() as double:`. Each double starts without tags and without numbers. All doubles of a process
     share one Redis server, which starts with the first of them and ends with the process.
 
+    Its issuers have no background work, so that each run of a test gives the same result: a call loads a segment when
+    no number is left. Call `tick` to load segments in advance, or pass `scheduler="background"`.
+
     Forked children, threads and other programs use the double by its URLs. Only the process that has made the double
     can order faults, move the clock and end the double.
 
@@ -116,7 +121,6 @@ class Double:
             ends.callback(shutil.rmtree, folder, ignore_errors=True)
             self._config = folder / "issuer.toml"  # an empty file: no other settings file is read
             self._config.touch()
-            ends.callback(server.ask, ("FLUSHDB",), database=self._database)
             ends.callback(self._leave_proxy)
             ends.callback(self._close_stores)
             ends.callback(self._close_issuers)
@@ -125,7 +129,7 @@ class Double:
             self._ends = ends.pop_all()
         self.redis_url = f"redis://{LOOPBACK}:{server.public_port}/{self._database}"
         self.store_url = self.store.url
-        self.clock = MovableClock(self._move)
+        self.clock = MovableClock(self._time, self._move)
         self._away = False
         self._snapshot: tuple[Path, int] | None = None
         self._ids: Issuer | None = None
@@ -196,11 +200,12 @@ class Double:
             await found.close()
 
     def _with(self, settings: dict[str, Any]) -> dict[str, Any]:
-        # A store object: to find the store of a URL takes 3 ms, as Python reads the metadata of all installed packages.
-        store = DoubledStore(self.store.path)
-        self._stores.append(store)
-        given = {"redis": self.redis_url, "store": store, "config": self._config}
-        return {**given, **self._settings, **settings}
+        given = {"redis": self.redis_url, "config": self._config, "scheduler": None, **self._settings, **settings}
+        if "store" not in given:
+            # Not its URL: for that, Python reads the metadata of all installed packages, which takes 3 ms.
+            given["store"] = DoubledStore(self.store.path)
+            self._stores.append(given["store"])
+        return given
 
     # ------------------------------------------------------------------ faults
 
@@ -295,6 +300,10 @@ class Double:
             proxy.pass_through()
 
     # ------------------------------------------------------------------ clock
+
+    def _time(self) -> int:
+        [(seconds, micros)] = self._server.ask(("TIME",))
+        return int(seconds) * 1_000_000 + int(micros)
 
     def _move(self, ahead: int, micros: int) -> None:
         texts, replaced = moved(ahead) if ahead else ([], {})

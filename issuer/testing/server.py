@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 from contextlib import closing
-from itertools import cycle
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,8 +44,7 @@ class DoubleServer(RedisServer):
         shared_memory = Path("/dev/shm")  # noqa: S108 - a folder in it: files in memory need no fsync
         in_memory = shared_memory.is_dir() and os.access(shared_memory, os.W_OK | os.X_OK)
         self.stores = Path(tempfile.mkdtemp(prefix="issuer-", dir=shared_memory if in_memory else None))
-        #: Databases for doubles. Clients of database 0 do not name it, so no double has it.
-        self._databases = cycle(range(1, DATABASES))
+        self._doubles = count()
         #: The port in the URLs of all doubles: that of the server or of the proxy.
         self.public_port = 0
         self.proxy: DoubleProxy | None = None
@@ -121,8 +120,11 @@ class DoubleServer(RedisServer):
         self._admin = self.client()
 
     def new_database(self) -> int:
-        """Return the number of a database that no other double uses."""
-        return next(self._databases)
+        """Return the number of an empty database. Database 0 is none: its clients do not name it."""
+        before, index = divmod(next(self._doubles), DATABASES - 1)
+        if before:  # not at the end of a double: most processes make fewer of them than there are databases
+            self.ask(("FLUSHDB",), database=index + 1)
+        return index + 1
 
     def end(self) -> None:
         """Kill the server, and remove the folders."""

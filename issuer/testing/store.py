@@ -37,10 +37,14 @@ AWAY, LOST = "away", "lost"
 class DoubledStore(SQLiteStore):
     """An SQLite store that follows the orders of a test."""
 
+    file_type = OpenFile
+    _file: OpenFile
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Use the file, which must exist."""
         super().__init__(path)
-        self._file: OpenFile = OpenFile(self._path)
+        #: Path of each kind of order. There is such a file while the order lasts.
+        self._orders = {kind: f"{self._path}-{kind}" for kind in (AWAY, LOST)}
 
     @classmethod
     def made(cls, path: Path) -> DoubledStore:
@@ -67,15 +71,15 @@ class DoubledStore(SQLiteStore):
 
     def order(self, kind: str, calls: int | None) -> None:
         """Order that the next calls fail. `calls`: how many; None means all calls until `end_order`."""
-        order = self._order(kind)
+        order = Path(self._orders[kind])
         written = order.with_name(f"{order.name}-new")
         written.write_text("-1" if calls is None else str(calls))
         written.replace(order)
 
     def end_orders(self) -> None:
         """End all orders."""
-        for kind in (AWAY, LOST):
-            self._order(kind).unlink(missing_ok=True)
+        for order in self._orders.values():
+            Path(order).unlink(missing_ok=True)
 
     @contextmanager
     def transaction(self, timeout: float, *, writes: bool = True) -> Iterator[SQLiteTransaction]:
@@ -105,13 +109,12 @@ class DoubledStore(SQLiteStore):
         if self._struck(AWAY):
             raise Unconfirmed(f"{mask(self.url)}: the store is away, as the test has ordered")
 
-    def _order(self, kind: str) -> Path:
-        return Path(f"{self._path}-{kind}")
-
     def _struck(self, kind: str) -> bool:
         """Return True if an order affects this call, and count the call."""
+        if not os.access(self._orders[kind], os.F_OK):
+            return False
         try:
-            order = os.open(self._order(kind), os.O_RDWR)
+            order = os.open(self._orders[kind], os.O_RDWR)
         except FileNotFoundError:
             return False
         try:

@@ -77,6 +77,12 @@ def test_the_clock_stays_moved_after_a_restart(double: Double) -> None:
     assert double.ids.next("orders", key="a", ttl=60) > 1, "its time was over before Redis went back"
 
 
+def test_it_follows_no_clock_that_the_test_has_replaced(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    double.clock.set(datetime(2031, 1, 31, 12, tzinfo=UTC))
+    assert text(double) == "20310131-1"
+
+
 def test_a_moment_needs_a_time_zone(double: Double) -> None:
     with pytest.raises(issuer.InvalidArgument, match="time zone"):
         double.clock.set(datetime(2030, 1, 1))  # noqa: DTZ001 - that is the mistake

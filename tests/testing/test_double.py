@@ -4,13 +4,14 @@ import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import repeat
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import issuer
 from issuer.testing import Double, override
+from issuer.testing.server import DATABASES
 from tests import programs
 
 pytestmark = pytest.mark.live
@@ -69,7 +70,7 @@ def test_a_database_that_is_used_again_is_empty(monkeypatch: pytest.MonkeyPatch)
     with Double() as first:
         first.ids.create("orders")
         assert [first.ids.next("orders"), first.ids.next("orders", key="a")] == [1, 2]
-        monkeypatch.setattr(first._server, "_databases", repeat(first._database))
+        monkeypatch.setattr(first._server, "_doubles", count(DATABASES - 2 + first._database))
     with Double() as second:
         assert second.redis_url == first.redis_url
         second.ids.create("orders")

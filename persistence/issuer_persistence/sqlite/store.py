@@ -172,6 +172,8 @@ class SQLiteStore(TransactionalStore):
     """
 
     in_file = True
+    #: Class of the file.
+    file_type: type[SQLiteFile] = SQLiteFile
 
     @classmethod
     def open(cls, url: str) -> SQLiteStore:
@@ -197,7 +199,7 @@ class SQLiteStore(TransactionalStore):
             raise Misconfigured("an SQLite store needs a file; for a store in memory write memory://")
         # Make the path absolute, so that a later chdir does not lead to another file.
         self._path = Path(path).absolute()
-        self._file = SQLiteFile(self._path)
+        self._file = self.file_type(self._path)
         self._lock = threading.Lock()
         #: The newest ledger entry of each tag that this process has written. Only the last ENTRIES_MOST tags are kept.
         self._newest: Newest[LedgerEntry] = Newest(ENTRIES_MOST)
