@@ -107,11 +107,12 @@ class Double:
     def __init__(self, **settings: Any) -> None:
         """Prepare a double. `settings`: arguments of `issuer.connect`, for all issuers of this double."""
         self._settings = settings
-        self._owner = os.getpid()
+        #: Process id of the process that has made the double.
+        self._owner = 0
         self._ends = ExitStack()
-        self._open = False
 
     def __enter__(self) -> Self:
+        self._owner = os.getpid()
         with ExitStack() as ends:
             server = self._server = own_server()
             self._database = server.new_database()

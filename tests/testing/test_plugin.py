@@ -1,5 +1,6 @@
 """The plugin of pytest, in runs of their own: with xdist, forks, asyncio and unittest, and without its fixtures."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +123,11 @@ def test_nothing():
     assert [name for name in sys.modules if name.partition(".")[0] in ("issuer", "issuer_persistence", "redis")] == []
 """
     assert "1 passed" in pytest_run(tmp_path, tests=tests)
+
+
+def test_the_tests_of_its_page_pass(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs/guide/testing.md"
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    backend = "import pytest\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n\n"
+    tests = backend + "\n\n".join(blocks)
+    assert "6 passed" in pytest_run(tmp_path, "-o", "anyio_mode=auto", tests=tests)
