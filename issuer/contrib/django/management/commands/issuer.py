@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from argparse import REMAINDER, ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS
 
 from issuer.contrib.django.issuers import environment
 
 
 class Command(BaseCommand):
-    """Runs the command line in a process of its own. The settings are passed as environment variables."""
+    """Runs the command line. The settings are passed as environment variables."""
 
     help = "Run a command of the issuer, as in: manage.py issuer next orders. All commands: manage.py issuer -- --help"
     requires_system_checks = ()  # so that tags can be looked at while a setting is wrong
+    from_shell = False
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run the command for `manage.py`."""
+        self.from_shell = True
+        super().run_from_argv(argv)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Define the arguments."""
@@ -25,8 +32,15 @@ class Command(BaseCommand):
         parser.add_argument("arguments", nargs=REMAINDER, help="Command of the issuer, with its options.")
 
     def handle(self, *, database: str, arguments: list[str], **_: Any) -> None:
-        """Run the command. The exit status is that of the command."""
-        command = [sys.executable, "-m", "issuer", *arguments]
-        done = subprocess.run(command, env=environment(database), check=False)  # noqa: S603 - ours
+        """Run the command: in place of `manage.py`, so that signals reach it; or in a process of its own.
+
+        Raises:
+            CommandError: The process has failed.
+        """
+        command, variables = [sys.executable, "-m", "issuer", *arguments], environment(database)
+        if self.from_shell:
+            sys.stdout.flush()
+            os.execve(sys.executable, command, variables)  # noqa: S606 - no shell is needed
+        done = subprocess.run(command, env=variables, check=False)  # noqa: S603 - a command of ours
         if done.returncode:
-            sys.exit(done.returncode)
+            raise CommandError(f"issuer {' '.join(arguments)}: failed", returncode=done.returncode)

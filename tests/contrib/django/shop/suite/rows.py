@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 from django.core import serializers
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, transaction
 from django.db.models.signals import pre_save
 from django.forms import modelform_factory
@@ -165,6 +165,15 @@ class OneRow(TestCase):
             pytest.raises(issuer.UnknownTag),
         ):
             order().save()
+
+
+class CommandLine(TestCase):
+    def test_a_command_has_the_numbers_of_the_double(self) -> None:
+        first = Order.objects.create(customer="a").pk
+        call_command("issuer", "configure", "orders", "--start", str(first + 1000), "--yes")
+        assert Order.objects.create(customer="b").pk >= first + 1000
+        with pytest.raises(CommandError, match="issuer next nothing: failed"):
+            call_command("issuer", "next", "nothing")
 
 
 class WithoutDatabase(SimpleTestCase):
