@@ -130,6 +130,11 @@ _LATER = {
     "connect": "issuer.wiring",
 }
 _PACKAGES = ("plugins", "strategies", "values")
+#: Methods of Issuer that are not functions of this module.
+_METHODS = (
+    *("create", "create_many", "configure", "delete", "tags", "inspect", "warm", "keep", "tick", "verify", "who"),
+    *("halt", "recover", "ready", "doctor", "upgrade", "close"),
+)
 
 
 def _version() -> str:
@@ -162,7 +167,8 @@ if not TYPE_CHECKING:  # hidden from mypy, which would otherwise accept unknown 
                 return import_module(f"issuer.{name}")
         if name == "__version__":
             return _version()
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = f": use issuer.default().{name}" if name in _METHODS else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -29,6 +29,13 @@ def test_what_is_public_is_there_and_next_is_not_exported_by_a_star_import() -> 
         issuer.nonsense  # type: ignore[attr-defined]  # noqa: B018 - its look-up is what is tried
 
 
+def test_a_method_of_an_issuer_is_named_to_those_who_look_for_it_in_the_module() -> None:
+    for name in ("create", "recover", "tags"):
+        assert hasattr(Issuer, name)
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': use issuer.default\(\).{name}$"):
+            getattr(issuer, name)
+
+
 #: Prints what is loaded at four moments; the last program is one that reads every public name.
 LOADED = """
 import json, sys
