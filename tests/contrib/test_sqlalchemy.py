@@ -17,7 +17,7 @@ from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, create_engi
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.exc import StatementError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, mapped_column
 from sqlalchemy.schema import CreateTable
 
 import issuer
@@ -270,6 +270,25 @@ class TestOneSession:
         contexts = [each for each in gc.get_objects() if isinstance(each, DefaultExecutionContext)]
         assert len(contexts) <= 2
         assert draws.sizes == [3] * 20
+
+
+def test_a_dataclass_has_it_as_insert_default(draws: Draws) -> None:
+    class DataBase(MappedAsDataclass, DeclarativeBase):
+        pass
+
+    class Invoice(DataBase):
+        __tablename__ = "invoices"
+        id: Mapped[int] = mapped_column(BigInteger, primary_key=True, init=False, insert_default=next_number("orders"))
+        amount: Mapped[int]
+
+    engine = create_engine("sqlite://")
+    DataBase.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add_all(invoices := [Invoice(amount=1), Invoice(amount=2)])
+        session.flush()
+        assert [each.id for each in invoices] == [1, 2]
+    engine.dispose()
+    assert draws.sizes == [2]
 
 
 def test_two_columns_may_have_one_default(tmp_path: Path, draws: Draws) -> None:
