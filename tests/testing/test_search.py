@@ -10,6 +10,7 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.testing import Double, override
+from tests.property.test_machine import FENCE, without
 from tests.seeds import SEED, chosen, seeded
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("N.12")]
@@ -126,8 +127,7 @@ class Search:
         assert self.double.ids.verify() == []
 
 
-@pytest.mark.parametrize("searches", [3, pytest.param(100, marks=pytest.mark.soak)])
-def test_no_order_of_events_repeats_a_number(searches: int) -> None:
+def search(searches: int) -> None:
     for seed in range(searches):
         with Double() as double:
             try:
@@ -135,6 +135,18 @@ def test_no_order_of_events_repeats_a_number(searches: int) -> None:
             except Exception as error:
                 error.add_note(f"search {seed}; {SEED}={chosen()}")
                 raise
+
+
+@pytest.mark.parametrize("searches", [3, pytest.param(100, marks=pytest.mark.soak)])
+def test_no_order_of_events_repeats_a_number(searches: int) -> None:
+    search(searches)
+
+
+def test_without_the_fence_the_search_finds_a_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("next", "lease"):
+        without(name, FENCE, "false", monkeypatch)
+    with pytest.raises(AssertionError, match=r"^(REPEAT|ORDER)"):
+        search(20)
 
 
 def many(seed: int) -> list[int]:
