@@ -193,6 +193,7 @@ def test_rows_that_exist_get_numbers_in_a_migration(shop: Shop) -> None:
     shop.shell("Note.objects.bulk_create([Note(), Note(), Note()])")
     old = "    number = models.BigIntegerField(default"
     field = '    bill = IssuerField(tag="bills", unique=True, null=True)\n'
+    field += '    extra = models.BigIntegerField(default=Next("extras"))\n'
     shop.change("orders/models.py", old, field + old)
     shop.manage("makemigrations", "orders", "--name", "bill")
     (shop.folder / "orders" / "migrations" / "0003_fill.py").write_text(FILL)
@@ -208,6 +209,7 @@ def test_rows_that_exist_get_numbers_in_a_migration(shop: Shop) -> None:
     assert shop.shell("print(sorted(Note.objects.values_list('bill', flat=True)), Note.objects.create().bill)") == (
         "[1, 2, 3] 4"
     )
+    assert shop.shell("print(*Note.objects.order_by('bill').values_list('extra', flat=True))") == "1 1 1 2"
 
 
 def test_another_tag_changes_no_table(shop: Shop) -> None:
