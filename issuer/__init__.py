@@ -129,7 +129,7 @@ _LATER = {
     "aconnect": "issuer.wiring",
     "connect": "issuer.wiring",
 }
-_PACKAGES = ("plugins", "strategies", "values")
+_PACKAGES = ("plugins", "strategies", "testing", "values")
 #: Methods of Issuer that are not functions of this module.
 _METHODS = (
     *("create", "create_many", "configure", "delete", "tags", "inspect", "warm", "keep", "tick", "verify", "who"),

@@ -296,9 +296,11 @@ class Double:
         proxy = self._own_server.proxy
         if proxy is not None:
             proxy.refuse()  # let nobody in until the scripts for moved clocks are loaded again
-        restart()
-        if proxy is not None and not self._away:
-            proxy.pass_through()
+        try:
+            restart()
+        finally:
+            if proxy is not None and not self._away:
+                proxy.pass_through()
 
     # ------------------------------------------------------------------ clock
 

@@ -41,6 +41,12 @@ def test_a_block_has_both_defaults_and_puts_back_what_was_before() -> None:
     assert os.environ == before
 
 
+def test_it_is_found_at_the_package_and_imported_only_then() -> None:
+    program = "import sys, issuer; print('issuer.testing' in sys.modules, issuer.testing.override.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "False override\n", done.stderr
+
+
 @override()
 def decorated(word: str) -> tuple[str, int]:
     """Draw one."""
