@@ -21,7 +21,7 @@ SIDE_BY_SIDE = -n $(or $(JOBS),5) --dist worksteal
 
 # What touches Redis's, MongoDB's and HTTP's libraries, the scheduler, the command line and the metrics.
 TOUCHES_LIBRARIES = tests/unit tests/lua tests/contract tests/integration tests/http tests/metrics tests/e2e tests/resp \
-    tests/server
+    tests/server tests/testing
 
 # The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
 WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
