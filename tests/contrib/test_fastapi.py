@@ -181,7 +181,8 @@ def test_workers_repeat_nothing_and_return_what_they_held_when_the_server_ends(
     line = [each.format(**values) for each in SERVERS[server]]
     environment = {**os.environ, "ISSUER_REDIS_URL": redis_url, "ISSUER_STORE_URL": store}
     with issuer.connect(redis=redis_url, store=store) as ids:
-        ids.create("orders", order="trend", step=10_000, lease=500)
+        # A lease that nobody uses a fifth of: a worker that fetches its next one returns that alone.
+        ids.create("orders", order="trend", step=100_000, lease=10_000)
         process = subprocess.Popen([sys.executable, "-m", *line], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
         try:
             url = f"http://127.0.0.1:{port}"
