@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Insert
 from sqlalchemy.engine.default import DefaultExecutionContext
-from sqlalchemy.sql.visitors import iterate
 
 import issuer
 from issuer import AsyncIssuer, Issuer
@@ -24,7 +23,8 @@ def next_number(
 
     It is for `mapped_column(BigInteger, primary_key=True, default=next_number("orders"))` and for `Column`. All rows
     of a statement get their numbers from one draw. With an AsyncEngine, the draw does not block the event loop. The
-    errors of `Issuer.take` arrive as the attribute `orig` of SQLAlchemy's StatementError.
+    errors of `Issuer.take` arrive as the attribute `orig` of SQLAlchemy's StatementError. So does InvalidArgument, for
+    an INSERT ... SELECT and for use as `onupdate`: SQLAlchemy would give all rows the same number.
 
     Args:
         tag: Name of the tag.
@@ -48,16 +48,22 @@ def next_number(
 
 def _rows(context: DefaultExecutionContext, default: object) -> int:
     """Return how many numbers the statement needs."""
-    if context.compiled is None:  # the default itself is executed: connection.scalar(table.c.id.default)
+    compiled: Any = context.compiled
+    if compiled is None:  # the default itself is executed: connection.scalar(table.c.id.default)
         return 1
-    statement = context.compiled.statement
-    for each in (statement,) if isinstance(statement, Insert) else iterate(statement):
+    if not compiled.insert_prefetch:
+        raise InvalidArgument(
+            "SQLAlchemy calls onupdate only once for an UPDATE, so all its rows would get the same number; "
+            "pass next_number as default, and for an UPDATE of one row draw its number with issuer.next"
+        )
+    # The statement of the state, as `compiled.statement` can be a lambda_stmt. PostgreSQL has INSERT also in a WITH.
+    for each in (compiled.compile_state.statement, *(cte.element for cte in compiled.ctes or ())):
         if isinstance(each, Insert) and each.select is not None:
             raise InvalidArgument(
                 "SQLAlchemy calls a default only once for INSERT ... SELECT, so all rows would get the same number; "
                 "insert the rows with values, or pass include_defaults=False to from_select"
             )
-    columns = sum(getattr(each.default, "arg", None) is default for each in context.prefetch_cols or ())
+    columns = sum(getattr(each.default, "arg", None) is default for each in compiled.insert_prefetch)
     return max(1, columns * len(context.compiled_parameters))
 
 

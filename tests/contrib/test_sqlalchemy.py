@@ -13,7 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, create_engine, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    func,
+    insert,
+    lambda_stmt,
+    select,
+    update,
+)
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.exc import StatementError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -250,6 +262,31 @@ class TestOneSession:
         session.execute(insert(Order).from_select(["id", "amount"], numbered))
         assert session.scalars(select(Order.id)).all() == [1, 1001]
 
+    def test_insert_from_select_is_refused_also_in_a_lambda_and_in_an_orm_select(
+        self, session: Session, draws: Draws
+    ) -> None:
+        copied = insert(Order).from_select(["amount"], select(Order.amount))
+        returned = select(Order).from_statement(copied.returning(Order))
+        for statement in (lambda_stmt(lambda: copied), returned):
+            with pytest.raises(StatementError, match="include_defaults=False"):
+                session.execute(statement)
+        assert draws.sizes == []
+
+    def test_an_update_is_refused_as_all_rows_would_get_one_number(self, url: str, draws: Draws) -> None:
+        metadata, default = MetaData(), next_number("orders")
+        table = Table("t", metadata, Column("a", BigInteger, default=default, onupdate=default), Column("b", Integer))
+        engine = create_engine(url)
+        metadata.create_all(engine)
+        with engine.begin() as connection:
+            connection.execute(insert(table), [{"b": 1}, {"b": 2}])
+            with pytest.raises(StatementError, match="calls onupdate only once") as error:
+                connection.execute(update(table).values(b=3))
+            assert isinstance(error.value.orig, issuer.InvalidArgument)
+            connection.execute(update(table).values(a=table.c.a + 10))
+            assert connection.scalars(select(table.c.a)).all() == [11, 12]
+        engine.dispose()
+        assert draws.sizes == [2]
+
     def test_more_rows_than_a_draw_may_have_take_several(
         self, session: Session, draws: Draws, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -306,16 +343,27 @@ def test_two_columns_may_have_one_default(tmp_path: Path, draws: Draws) -> None:
 
 @pytest.mark.live
 def test_a_common_table_expression_that_inserts_from_select_is_refused_too(postgres_server: Any, draws: Draws) -> None:
+    metadata = MetaData()
+    other = Table("other", metadata, Column("other", Integer))
     engine = create_engine(f"postgresql+psycopg:{postgres_server.url.partition(':')[2]}")
     with engine.connect() as connection:
         Base.metadata.create_all(connection)
+        metadata.create_all(connection)
         connection.execute(insert(Order), rows(2))
         copied = insert(Order).from_select(["amount"], select(Order.amount)).returning(Order.id).cte()
-        with pytest.raises(StatementError, match="include_defaults=False"):
-            connection.execute(select(copied))
+        amount = select(func.count(copied.c.id)).scalar_subquery()
+        for statement in (
+            select(copied),
+            insert(other).values(other=1).add_cte(copied),
+            insert(other).values(other=amount),
+        ):
+            with pytest.raises(StatementError, match="include_defaults=False"):
+                connection.execute(statement)
+        added = insert(Order).values(rows(3)).returning(Order.id).cte()
+        assert connection.scalars(select(added)).all() == [3, 4, 5]
         connection.rollback()
     engine.dispose()
-    assert draws.sizes == [2]
+    assert draws.sizes == [2, 3]
 
 
 @pytest.mark.covers("U.23")
