@@ -29,7 +29,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
     )
 
 from issuer.core import events
-from issuer.defaults import adefault, default, set_adefault, set_default
+from issuer.defaults import adefault, close_adefault, close_default, default, set_adefault, set_default
 from issuer.errors import (
     CalledWithin,
     ClockBehind,
@@ -105,6 +105,8 @@ __all__ = [
     "__version__",
     "aconnect",
     "adefault",
+    "close_adefault",
+    "close_default",
     "connect",
     "decode",
     "default",

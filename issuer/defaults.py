@@ -88,7 +88,7 @@ def adefault() -> AsyncIssuer:
     """Return the default AsyncIssuer of the running event loop.
 
     The first call in a loop creates the issuer: from the settings, or with the function that `set_adefault` was given.
-    Close it before the loop ends, with `await issuer.adefault().close()`: this returns its unused numbers.
+    Close it before the loop ends, with `await issuer.close_adefault()`: this returns its unused numbers.
 
     Raises:
         ConfigurationError: A setting is invalid, or the function of `set_adefault` has returned something else.
@@ -103,6 +103,28 @@ def adefault() -> AsyncIssuer:
     if slot.made is None or slot.made.closed:
         slot.made = _checked(slot.make(), "api.aio", "AsyncIssuer", "set_adefault")
     return slot.made
+
+
+def close_default() -> None:
+    """Close the default issuer of this process, and return its unused numbers. If it was never used, do nothing.
+
+    Python does this when the program ends. Processes that skip Python's exit functions, such as Celery's workers, call
+    `close_default` themselves. The next use of the default issuer creates a new one, unless `set_default` was given an
+    Issuer.
+    """
+    if (made := _slot.made) is not None:
+        made.close()
+
+
+async def close_adefault() -> None:
+    """Close the default AsyncIssuer of the running event loop, and return its unused numbers.
+
+    If the loop has never used it, do nothing. The next use creates a new one, unless `set_adefault` was given an
+    AsyncIssuer.
+    """
+    slot = _loops.slots.get(_running_loop())
+    if slot is not None and slot.made is not None:
+        await slot.made.close()
 
 
 def set_default(ids: Issuer | Callable[[], Issuer] | None) -> EarlierDefault:

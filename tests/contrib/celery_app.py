@@ -21,7 +21,7 @@ DRAWN = Path(os.environ["DRAWN"])
 
 @worker_process_shutdown.connect
 def close_issuer(**_: Any) -> None:
-    issuer.default().close()
+    issuer.close_default()
 
 
 def note(*numbers: int) -> None:

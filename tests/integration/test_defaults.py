@@ -162,6 +162,40 @@ def test_an_asynchronous_issuer_is_the_default_of_its_loop_alone() -> None:
     asyncio.run(given())
 
 
+def test_a_default_that_was_never_used_is_not_created_to_be_closed() -> None:
+    def make() -> Any:
+        raise AssertionError("nothing was drawn")
+
+    async def main() -> None:
+        await issuer.close_adefault()
+
+    issuer.set_default(make)
+    issuer.set_adefault(make)
+    issuer.close_default()
+    asyncio.run(main())
+
+
+def test_a_default_is_closed_and_its_next_use_creates_another() -> None:
+    issuer.set_default(lambda: blocking("close"))
+    issuer.set_adefault(lambda: aio("close"))
+    first = issuer.default()
+    issuer.close_default()
+    issuer.close_default()
+    assert first.closed
+    assert not issuer.default().closed
+    issuer.close_default()
+
+    async def main() -> None:
+        first = issuer.adefault()
+        await issuer.close_adefault()
+        await issuer.close_adefault()
+        assert first.closed
+        assert not issuer.adefault().closed
+        await issuer.close_adefault()
+
+    asyncio.run(main())
+
+
 def test_without_a_loop_there_is_no_asynchronous_default() -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         issuer.adefault()
