@@ -16,7 +16,7 @@ def _from_text(value: object) -> object:
     if isinstance(value, str) and re.fullmatch(_DIGITS, value):
         return int(value)
     if type(value) is not int:
-        raise ValueError("expected an integer, or a string of digits without a leading zero")
+        raise ValueError("expected an integer, or a string of 1 to 19 digits without a leading zero")
     return value
 
 

@@ -20,6 +20,7 @@ from tests.e2e.conftest import PROGRAM
 from tests.languages.toolchains import TOOLCHAINS
 from tests.server.conftest import Serve, Served, home, serve
 from tests.servers.ports import free_port
+from tests.servers.proxy import FaultProxy
 
 __all__ = ["home", "serve"]
 
@@ -120,7 +121,11 @@ class Ready:
     resp: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
-        ports = {"8000": str(self.http), "6380": str(self.resp)}
+        self.write(self.http, self.resp)
+
+    def write(self, http: int, resp: int) -> None:
+        """Write the programs of the page, with these ports in place of the page's."""
+        ports = {"8000": str(http), "6380": str(resp)}
         for name, program in self.page.programs.items():
             own = re.sub(r"\b(8000|6380)\b", lambda port: ports[port[1]], program)
             (self.folder / name).write_text(own, encoding="utf-8")
@@ -269,3 +274,26 @@ def test_a_program_continues_after_a_restart_of_the_server(
     assert len(drawn) == times, err
     assert numbers(out, "take"), err  # the pipeline, which no program repeats, may be above the rate
     assert drawn == sorted(set(drawn))
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_a_program_continues_after_a_lost_reply(client: Client, ready: Callable[[Page], Ready]) -> None:
+    here, command = ready(client.page), client.page.draws(client.program)
+    here.create("orders")
+    here.create("bills")
+    here.serve()
+    with FaultProxy(("127.0.0.1", here.http)) as http, FaultProxy(("127.0.0.1", here.resp)) as resp:
+        here.write(http.port, resp.port)
+        here.build()
+        for proxy in (http, resp):
+            proxy.drop_replies(b"orders", times=1)
+        done = here.run([*command, "orders", "3"])
+        assert done.returncode == 0, done.stderr
+        assert http.hits + resp.hits == 1
+        assert numbers(done.stdout) == [2, 3, 4]  # 1 is a gap
+        http.drop_replies(b"invoice-778", times=1)
+        done = here.run([*command, "bills", "3"])
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout) == [1, 2, 3]
+    if "key" in done.stdout:
+        assert numbers(done.stdout, "key") == [7, 7]  # the retry has got the number of the lost reply

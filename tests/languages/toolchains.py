@@ -40,7 +40,7 @@ def _node(folder: Path) -> None:
 #: By page. Without modules, Go finds the packages that Debian brings.
 TOOLCHAINS = {
     "c": Toolchain(
-        ("cc", "-fsyntax-only", "-include", "hiredis/hiredis.h", "-x", "c", "/dev/null"), "gcc libhiredis-dev"
+        ("cc", "-fsyntax-only", "-include", "hiredis/hiredis.h", "-x", "c", "/dev/null"), "gcc libc6-dev libhiredis-dev"
     ),
     "go": Toolchain(
         ("go", "list", "github.com/gomodule/redigo/redis"),
