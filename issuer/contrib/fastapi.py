@@ -15,7 +15,7 @@ import issuer
 from issuer import AsyncIssuer
 from issuer.doors.web.probe import Probe
 from issuer.doors.web.replies import answer
-from issuer.errors import ConfigurationError, IssuerError
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError
 from issuer.views import view
 
 
@@ -78,7 +78,9 @@ async def error_reply(request: Request, error: Exception) -> JSONResponse:  # no
         error: An IssuerError, or an exception that has it in its attribute `orig`.
     """
     cause = getattr(error, "orig", error)
-    if not isinstance(cause, IssuerError) or isinstance(cause, ConfigurationError):
+    # The arguments of a column default are those of the program, not of the client.
+    own = ConfigurationError if cause is error else (ConfigurationError, InvalidArgument)
+    if not isinstance(cause, IssuerError) or isinstance(cause, own):
         raise error
     reply = answer(cause, "")
     if reply.status == HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy.exc import StatementError
 from starlette.routing import Mount
 
 import issuer
@@ -91,6 +92,7 @@ def test_an_error_has_the_status_of_issuer_serve_and_says_when_to_retry(client: 
         issuer.CorruptState("bad"),
         ValueError("bad"),
         issuer.SchemeError("bad", setting="format"),
+        StatementError("bad", None, None, issuer.InvalidArgument("bad")),
     ],
     ids=lambda error: type(error).__name__,
 )
