@@ -37,6 +37,7 @@ ADVICE: Final[Mapping[str, str]] = {
         "have the tag. N is the highest number in that hash, or the other store's max"
     ),
     "unknown_tag": "create it with {do:create}",
+    "unknown_tag.migrate": "create it with `manage.py migrate`, if this is the store of the project",
     "tag_exists": "change it with {do:configure}",
     "tag_differs": "use its settings, or change them with {do:configure}",
     "limit_reached": "raise the limit with {do:configure limit=N}",

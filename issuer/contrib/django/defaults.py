@@ -6,7 +6,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.utils.deconstruct import deconstructible
 
 from issuer.contrib.django.tagged import Tagged
-from issuer.contrib.django.tags import source_of
+from issuer.contrib.django.tags import draw
 
 
 @deconstructible(path="issuer.contrib.django.Next")
@@ -29,5 +29,6 @@ class Next(Tagged):
 
     def __call__(self) -> int | str:
         """Draw a number."""
-        source = source_of(self.tag, DEFAULT_DB_ALIAS, None)
-        return source.issue(self.tag).text if self.text else source.next(self.tag)
+        if self.text:
+            return draw(self.tag, DEFAULT_DB_ALIAS, None, lambda source: source.issue(self.tag).text)
+        return draw(self.tag, DEFAULT_DB_ALIAS, None, lambda source: source.next(self.tag))

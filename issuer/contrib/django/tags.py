@@ -5,25 +5,32 @@ A missing tag is a guard: if a server is started with the address of a wrong sto
 
 from __future__ import annotations
 
-from typing import Any, Final
+import sys
+from collections.abc import Callable
+from typing import Final, TextIO, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.apps.registry import Apps
 from django.apps.registry import apps as installed
 from django.db import connections, router
-from django.db.models import Field, IntegerField, Max
+from django.db.models import Field, IntegerField, Max, QuerySet
 
 from issuer.api.blocking import Issuer
-from issuer.contrib.django.conf import options_of_tags
+from issuer.contrib.django.conf import databases, options_of_tags
 from issuer.contrib.django.issuers import ids, testing
 from issuer.contrib.django.tagged import tagged_fields
-from issuer.errors import UnknownTag
+from issuer.errors import IssuerError, UnknownTag
 
 #: What Issuer.take returns at most.
 _TAKE_MOST: Final = 1_000_000
 
+T = TypeVar("T")
+
 _migrating = False
 _there: WeakKeyDictionary[Issuer, set[str]] = WeakKeyDictionary()
+
+#: The tags that were created and are not yet reported, with their first numbers.
+_created: dict[str, int] = {}
 
 
 def take(tag: str, n: int, using: str, apps: Apps) -> list[int]:
@@ -33,28 +40,38 @@ def take(tag: str, n: int, using: str, apps: Apps) -> list[int]:
         tag: Name of the tag.
         n: How many numbers, 0 or more.
         using: Alias of the database of the rows.
-        apps: As in `source_of`.
+        apps: As in `draw`.
     """
-    drawn: list[int] = []
-    while len(drawn) < n:
-        source = source_of(tag, using, apps)
-        drawn += [source.next(tag)] if n == 1 else source.take(tag, min(n - len(drawn), _TAKE_MOST))
-    return drawn
+
+    def call(source: Issuer) -> list[int]:
+        if n == 1:
+            return [source.next(tag)]
+        return [number for at in range(0, n, _TAKE_MOST) for number in source.take(tag, min(n - at, _TAKE_MOST))]
+
+    return draw(tag, using, apps, call) if n else []
 
 
-def source_of(tag: str, using: str, apps: Apps | None) -> Issuer:
-    """Return the issuer for a tag. In a migration and in a test, create the tag if it is missing.
+def draw(tag: str, using: str, apps: Apps | None, call: Callable[[Issuer], T]) -> T:
+    """Draw from a tag. In a migration and in a test, create the tag if it is missing.
 
     Args:
         tag: Name of the tag.
         using: Alias of the database of the rows.
         apps: The models that use the tag. During a migration they are not those of the source code. None: those of the
             source code, but a test may not be allowed to read their tables.
+        call: Draws from the issuer of the database.
+
+    Raises:
+        UnknownTag: The tag is missing, and this is a web server or another program.
     """
     source = ids(using)
     if _migrating or testing():
-        _create_missing(source, tag, using, apps or (None if testing() else installed))
-    return source
+        # Not from other databases. The transaction of a migration may have locked what another connection reads.
+        _create_missing(source, tag, [using], apps or (None if testing() else installed))
+    try:
+        return call(source)
+    except UnknownTag as error:
+        raise UnknownTag(tag, store=error.store, advice="unknown_tag.migrate") from None
 
 
 def begin_migration(**_: object) -> None:
@@ -63,51 +80,57 @@ def begin_migration(**_: object) -> None:
     _migrating = True
 
 
-def end_migration(sender: Any, *, using: str, verbosity: int, apps: Apps = installed, **_: object) -> None:
-    """After the last migration: create the missing tags of an app.
+def end_migration(
+    *, using: str, verbosity: int, apps: Apps = installed, stdout: TextIO | None = None, **_: object
+) -> None:
+    """After the last migration: create the missing tags of all apps.
+
+    Django calls this once for each app. The first call creates the tags: receivers of other apps may insert rows.
 
     Args:
-        sender: The app.
         using: Alias of the database.
         verbosity: If it is 1 or more, created tags are reported.
         apps: The models as they are after the migrations.
+        stdout: Where they are reported. Default: `sys.stdout`.
     """
     global _migrating  # noqa: PLW0603 - the same
     _migrating = False
-    for tag in _tags_of(sender.label, using, apps):
-        first = _create_missing(ids(using), tag, using, apps)
-        if first and verbosity:
-            print(f"  Created tag {tag!r}. Its first number is {first}")  # noqa: T201 - as `migrate` does
-
-
-def _tags_of(app: str, using: str, apps: Apps) -> list[str]:
-    """Return the tags of the fields of an app in a database, and those of `ISSUER_TAGS` that are not tags of fields."""
     fields = [*tagged_fields(apps)]
     others = {*options_of_tags()} - {tag for tag, _ in fields}
-    ours = [
-        tag
-        for tag, field in fields
-        if field.model._meta.app_label == app and router.allow_migrate_model(using, field.model)
-    ]
-    return [*dict.fromkeys(ours), *sorted(others)]
+    ours = [tag for tag, field in fields if router.allow_migrate_model(using, field.model)]
+    for tag in [*ours, *sorted(others)]:
+        _create_missing(ids(using), tag, _sharing(using), apps)
+    for tag, first in _created.items() if verbosity else ():
+        (stdout or sys.stdout).write(f"  Created tag {tag!r}. Its first number is {first}\n")
+    _created.clear()
 
 
-def _create_missing(source: Issuer, tag: str, using: str, apps: Apps | None) -> int | None:
-    """If the tag is missing, create it above the numbers in the tables of `apps`, and return its first number."""
+def _sharing(using: str) -> list[str]:
+    """Return the aliases of the databases whose rows have numbers of the same issuer."""
+    if using in databases() or testing():  # a test may not be allowed to read another database
+        return [using]
+    return [alias for alias in connections if alias not in databases()]
+
+
+def _create_missing(source: Issuer, tag: str, aliases: list[str], apps: Apps | None) -> None:
+    """If the tag is missing, create it above the numbers in the tables of `apps` in some databases."""
     there = _there.setdefault(source, set())
     if tag in there:
-        return None
-    first = None
+        return
     try:
         source.inspect(tag)
     except UnknownTag:
         options = dict(options_of_tags().get(tag, {}))
         fields = [field for other, field in tagged_fields(apps) if other == tag] if apps else []
-        highest = max((_highest(field, using) for field in fields), default=0)
+        highest = max((_highest(field, alias) for field in fields for alias in aliases), default=0)
         first = max(highest + 1, options.pop("start", 1), options.pop("above", 0) + 1)
-        source.create(tag, start=first, exist_ok=True, **options)
+        try:
+            source.create(tag, start=first, exist_ok=True, **options)
+        except IssuerError as error:
+            error.add_note(f"The tag {tag!r} was not created. The highest number in its tables is {highest}")
+            raise
+        _created[tag] = first
     there.add(tag)
-    return first
 
 
 def _highest(field: Field, using: str) -> int:
@@ -117,10 +140,10 @@ def _highest(field: Field, using: str) -> int:
         return 0
     connection, table = connections[using], model._meta.db_table
     with connection.cursor() as cursor:
-        if table not in connection.introspection.table_names(cursor):
+        if table not in connection.introspection.table_names(cursor, include_views=True):
             return 0
         columns = [each.name for each in connection.introspection.get_table_description(cursor, table)]
     if field.column not in columns:  # a later migration adds it
         return 0
-    found = model._base_manager.using(using).aggregate(highest=Max(field.attname))["highest"]
+    found = QuerySet(model, using=using).aggregate(highest=Max(field.attname))["highest"]  # all rows: no manager
     return max(found or 0, 0)

@@ -122,6 +122,7 @@ print(books[4].pk, pages[6].pk)
 """
     assert any_shop.shell(before + insert) == "5 7"
     shown = any_shop.manage("migrate", "--run-syncdb")
+    assert "Created tag 'books'. Its first number is 6" in shown  # by a migration that inserts rows
     assert "Created tag 'pages'. Its first number is 8" in shown
     assert "Created tag" not in any_shop.manage("migrate", "--run-syncdb")
     go_on = """
@@ -232,6 +233,75 @@ except issuer.UnknownTag as error:
     print(error)
 """
     assert shop.shell(program).startswith("unknown tag 'orders' in sqlite:///")
+
+
+MANAGER = """
+class OnlyOpen(models.Manager):
+    use_in_migrations = True
+
+    def get_queryset(self):
+        return OpenTickets(self.model, using=self._db).open()
+
+
+class Ticket"""
+
+
+def test_rows_that_a_manager_hides_have_numbers(shop: Shop) -> None:
+    shop.change("orders/models.py", "\nclass Ticket", MANAGER)
+    shop.change(
+        "orders/models.py",
+        "    objects = OpenTickets.as_manager()\n",
+        "    objects = OnlyOpen()\n\n    class Meta:\n        base_manager_name = 'objects'\n",
+    )
+    shop.manage("migrate", "--run-syncdb")
+    shop.shell("Ticket(id=500, open=False).save()")
+    (shop.folder / "issuer.sqlite3").unlink()
+    assert "Created tag 'numbered'. Its first number is 501" in shop.manage("migrate", "--run-syncdb")
+
+
+def test_rows_of_each_database_with_the_issuer_have_numbers(shop: Shop) -> None:
+    for alias in ("default", "eu"):
+        shop.manage("migrate", "--run-syncdb", "--database", alias)
+    shop.shell("Customer(id=900).save(using='eu')")
+    (shop.folder / "issuer.sqlite3").unlink()
+    assert "Created tag 'customers'. Its first number is 1\n" in shop.manage("migrate", "--run-syncdb")
+    (shop.folder / "issuer.sqlite3").unlink()
+    with (shop.folder / "settings.py").open("a") as settings:
+        settings.write("\nISSUER_DATABASES = {}\n")
+    assert "Created tag 'customers'. Its first number is 901\n" in shop.manage("migrate", "--run-syncdb")
+
+
+def test_a_table_with_the_largest_number_gets_no_tag(shop: Shop) -> None:
+    shop.manage("migrate", "--run-syncdb")
+    shop.shell("Customer(id=2**63 - 1).save()")
+    (shop.folder / "issuer.sqlite3").unlink()
+    shown = shop.manage("migrate", "--run-syncdb", status=1)
+    assert "The tag 'customers' was not created. The highest number in its tables is 9223372036854775807" in shown
+
+
+INSERT = """
+from django.apps import AppConfig, apps
+from django.db.models.signals import post_migrate
+
+
+def insert(using, **_):
+    from orders.models import Order
+    Order.objects.using(using).get_or_create(customer="first")
+
+
+class OrdersApp(AppConfig):
+    name = "orders"
+
+    def ready(self):
+        post_migrate.connect(insert, sender=apps.get_app_config("auth"))
+"""
+
+
+def test_other_apps_may_insert_rows_after_the_migrations(shop: Shop) -> None:
+    (shop.folder / "orders" / "apps.py").write_text(INSERT)
+    shown = shop.manage("migrate", "--run-syncdb")
+    assert "Created tag 'orders'. Its first number is 1" in shown
+    assert shop.shell("print(Order.objects.get().pk)") == "1"
 
 
 def test_tags_are_created_with_their_options(shop: Shop) -> None:

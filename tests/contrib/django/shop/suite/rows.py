@@ -157,14 +157,15 @@ class OneRow(TestCase):
         note.save()
         assert Note.objects.get().number == note.number
 
-    def test_a_missing_store_is_an_error_of_the_issuer(self) -> None:
+    def test_a_missing_tag_is_an_error_that_names_migrate(self) -> None:
         with (
             issuer.connect(redis="none", store="memory://") as other,
             issuer.set_default(other),
             patch("issuer.contrib.django.tags.testing", return_value=False),
-            pytest.raises(issuer.UnknownTag),
         ):
-            order().save()
+            for draw in (order().save, Note, lambda: Order.objects.bulk_create([order(), order()])):
+                with pytest.raises(issuer.UnknownTag, match=r"create it with `manage\.py migrate`"):
+                    draw()
 
 
 class CommandLine(TestCase):
