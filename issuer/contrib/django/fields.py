@@ -61,12 +61,14 @@ class IssuerField(Tagged, models.BigIntegerField):
         return found
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:  # noqa: ARG002, FBT001 - Django's signature
-        """Return the value to write. If the row has no number, draw it."""
+        """Return the value to write. If the row has no number, it is drawn when the database is known."""
         number = getattr(model_instance, self.attname)
-        return self.draw(model_instance) if number is None else number
+        return _Undrawn(model_instance) if number is None else number
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         """Return the value for the database. Numbers take a shorter way than in Django, as `bulk_create` has many."""
+        if isinstance(value, _Undrawn):
+            value = self.draw(value.instance, connection.alias)
         if type(value) is int:
             return connection.ops.adapt_integerfield_value(value, self.get_internal_type())
         return super().get_db_prep_save(value, connection)
@@ -75,28 +77,41 @@ class IssuerField(Tagged, models.BigIntegerField):
         """Return a primary key for `bulk_create` of a manager that does not draw for all rows at once.
 
         `save` calls this method, too, and gets None: then it inserts the row without trying to update it first, and
-        `pre_save` draws the number.
+        the number is drawn later, for the database of the statement.
         """
-        return None if self.attname in _targets(instance) else self.draw(instance)
+        if self.attname in _undrawn(instance):
+            _undrawn(instance).remove(self.attname)
+            return None
+        if databases():
+            raise ImproperlyConfigured(
+                f"{instance._meta.label}: the manager that bulk_create was called on does not choose the issuer of the "
+                "database. Base its queryset on issuer.contrib.django.IssuerQuerySet"
+            )
+        return self.draw(instance, DEFAULT_DB_ALIAS)
 
-    def draw(self, instance: models.Model, using: str | None = None) -> int:
-        """Draw a number, and set it on the object.
+    def draw(self, instance: models.Model, using: str) -> int:
+        """Return the number of an object. If it has none, draw one, and set it on the object.
 
         Args:
             instance: The object.
-            using: Alias of the database of the row. Default: the one that `save` has chosen.
+            using: Alias of the database of the row.
         """
-        using = using or _targets(instance).pop(self.attname, None)
-        if using is None:
-            if databases():
-                raise ImproperlyConfigured(
-                    f"{instance._meta.label}: the manager that bulk_create was called on does not choose the issuer "
-                    "of the database. Base its queryset on issuer.contrib.django.IssuerQuerySet"
-                )
-            using = DEFAULT_DB_ALIAS
-        [number] = take(self.tag, 1, using, self.model._meta.apps)
-        setattr(instance, self.attname, number)
+        number: int | None = getattr(instance, self.attname)
+        if number is None:
+            [number] = take(self.tag, 1, using, self.model._meta.apps)
+            setattr(instance, self.attname, number)
         return number
+
+
+class _Undrawn:
+    """In place of a number, until Django writes the statement for a database: only then the database is certain.
+
+    Attributes:
+        instance: The object that gets the number.
+    """
+
+    def __init__(self, instance: models.Model) -> None:
+        self.instance = instance
 
 
 def fields_of(model: type[models.Model]) -> list[IssuerField]:
@@ -104,22 +119,22 @@ def fields_of(model: type[models.Model]) -> list[IssuerField]:
     return [field for field in model._meta.concrete_fields if isinstance(field, IssuerField)]
 
 
-def _targets(instance: models.Model) -> dict[str, str]:
-    """Return the databases of numbers that `save` is about to draw: the alias for each name of an attribute."""
-    found: dict[str, str] = instance._state.__dict__.setdefault("issuer_databases", {})
+def _undrawn(instance: models.Model) -> set[str]:
+    """Return the attributes of primary keys that had no number when `save` began."""
+    found: set[str] = instance._state.__dict__.setdefault("issuer_undrawn", set())
     return found
 
 
 def _before_save(sender: type[models.Model], *, instance: models.Model, raw: bool, using: str, **_: object) -> None:
-    """Note the database of a row, which a field does not learn from Django. In a fixture, draw missing numbers.
+    """Note a missing primary key, so that its field can tell `save` from `bulk_create`. In a fixture, draw the numbers.
 
     A fixture has the row of a parent by itself. Django inserts the rows of a fixture without calling `pre_save`.
     """
     for field in fields_of(sender):
         if instance.__dict__.get(field.attname, 0) is None:  # 0: not loaded, so the row has it
-            if not raw:
-                _targets(instance)[field.attname] = using
-            elif field.model is sender._meta.concrete_model:
+            if not raw and field in field.model._meta.pk_fields:
+                _undrawn(instance).add(field.attname)
+            elif raw and field.model is sender._meta.concrete_model:
                 field.draw(instance, using)
 
 
@@ -143,18 +158,29 @@ class IssuerQuerySet(models.QuerySet):
 
         With `ignore_conflicts` or `update_conflicts`, the objects have no drawn numbers afterwards: a row that exists
         keeps its own number, and Django does not report which rows exist.
+
+        Raises:
+            InvalidArgument: An object without a number is in `objs` twice. Nothing was drawn.
         """
         rows = list(objs)
         self._for_write = True  # so that `self.db` is the database that is written to
+        using = self.db  # once, as a router may choose another database the next time
+        without = [
+            (field, [each for each in rows if getattr(each, field.attname) is None]) for field in fields_of(self.model)
+        ]
+        if any(len({id(each) for each in missing}) < len(missing) for _, missing in without):
+            raise InvalidArgument(
+                f"{self.model._meta.label}: bulk_create was given the same object twice, and two rows would get the "
+                "same number. Make one object for each row"
+            )
         drawn = []
-        for field in fields_of(self.model):
-            missing = [each for each in rows if getattr(each, field.attname) is None]
-            numbers = take(field.tag, len(missing), self.db, self.model._meta.apps)
+        for field, missing in without:
+            numbers = take(field.tag, len(missing), using, self.model._meta.apps)
             for row, number in zip(missing, numbers, strict=True):
                 setattr(row, field.attname, number)
             drawn.append((field.attname, missing))
         options = {"ignore_conflicts": ignore_conflicts, "update_conflicts": update_conflicts}
-        made: list[M] = super().bulk_create(
+        made: list[M] = super(IssuerQuerySet, self.using(using)).bulk_create(
             rows, batch_size, update_fields=update_fields, unique_fields=unique_fields, **options
         )
         if any(options.values()):

@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
+from itertools import chain, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import pytest
 from django.core import serializers
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, execute_from_command_line
 from django.db import IntegrityError, connection, transaction
+from django.db.models import QuerySet
 from django.db.models.signals import pre_save
 from django.forms import modelform_factory
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
@@ -210,6 +213,12 @@ class ManyRows(TestCase):
         assert made == [("orders", 2)]
         assert [rows[0].pk, rows[2].pk] == [10**15, 10**15 + 1]
 
+    def test_an_object_that_is_given_twice_is_rejected(self) -> None:
+        of = Order.objects.create(customer="a")
+        with draws() as made, pytest.raises(issuer.InvalidArgument, match=r"orders\.Invoice: .* the same object twice"):
+            Invoice.objects.bulk_create([Invoice(order=of)] * 2)
+        assert made == []
+
     def test_numbers_beside_the_primary_key(self) -> None:
         of = Order.objects.create(customer="a")
         with draws() as made:
@@ -362,6 +371,30 @@ class Databases(TestCase):
         assert all(each.pk >= 5000 for each in there)
         assert ids() is issuer.default()
         assert ids("eu") is not ids()
+
+    def test_the_database_of_the_statement_decides_for_a_manager_of_the_project(self) -> None:
+        def reject(**_: object) -> None:
+            raise ZeroDivisionError
+
+        ids("eu").configure("invoices", start=5000)
+        invoice = Invoice(order=Order.objects.using("eu").create(customer="a"))
+        pre_save.connect(reject, sender=Invoice)
+        with pytest.raises(ZeroDivisionError):
+            invoice.save(using="default")
+        pre_save.disconnect(reject, sender=Invoice)
+        QuerySet(Invoice, using="eu").bulk_create([invoice])
+        assert Invoice.objects.using("eu").get().number == invoice.number >= 5000
+
+    def test_a_router_is_asked_once_for_all_rows(self) -> None:
+        ids("eu").configure("customers", start=5000)
+        aliases = chain(["eu"], repeat("default"))
+        router = type("Changing", (), {"db_for_write": lambda *_, **__: next(aliases)})
+        with self.settings(DATABASE_ROUTERS=[router()]):
+            Customer.objects.bulk_create([Customer(region="us"), Customer(region="us")])
+            [here] = Customer.objects.bulk_create([Customer(region="us")])
+        there = [*Customer.objects.using("eu").values_list("pk", flat=True)]
+        assert [number >= 5000 for number in there] == [True, True]
+        assert Customer.objects.using("default").get().pk == here.pk < 5000
 
     def test_a_manager_that_does_not_know_the_database_is_rejected(self) -> None:
         from django.core.exceptions import ImproperlyConfigured
