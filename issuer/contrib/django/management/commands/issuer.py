@@ -22,8 +22,8 @@ class Command(BaseCommand):
     from_shell = False
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command for `manage.py`."""
-        self.from_shell = True
+        """Run the command for `manage.py`, or for a program that passes other arguments than its own."""
+        self.from_shell = argv == sys.argv
         super().run_from_argv(argv)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -32,7 +32,10 @@ class Command(BaseCommand):
         parser.add_argument("arguments", nargs=REMAINDER, help="Command of the issuer, with its options.")
 
     def handle(self, *, database: str, arguments: list[str], **_: Any) -> None:
-        """Run the command: in place of `manage.py`, so that signals reach it; or in a process of its own.
+        """Run the command: in place of `manage.py`, so that signals reach it.
+
+        For a program or a test, such as `call_command("issuer", "tags")`, run it in a process of its own, which cannot
+        ask questions. What it prints is written to the streams of this command at its end.
 
         Raises:
             CommandError: The process has failed.
@@ -41,6 +44,11 @@ class Command(BaseCommand):
         if self.from_shell:
             sys.stdout.flush()
             os.execve(sys.executable, command, variables)  # noqa: S606 - no shell is needed
-        done = subprocess.run(command, env=variables, check=False)  # noqa: S603 - a command of ours
+        done = subprocess.run(  # noqa: S603 - a command of ours
+            command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        self.stdout.write(done.stdout, ending="")
         if done.returncode:
-            raise CommandError(f"issuer {' '.join(arguments)}: failed", returncode=done.returncode)
+            failure = f"issuer {' '.join(arguments)}: failed. {done.stderr}"
+            raise CommandError(failure.rstrip(), returncode=done.returncode)
+        self.stderr.write(done.stderr, ending="")

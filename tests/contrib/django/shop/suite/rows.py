@@ -176,8 +176,19 @@ class CommandLine(TestCase):
         first = Order.objects.create(customer="a").pk
         call_command("issuer", "configure", "orders", "--start", str(first + 1000), "--yes")
         assert Order.objects.create(customer="b").pk >= first + 1000
-        with pytest.raises(CommandError, match="issuer next nothing: failed"):
+        with pytest.raises(CommandError, match=r"issuer next nothing: failed\. .*unknown tag 'nothing'"):
             call_command("issuer", "next", "nothing")
+        with pytest.raises(CommandError, match=r"configure orders --start \d+: failed\. (?s:.*)give --yes"):
+            call_command("issuer", "configure", "orders", "--start", str(first + 10**9))  # it asks
+
+    def test_a_program_that_runs_a_command_gets_its_output_and_goes_on(self) -> None:
+        last = Order.objects.create(customer="a").pk
+        shown = StringIO()
+        call_command("issuer", "next", "orders", stdout=shown)
+        assert int(shown.getvalue()) != last
+        with patch("sys.stdout", new_callable=StringIO) as shown:
+            execute_from_command_line(["manage.py", "issuer", "next", "orders"])
+        assert int(shown.getvalue()) != last
 
 
 class WithoutDatabase(SimpleTestCase):
