@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import django
 from django.apps import apps
+from django.conf import settings
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
@@ -34,7 +37,9 @@ _SERVERS: Final = {"redis": "ISSUER_REDIS_URL", "store": "ISSUER_STORE_URL", "co
 _DOUBLES: Final = "DJANGO_ISSUER_DOUBLES"
 
 _by_database: dict[tuple[str, bool], Issuer] = {}
-_real_is_open = False
+
+#: For which values of `testing` an issuer was opened since the default issuers were set.
+_opened: set[bool] = set()
 _lock = threading.Lock()
 
 
@@ -48,10 +53,9 @@ def ids(using: str = DEFAULT_DB_ALIAS) -> Issuer:
     Raises:
         ImproperlyConfigured: The settings are wrong.
     """
-    global _real_is_open  # noqa: PLW0603 - as a process has one pair of default issuers
     tested = testing()
-    if tested and _real_is_open:  # from before the tests began
-        _real_is_open = False
+    if not _opened <= {tested}:  # the tests have begun or ended since
+        _opened.clear()
         issuer.set_default(connect)
         issuer.set_adefault(aconnect)
     if using not in databases():
@@ -74,25 +78,40 @@ def aconnect() -> AsyncIssuer:
 
 def _open(connect: Callable[..., T], using: str) -> T:
     """Return a new issuer for a database, or one of its test double."""
-    global _real_is_open  # noqa: PLW0603 - as a process has one pair of default issuers
-    if testing():
+    tested = testing()
+    _opened.add(tested)
+    if tested:
         from issuer.chaos.scratch import without_settings
 
         with _lock:
             given = _doubled(using)
             with without_settings():
                 return connect(**given)
-    _real_is_open = True
     return connect(**arguments(using))
 
 
 def testing() -> bool:
     """Return whether Django's tests run in this process: `manage.py test`, pytest-django, or a worker of either.
 
-    Django records this in a class that has no public name. The module of this class is imported by tests only.
+    Django records this in a class that has no public name. The public signs are not exact: a server has `mail.outbox`
+    if it uses the e-mail backend `locmem`, and django-debug-toolbar sends the signals of rendered templates.
+
+    Raises:
+        ImproperlyConfigured: By all public signs, tests run. But this version of Django does not record it there.
     """
     utils = sys.modules.get("django.test.utils")
-    return utils is not None and hasattr(utils._TestState, "saved_data")  # noqa: SLF001
+    if utils is None:
+        return False
+    state = utils._TestState if hasattr(utils, "_TestState") else None  # noqa: SLF001 - see above
+    if getattr(state, "saved_data", None) is not None:
+        return True
+    unknown = state is None or any(not name.startswith("__") for name in vars(state))
+    if unknown and hasattr(mail, "outbox") and "testserver" in settings.ALLOWED_HOSTS:
+        raise ImproperlyConfigured(
+            f"Django {django.get_version()} does not show whether tests run, so that a test could draw from the "
+            "servers of ISSUER. Use a version of Django that the page of the issuer for Django names"
+        )
+    return False
 
 
 def environment(using: str) -> dict[str, str]:

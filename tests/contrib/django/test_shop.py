@@ -97,10 +97,60 @@ from django.test.utils import get_runner
 from django.conf import settings
 first = issuer.next("orders")
 failures = get_runner(settings)(pattern="*.py", verbosity=0).run_tests(["suite.rows.OneRow"])
-print(first, failures)
+from issuer.contrib.django import ids
+print(first, failures, ids().next("orders"), issuer.next("orders"))
 """
-    assert shop.shell(program) == "1 0"
-    assert shop.shell("print(Order.objects.create(customer='a').pk)") == "2"
+    assert shop.shell(program) == "1 0 1001 1002"  # a new issuer, with a range of its own
+
+
+SERVER = """
+from django.core import mail
+from django.core.mail.backends.locmem import EmailBackend
+from django.template import Template
+from django.test.utils import instrumented_test_render
+EmailBackend()
+assert mail.outbox == []
+Template._render = instrumented_test_render  # as django-debug-toolbar does
+"""
+
+
+def test_a_server_that_looks_like_a_test_draws_from_its_issuer(shop: Shop) -> None:
+    shop.manage("migrate", "--run-syncdb")
+    shop.change("settings.py", 'ALLOWED_HOSTS = ["*"]', 'ALLOWED_HOSTS = ["testserver"]')
+    draw = "print(Order.objects.create(customer='a').pk, Note().number)"
+    assert shop.shell(SERVER + draw) == "1 1"
+    assert shop.shell("print(Order.objects.create(customer='b').pk)") == "2"
+
+
+@pytest.mark.parametrize("name", ["_TestState", "saved_data"])
+def test_a_django_with_other_names_fails_in_tests_alone(shop: Shop, name: str) -> None:
+    shop.manage("migrate", "--run-syncdb")
+    renamed = f"""
+from pathlib import Path
+import django.test.utils as utils
+del utils._TestState
+exec(compile(Path(utils.__file__).read_text().replace("{name}", "renamed"), utils.__file__, "exec"), vars(utils))
+"""
+    draw = "print(Order.objects.create(customer='a').pk, Note().number)"
+    assert shop.shell(renamed + SERVER + draw) == "1 1"
+    tests = """
+from django.core.management import execute_from_command_line
+from django.test.utils import setup_test_environment
+from issuer.contrib.django import ids
+setup_test_environment()
+for draw in (ids, Note, lambda: Order.objects.create(customer="a")):
+    try:
+        draw()
+    except Exception as error:
+        print(type(error).__name__, error)
+utils.teardown_test_environment()
+execute_from_command_line(["manage.py", "test", "suite.rows.WithoutDatabase"])
+"""
+    given = "import django; django.setup()\nfrom orders.models import *\n"
+    shown = shop.run("-c", given + renamed + tests, status=1, DJANGO_SETTINGS_MODULE="settings")
+    assert shown.count("ImproperlyConfigured Django 5") + shown.count("ImproperlyConfigured Django 6") == 3
+    assert "FAILED (errors=2)" in shown
+    assert shop.shell("print(Order.objects.create(customer='b').pk)") == "2"
 
 
 # ---------------------------------------------------------------------------------------------- migrations
