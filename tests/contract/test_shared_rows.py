@@ -503,16 +503,24 @@ def test_a_url_without_the_layout_reserves_nothing_beside_the_other_program(besi
     assert reserve(beside.open()).low == 20
 
 
-def test_the_tables_of_a_store_without_a_layout_are_not_used_for_a_shared_one(leaf: SharedRowBench) -> None:
-    leaf.add("orders")
+@pytest.mark.covers("N.10")
+@pytest.mark.parametrize("has_tags", [False, True])
+def test_the_tables_of_a_store_without_a_layout_are_not_used_for_a_shared_one(
+    leaf: SharedRowBench, *, has_tags: bool
+) -> None:
+    """Not even without tags: the process that made them would go on without a look at the layout."""
+    leaf.add("orders", max_id=1)
     with closing(open_store(leaf.server)) as plain:
         assert plain.upgrade(timeout=TIMEOUT)
-        with closing(open_store(f"{leaf.server}?prefix=new_")) as other:
-            create(other, "users")
-        shared = closing(open_store(f"{leaf.url}&prefix=new_"))
-        with shared as other, pytest.raises(Misconfigured, match="belong to a store without a layout: add a prefix"):
-            reserve(other)
-    assert reserve(leaf.store).high == 10  # its tables had no tag
+        if has_tags:
+            create(plain, "users")
+        with pytest.raises(Misconfigured, match=r"made without layout=leaf.*prefix to the URL of all processes"):
+            reserve(leaf.store)
+        with closing(open_store(f"{leaf.url}&prefix=shared_")) as shared:
+            assert reserve(shared).high == 10
+        leaf.fetch()
+        with pytest.raises(TagMissing):
+            reserve(plain)
 
 
 @pytest.mark.covers("N.10")

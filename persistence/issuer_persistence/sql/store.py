@@ -291,30 +291,32 @@ class SQLStore(TransactionalStore):
                         f"version knows {SCHEMA}): upgrade this program"
                     )
                 self._check_tables(transaction)
-                if schema and found.get("layout", "") != self.layout_name:
-                    self._check_layout(transaction, found.get("layout", ""))
-                    schema = 0  # nobody has used the tables yet: `_prepare` writes the layout
+                if schema:
+                    self._check_layout(found.get("layout", ""))
         except NoTables:
             return None
         self._ready = schema == SCHEMA
         return schema
 
-    def _check_layout(self, transaction: SQLTransaction, layout: str) -> None:
-        """Raise Misconfigured, unless the tables are new. `layout`: layout of the store that has these tables.
+    def _check_layout(self, layout: str) -> None:
+        """If the tables belong to a store with another layout, raise Misconfigured. `layout`: that of the tables.
 
         Two processes, one with the layout and one without, would reserve from two rows. The other program draws from
-        one of them only, so it would take numbers that were reserved in the other row.
+        one of them only, so it would take numbers that were reserved in the other row. For the same reason, the layout
+        is never added later, not even to tables without tags: a process without it may have checked them before.
         """
+        if layout == self.layout_name:
+            return
         if layout:
             raise Misconfigured(
                 f"{self.url}: the numbers of this store are in the table of another program: the URL must have "
                 f"layout={layout}, as in all other processes"
             )
-        if transaction.rows(self.statements.any_tag):
-            raise Misconfigured(
-                f"{self.url}: the tables {', '.join(self.statements.names)} belong to a store without a layout: add "
-                "a prefix for tables of its own to the URL, such as &prefix=shared_"
-            )
+        raise Misconfigured(
+            f"{self.url}: the tables {', '.join(self.statements.names)} were made without layout={self.layout_name}, "
+            "so processes without it may use them: to get new tables, add a prefix to the URL of all processes, such "
+            "as &prefix=shared_"
+        )
 
     def _check_tables(self, transaction: SQLTransaction) -> None:
         """If a column is missing or has another type or collation, or a crash can empty a table, raise Misconfigured.

@@ -116,7 +116,6 @@ class Statements:
         self.store_id = f'SELECT "value" FROM {self.meta} WHERE "name" = \'id\''  # noqa: S608
         #: The schema, and the layout of a store on the table of another program.
         self.schema = f'SELECT "name", "value" FROM {self.meta} WHERE "name" IN (\'schema\', \'layout\')'  # noqa: S608
-        self.any_tag = f'SELECT "tag" FROM {self.tags} LIMIT 1'  # noqa: S608
         self.server = f'SELECT "value" FROM {self.meta} WHERE "name" = \'server\''  # noqa: S608
         self.meta_names = f'SELECT "name" FROM {self.meta}'  # noqa: S608
         self.note_server = f'UPDATE {self.meta} SET "value" = %s WHERE "name" = \'server\''  # noqa: S608

@@ -401,7 +401,7 @@ def test_a_process_whose_url_lacks_the_layout_is_refused_and_so_is_one_with_anot
         ids.create("plain")
     with (
         opened(store=f"{server}?prefix=plain_&layout={layout}") as ids,
-        pytest.raises(issuer.ConfigurationError, match="belong to a store without a layout"),
+        pytest.raises(issuer.ConfigurationError, match=f"were made without layout={layout}"),
     ):
         ids.reserve("orders", 5)
 
