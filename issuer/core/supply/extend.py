@@ -26,7 +26,7 @@ from issuer.core.supply.local_buffer import share_at_refill, threshold
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, StoreBehind
 from issuer.gateway import tag_scripts
 from issuer_persistence.contract import Store
-from issuer_persistence.errors import Halted, LimitHit, MaxBehind, Misconfigured, TagMissing
+from issuer_persistence.errors import Halted, LimitHit, MaxBehind, Misconfigured, StoreError, TagMissing
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
@@ -130,7 +130,7 @@ def extend(
         except (TagMissing, LimitHit, Halted, Misconfigured, StoreBehind):
             # Resign as loader at once: a process that repairs the tag should not wait until this election times out.
             # Until then, callers of other processes would wait for a segment, and not learn what is wrong.
-            with suppress(IssuerError):
+            with suppress(IssuerError, StoreError):
                 yield from _opened(record, key, store_id, window, "resign")
             election.served = won
             raise
