@@ -127,7 +127,8 @@ class Deadlines:
                 self._asleep = not self._ends and time.monotonic() - last > LINGER
                 self._changed.wait(None if self._asleep else TICK)
                 now = time.monotonic()
-                for link, end in list(self._ends.items()):
+                # `copy` is atomic. `list(items())` may collect garbage: then other threads may change the dict.
+                for link, end in self._ends.copy().items():
                     if end <= now:
                         link.cut()
                         self._ends.pop(link, None)  # an interrupt may have kept `until` from it

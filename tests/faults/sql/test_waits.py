@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -16,7 +18,7 @@ from issuer_persistence.errors import Full, TagPresent, Unconfirmed
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, TagChanges, TagSettings
 from issuer_persistence.sql import mysql
-from issuer_persistence.sql.connections import SQLLink
+from issuer_persistence.sql.connections import Deadlines, SQLLink
 from issuer_persistence.sql.store import SQLStore
 from issuer_persistence.sql.transaction import Conflict
 from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
@@ -174,6 +176,27 @@ def test_a_deadline_that_an_interrupt_has_left_behind_ends_the_connection_and_it
     interrupted.__enter__()
     until(lambda: not links._deadlines._ends, message="the deadline has passed")
     link.close()
+
+
+def test_the_thread_that_watches_the_deadlines_outlives_calls_that_end_while_it_collects_garbage() -> None:
+    """A finalizer that it runs lets other threads run, which end their calls."""
+    deadlines, passed = Deadlines(), threading.Event()
+    before = gc.get_threshold()
+
+    def end_a_call(phase: str, _: object) -> None:
+        if phase == "start" and threading.current_thread() is deadlines._thread and len(deadlines._ends) > 1:
+            del deadlines._ends[next(iter(deadlines._ends))]
+
+    with ExitStack() as calls:
+        calls.callback(deadlines.close)
+        calls.callback(gc.set_threshold, *before)
+        calls.callback(gc.callbacks.remove, end_a_call)
+        gc.callbacks.append(end_a_call)
+        gc.set_threshold(20)
+        for _ in range(5000):
+            calls.enter_context(deadlines.until(cast("SQLLink", object()), TIMEOUT))
+        calls.enter_context(deadlines.until(Mock(cut=passed.set), 0))
+        assert passed.wait(10)
 
 
 def test_a_deadlock_with_another_session_is_no_error(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
