@@ -90,6 +90,7 @@ class MariaDBServer:
         assert self._process is not None
         self._process.send_signal(SIGSTOP)
         try:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until each of its threads has stopped
             yield
         finally:
             self._process.send_signal(SIGCONT)
