@@ -218,7 +218,6 @@ def test_twenty_keepers_reserve_each_segment_once(redis_url: str, redis_client: 
     assert len(reserved) <= segments + 2
 
 
-@pytest.mark.covers("U.19")
 def test_calls_of_keep_at_the_same_time_leave_no_connection_behind(
     connect: Connect, redis_url: str, store: MemoryStore, redis_client: redis.Redis
 ) -> None:
@@ -235,6 +234,7 @@ def test_calls_of_keep_at_the_same_time_leave_no_connection_behind(
         until(lambda: not subscribed(), SOON)
 
 
+@pytest.mark.covers("U.19")
 def test_a_keeper_of_a_cluster_hears_of_each_tag(connect: Connect, cluster: ClusterServers, store: MemoryStore) -> None:
     with connect(redis=cluster.url, store=store, **ENDLESS) as ids:
         for tag in (tags := spread(cluster)):
