@@ -26,6 +26,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from issuer_persistence.sql.transaction import SQLTransaction
     from tests.faults.sql.conftest import Database
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
@@ -80,19 +81,20 @@ def test_sessions_that_the_server_has_ended_between_calls_are_replaced(database:
     assert session(store, database) == session(store, database)
 
 
+def raise_and(store: SQLStore, disturb: Callable[[SQLTransaction], object]) -> None:
+    """Raise `max` to 10, and call `disturb` before the commit."""
+    with store.transaction(TIMEOUT) as transaction:
+        found = transaction.read("orders")
+        assert found
+        transaction.write(found.changed(max=10))
+        disturb(transaction)
+
+
 def test_a_session_that_is_ended_within_a_call_leaves_it_in_doubt_and_nothing_reserved(database: Database) -> None:
     store = database.opened()
     create(store)
-
-    def ended() -> None:
-        with store.transaction(TIMEOUT) as transaction:
-            found = transaction.read("orders")
-            assert found
-            transaction.write(found.changed(max=10))
-            database.server.end_sessions()
-
     with pytest.raises(Unconfirmed):
-        ended()
+        raise_and(store, lambda _: database.server.end_sessions())
     assert get(store).max == 0
     assert spans([reserve(store, 10)]) == [(0, 10)]
 

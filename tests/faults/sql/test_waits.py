@@ -23,10 +23,12 @@ from issuer_persistence.sql.store import SQLStore
 from issuer_persistence.sql.transaction import Conflict
 from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.test_races import at_once
+from tests.faults.sql.test_servers import raise_and
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from issuer_persistence.contract import Store
+    from issuer_persistence.sql.transaction import SQLTransaction
     from tests.faults.sql.conftest import Database
 
 pytestmark = pytest.mark.live
@@ -291,31 +293,33 @@ def test_a_commit_that_waits_for_a_standby_is_cut_off_at_the_deadline_and_is_a_g
     check_contiguous(ranges(store), 0, 30)
 
 
-@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
-def test_a_commit_that_no_standby_has_is_in_doubt_though_the_server_reports_success(
-    postgres: Database, end: str
-) -> None:
-    store, threads = postgres.opened(), postgres.threads()
-    create(store)
+def reserve_without_a_standby(postgres: Database, store: SQLStore, end: str = "pg_cancel_backend") -> str:
+    """Reserve 10 numbers, and end the commit's wait for a standby. Return the text of the error."""
+    threads = postgres.threads()
     with postgres.server.configured("synchronous_standby_names", "nobody"):
         call = threads.submit(reserve, store, 10)
         pid = until(lambda: sync_waiter(postgres), message="it waits for the standby")
         postgres.server.execute(f"SELECT {end}({pid})")
         unconfirmed(call)
-    if end == "pg_cancel_backend":
-        assert "replicated" in str(call.exception())
+    return str(call.exception())
+
+
+@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_a_commit_that_no_standby_has_is_in_doubt_though_the_server_reports_success(
+    postgres: Database, end: str
+) -> None:
+    store = postgres.opened()
+    create(store)
+    problem = reserve_without_a_standby(postgres, store, end)
+    assert "replicated" in problem or end != "pg_cancel_backend"
     assert spans([reserve(store, 10)]) == [(10, 20)]
 
 
 def test_a_role_that_hides_warnings_does_not_hide_that_a_commit_has_no_standby(postgres: Database) -> None:
     with postgres.server.configured("client_min_messages", "error"):
-        store, threads = postgres.opened(), postgres.threads()
+        store = postgres.opened()
         create(store)
-        with postgres.server.configured("synchronous_standby_names", "nobody"):
-            call = threads.submit(reserve, store, 10)
-            pid = until(lambda: sync_waiter(postgres), message="it waits for the standby")
-            postgres.server.execute(f"SELECT pg_cancel_backend({pid})")
-            unconfirmed(call)
+        assert "replicated" in reserve_without_a_standby(postgres, store)
         assert spans([reserve(store, 10)]) == [(10, 20)]
 
 
@@ -324,16 +328,12 @@ def test_a_transaction_in_which_a_statement_has_failed_is_not_committed_and_says
     store = postgres.opened()
     create(store)
 
-    def failed() -> None:
-        with store.transaction(TIMEOUT) as transaction:
-            found = transaction.read("orders")
-            assert found
-            transaction.write(found.changed(max=10))
-            with suppress(psycopg.Error):
-                transaction.cursor.execute("SELECT nothing")
+    def fail(transaction: SQLTransaction) -> None:
+        with suppress(psycopg.Error):
+            transaction.cursor.execute("SELECT nothing")
 
     with pytest.raises(Unconfirmed, match="ROLLBACK"):
-        failed()
+        raise_and(store, fail)
     assert spans([reserve(store, 10)]) == [(0, 10)]
 
 
