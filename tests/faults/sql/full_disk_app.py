@@ -7,7 +7,9 @@ import json
 import pwd
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import issuer
 from issuer_persistence.errors import Full
@@ -16,6 +18,8 @@ from tests.contract.benches import check_contiguous, create, get, ranges, reserv
 from tests.servers.disks import fill, is_small, small_disk
 from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.servers.postgres import PostgresServer, find_postgres
+
+E = TypeVar("E", bound=Exception)
 
 #: After so many reservations, the tables need another page of the disk.
 FULL_BY = 1000
@@ -58,26 +62,28 @@ def reserving(url: str, ballast: Path) -> dict[str, object]:
     create(store, step=10, order="trend")
     reserve(store)
     fill(ballast)
-    done = 1
-    try:
-        while done < FULL_BY:
-            reserve(store)
-            done += 1
-        error = None
-    except Full as found:
-        error = str(found)
+    done, error = until_full(lambda: reserve(store), Full)
     with issuer.connect(redis="none", store=url, scheduler=None, timeout=20) as ids:
-        try:
-            ids.reserve("orders", 10)
-            code = ""
-        except issuer.StoreUnavailable as refused:
-            code = refused.code
+        more, refused = until_full(lambda: ids.reserve("orders", 10), issuer.StoreFull)
     ballast.unlink()
     for _ in range(20):
         reserve(store)
     check_contiguous(ranges(store), 0, get(store).max)
     store.close()
-    return {"done": done, "error": error, "code": code}
+    return {"done": done + more, "error": str(error), "code": refused.code}
+
+
+def until_full(call: Callable[[], object], refusal: type[E]) -> tuple[int, E]:
+    """Call until the first refusal. Return how many calls succeeded, and the refusal.
+
+    Also after a refusal some calls may succeed: a server returns a part of the pages that it could not use.
+    """
+    for done in range(FULL_BY):
+        try:
+            call()
+        except refusal as error:
+            return done, error
+    raise AssertionError(f"no call of {FULL_BY} was refused")
 
 
 if __name__ == "__main__":

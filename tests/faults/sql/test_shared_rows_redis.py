@@ -255,6 +255,7 @@ def test_a_redis_that_loses_its_data_while_the_other_program_goes_on_repeats_not
             beside.draw(ids, 13)
             beside.fetch()
         assert_increasing(beside.ours)
+        until(lambda: prefetched(server.client()))  # else it may come between the two
         [dry], [found] = one.recover("orders", dry_run=True), other.recover("orders")
         assert dry.new == found.new >= max(*beside.ours, *beside.theirs)
         beside.fetch()
