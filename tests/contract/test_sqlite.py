@@ -20,9 +20,11 @@ import pytest
 
 import issuer
 import issuer_persistence.sqlite.store
-from issuer_persistence.errors import MaxBehind, Misconfigured, Unconfirmed
+from issuer_persistence import locks
+from issuer_persistence.errors import MaxBehind, Misconfigured, TagPresent, Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.file import SQLiteFile
 from issuer_persistence.sqlite.schema import SCHEMA
 from issuer_persistence.sqlite.store import SQLiteTransaction
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
@@ -142,6 +144,7 @@ _FORKS = """
 import os, sys
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.file import SQLiteFile
 store = SQLiteStore(sys.argv[1])
 print(*(lambda got: (got.low, got.high))(store.reserve("orders", 1, purpose=Purpose("parent"), timeout=60)), flush=True)
 asks, told = os.pipe()
@@ -303,6 +306,7 @@ def test_a_file_that_is_itself_mounted_is_refused(sqlite_bench: SQLiteBench, tmp
     look = f"""
 import sys; sys.path.insert(0, {str(Path.cwd())!r})
 from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.file import SQLiteFile
 print(SQLiteStore({str(inner)!r}).get("orders", timeout=30))
 """
     script = f'mount --bind "{sqlite_bench.path}" "{inner}" && exec "$0" -c "$1"'
@@ -318,6 +322,7 @@ import sys
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.file import SQLiteFile
 try:
     got = SQLiteStore(sys.argv[1]).reserve("orders", None, purpose=Purpose("impatient"), timeout=1)
     print(got.low, got.high)
@@ -351,6 +356,7 @@ _TWICE = """
 import sys
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.file import SQLiteFile
 store = SQLiteStore(sys.argv[1])
 for _ in range(2):
     sys.stdin.readline()
@@ -580,6 +586,49 @@ def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
     assert caplog.text.count("does not take the lock") == 1
     others[0].close()
     assert not store.examine(timeout=TIMEOUT).open_elsewhere
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_file_that_another_process_creates_meanwhile_is_not_opened_without_the_lock(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    """The other one creates the file just after a call has found no lock file, or no database."""
+    other = sqlite_bench.open()
+    opened, created = list[str](), list[object]()
+    exists, locked, really_opened = os.path.exists, locks.locked, SQLiteFile._opened
+
+    def create_once() -> None:
+        if not created:
+            created.append(None)
+            created.append(create(other))
+
+    def looking(path: Any) -> bool:
+        found = exists(path)
+        create_once()
+        return found
+
+    def locking(*arguments: Any) -> int:
+        try:
+            return locked(*arguments)
+        except FileNotFoundError:
+            create_once()
+            raise
+
+    def noting(file: SQLiteFile, options: str, deadline: Any) -> sqlite3.Connection:
+        opened.append(options)
+        return really_opened(file, options, deadline)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os.path, "exists", looking)
+        patched.setattr(locks, "locked", locking)
+        patched.setattr(SQLiteFile, "_opened", noting)
+        if writes:
+            with pytest.raises(TagPresent):
+                create(sqlite_bench.store)
+        else:
+            assert sqlite_bench.store.get("orders", timeout=TIMEOUT) is None
+    assert opened == ["mode=rwc"] * (2 if writes else 1)
+    assert [get(sqlite_bench.store)] == created[1:]
 
 
 @pytest.mark.soak

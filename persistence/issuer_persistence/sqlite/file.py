@@ -84,11 +84,14 @@ class SQLiteFile:
         file of an older schema is read as if it had the newer columns, with the value NULL.
         """
         try:
-            if writes and not os.path.exists(self.lock) and os.path.exists(self.path):  # noqa: PTH110 - a long name
+            # The order matters: another store creates the lock file before the database. In the other order, this could
+            # read the database without the lock while the other store creates it.
+            if writes and os.path.exists(self.path) and not os.path.exists(self.lock):  # noqa: PTH110 - a long name
                 with self._read(deadline):
                     pass  # if the file is no store, this block raises an error before a lock file is created
+            exists = os.path.lexists(self.path)
             with self._alone(deadline, writes=writes):
-                with self._written(deadline) if writes else self._read(deadline) as connection:
+                with self._written(deadline) if writes else self._read(deadline, exists=exists) as connection:
                     try:
                         yield connection
                         connection.execute("COMMIT")
@@ -213,10 +216,14 @@ class SQLiteFile:
             yield connection
 
     @contextmanager
-    def _read(self, deadline: CallDeadline) -> Iterator[sqlite3.Connection]:
-        """Open the file for reading only, and begin a transaction. See `transaction`."""
+    def _read(self, deadline: CallDeadline, *, exists: bool = True) -> Iterator[sqlite3.Connection]:
+        """Open the file for reading only, and begin a transaction. See `transaction`.
+
+        `exists`: whether the file existed before the lock file was opened. If it did not, it is read as an empty store:
+        another store may be creating it, and there may have been no lock file yet to wait for.
+        """
         self._check_names()
-        if self._known is None and not os.path.lexists(self.path):
+        if self._known is None and not exists:
             with _empty() as connection:
                 yield connection
         elif self.has_log:
