@@ -6,7 +6,7 @@ import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
@@ -27,6 +27,8 @@ from tests.faults.sql.test_servers import raise_and
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from issuer_persistence.contract import Store
     from issuer_persistence.sql.transaction import SQLTransaction
     from tests.faults.sql.conftest import Database
@@ -281,12 +283,33 @@ def sync_waiter(database: Database) -> int | None:
     return int(found[0][0]) if found else None
 
 
+@contextmanager
+def no_standby(postgres: Database) -> Iterator[None]:
+    """Let each commit wait for a standby that is not there.
+
+    Sessions learn from the checkpointer that commits must wait: some time after `SHOW` has the new setting.
+    """
+    threads = postgres.threads()
+
+    def waits() -> bool:
+        probe = threads.submit(postgres.server.execute, "SELECT pg_logical_emit_message(true, 'probe', '')")
+        until(lambda: probe.done() or sync_waiter(postgres))
+        if pid := sync_waiter(postgres):
+            postgres.server.execute(f"SELECT pg_cancel_backend({pid})")
+            probe.result(TIMEOUT)
+        return pid is not None
+
+    with postgres.server.configured("synchronous_standby_names", "nobody"):
+        until(waits, message="commits wait for a standby")
+        yield
+
+
 def test_a_commit_that_waits_for_a_standby_is_cut_off_at_the_deadline_and_is_a_gap(postgres: Database) -> None:
     """No timeout of the server ends it, and it is committed already: the standby alone is missing."""
     store, threads = postgres.opened(), postgres.threads()
     create(store)
     reserve(store, 10)
-    with postgres.server.configured("synchronous_standby_names", "nobody"):
+    with no_standby(postgres):
         unconfirmed(threads.submit(store.reserve, "orders", 10, purpose=PURPOSE, timeout=SHORT))
         assert sync_waiter(postgres)
     assert spans([reserve(store, 10)]) == [(20, 30)]
@@ -296,7 +319,7 @@ def test_a_commit_that_waits_for_a_standby_is_cut_off_at_the_deadline_and_is_a_g
 def reserve_without_a_standby(postgres: Database, store: SQLStore, end: str = "pg_cancel_backend") -> str:
     """Reserve 10 numbers, and end the commit's wait for a standby. Return the text of the error."""
     threads = postgres.threads()
-    with postgres.server.configured("synchronous_standby_names", "nobody"):
+    with no_standby(postgres):
         call = threads.submit(reserve, store, 10)
         pid = until(lambda: sync_waiter(postgres), message="it waits for the standby")
         postgres.server.execute(f"SELECT {end}({pid})")
