@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import redis
 import redis.asyncio
+from redis.maint_notifications import MaintNotificationsConfig
 
 from issuer import clock
 from issuer.clock import Deadline
@@ -28,6 +29,10 @@ from issuer_persistence.urls import ENCODE, flaw
 
 #: Settings of a connection with which redis-py does not repeat calls by itself.
 _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
+
+#: redis-py would subscribe each connection to messages about the maintenance of a server: one more round trip, and a
+#: message would replace our timeouts. Only some classes of connections have this setting, depending on the version.
+_MAINTENANCE, _IGNORED = "maint_notifications_config", MaintNotificationsConfig(enabled=False)
 
 _FOR_SENTINELS = "sentinel_"
 _DEFAULT_PORT = {"sentinel": 26379, "cluster": 7000}
@@ -75,7 +80,8 @@ class Target:
             raise redis.ConnectionError(f"{address.host}:{address.port} can't be reached through a Unix socket")
         place = {"host": address.host, "port": address.port} if address.host is not None else {}
         kind = recipe.kind if base is None else _with_base(recipe.kind, base)
-        return Recipe(kind, {**recipe.settings, **_OURS, "retry": retry, **place})
+        quiet = {_MAINTENANCE: _IGNORED} if _MAINTENANCE in recipe.settings else {}
+        return Recipe(kind, {**recipe.settings, **_OURS, **quiet, "retry": retry, **place})
 
 
 @cache

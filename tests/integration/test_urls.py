@@ -50,6 +50,15 @@ def test_tcp_and_unix_sockets_serve_with_either_protocol_and_the_database_that_t
             assert client.info("keyspace").keys() == {"db3"}
 
 
+def test_no_connection_is_subscribed_to_messages_about_maintenance(connect: Connect, start_redis: StartRedis) -> None:
+    """Each connection would take one more round trip, and a message would replace our timeouts."""
+    server = start_redis()
+    with server.client(protocol=2) as client:
+        before = client.info("errorstats").get("errorstat_ERR")
+        assert_serves(connect, server.url)
+        assert client.info("errorstats").get("errorstat_ERR") == before, "no server here has that command"
+
+
 def test_a_database_that_is_not_there_is_no_outage(connect: Connect, redis_url: str, store: MemoryStore) -> None:
     with connect(redis=redis_url.replace("/0", "/99"), store=store) as ids:
         ids.create("strict", order="strict")
