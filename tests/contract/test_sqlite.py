@@ -631,6 +631,34 @@ def test_a_file_that_another_process_creates_meanwhile_is_not_opened_without_the
     assert [get(sqlite_bench.store)] == created[1:]
 
 
+@pytest.mark.parametrize("other_is_a_store", [True, False])
+def test_a_file_without_a_lock_that_two_processes_begin_to_use_disturbs_none_of_them(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, other_is_a_store: bool
+) -> None:
+    """As after a backup was put in place. A log appears while one checks, without the lock, whether it is a store."""
+    lock = Path(f"{sqlite_bench.path}-lock")
+    create(sqlite_bench.store, step=10)
+    lock.unlink()
+    store, other = sqlite_bench.open(), sqlite_bench.open()
+    looks, has_log = iter([False, True]), SQLiteFile.has_log.fget  # type: ignore[attr-defined]  # it is a property
+
+    def looking(file: SQLiteFile) -> bool:
+        found = next(looks, None)
+        if found and other_is_a_store:
+            assert reserve(other).low == 0
+        return has_log(file) if found is None else found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteFile, "has_log", property(looking))
+        if other_is_a_store:
+            assert reserve(store).low == 10
+        else:
+            with pytest.raises(Unconfirmed, match="does not take the lock"):
+                reserve(store)
+            assert not lock.exists()
+    assert reserve(store).low == 20 * other_is_a_store
+
+
 @pytest.mark.soak
 def test_processes_that_copy_and_read_their_own_files_for_a_minute_get_no_number_twice(
     sqlite_bench: SQLiteBench,

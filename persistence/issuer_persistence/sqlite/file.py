@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from issuer_persistence import locks
-from issuer_persistence.errors import NO_SPACE, Full, Misconfigured, Unconfirmed
+from issuer_persistence.errors import NO_SPACE, Full, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.records import fresh_version
 from issuer_persistence.sqlite.schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
 
@@ -87,8 +87,7 @@ class SQLiteFile:
             # The order matters: another store creates the lock file before the database. In the other order, this could
             # read the database without the lock while the other store creates it.
             if writes and os.path.exists(self.path) and not os.path.exists(self.lock):  # noqa: PTH110 - a long name
-                with self._read(deadline):
-                    pass  # if the file is no store, this block raises an error before a lock file is created
+                self._check_unlocked(deadline)
             exists = os.path.lexists(self.path)
             with self._alone(deadline, writes=writes):
                 with self._written(deadline) if writes else self._read(deadline, exists=exists) as connection:
@@ -105,6 +104,19 @@ class SQLiteFile:
                     self._check_log()
         except sqlite3.Error as error:
             raise self._translated(error) from error
+
+    def _check_unlocked(self, deadline: CallDeadline) -> None:
+        """Raise an error if the file, which has no lock file, is no store. So no lock file is created beside it.
+
+        If there is a lock file after the check, another store has begun to use the file, and may have disturbed the
+        check. Then this raises no error, because the file is checked again under the lock.
+        """
+        try:
+            with self._read(deadline):
+                pass
+        except (StoreError, sqlite3.Error):
+            if not self.lock.exists():
+                raise
 
     def look(self, deadline: CallDeadline) -> tuple[int, bool]:
         """Return the schema of the file, and True if a program that does not use the lock file has the file open.
