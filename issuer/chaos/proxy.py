@@ -234,9 +234,15 @@ class FaultProxy:
     # to the server).
     async def _listen(self) -> None:
         if self._listener is None:
-            self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
+            self._listener = self._listening()
             self._listener.settimeout(0)
             self._loop.add_reader(self._listener, self._accept, self._listener)
+
+    def _listening(self) -> socket.socket:
+        return socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.upstream)
 
     def _deafen(self) -> None:
         if self._listener is not None:
@@ -274,7 +280,7 @@ class FaultProxy:
         pumps: list[asyncio.Task[None]] = []
         try:
             reader, link.writer = await asyncio.open_connection(sock=link.client)
-            up_reader, link.up = await asyncio.open_connection(*self.upstream)
+            up_reader, link.up = await self._connected()
             requests = asyncio.ensure_future(self._pump_requests(link, reader, link.up))
             replies = asyncio.ensure_future(self._pump_replies(link, link.writer, up_reader))
             pumps = [requests, replies]

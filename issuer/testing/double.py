@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from issuer.chaos.ports import LOOPBACK
 from issuer.chaos.scratch import without_settings
 from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.blocking import Engine
@@ -98,7 +97,7 @@ class Double:
     can order faults, move the clock and end the double.
 
     Attributes:
-        redis_url: URL of Redis.
+        redis_url: URL of Redis, with a Unix socket.
         store_url: URL of the store.
         store: The store.
         clock: Clock of Redis.
@@ -116,19 +115,17 @@ class Double:
         with ExitStack() as ends:
             server = self._server = own_server()
             self._database = server.new_database()
+            ends.callback(server.ended.append, self._database)
             self.store = server.new_store()
             self._stores = [self.store]
-            folder = self.store.path.parent
-            ends.callback(shutil.rmtree, folder, ignore_errors=True)
-            self._config = folder / "issuer.toml"  # an empty file: no other settings file is read
-            self._config.touch()
+            ends.callback(shutil.rmtree, self.store.path.parent, ignore_errors=True)
             ends.callback(self._leave_proxy)
             ends.callback(self._close_stores)
             ends.callback(self._close_issuers)
             atexit.register(self.close)  # before the issuers and the server end
             ends.callback(atexit.unregister, self.close)
             self._ends = ends.pop_all()
-        self.redis_url = f"redis://{LOOPBACK}:{server.public_port}/{self._database}"
+        self.redis_url = server.double_url(self._database)
         self.store_url = self.store.url
         self.clock = MovableClock(self._time, self._move)
         self._away = False
@@ -187,7 +184,7 @@ class Double:
         return {
             "ISSUER_REDIS_URL": self.redis_url,
             "ISSUER_STORE_URL": self.store_url,
-            "ISSUER_CONFIG": str(self._config),
+            "ISSUER_CONFIG": str(self._server.config),
         }
 
     def has_tags(self) -> bool:
@@ -201,7 +198,8 @@ class Double:
             await found.close()
 
     def _with(self, settings: dict[str, Any]) -> dict[str, Any]:
-        given = {"redis": self.redis_url, "config": self._config, "scheduler": None, **self._settings, **settings}
+        ours = {"redis": self.redis_url, "config": self._server.config, "scheduler": None}
+        given = {**ours, **self._settings, **settings}
         if "store" not in given:
             # Not its URL: for that, Python reads the metadata of all installed packages, which takes 3 ms.
             given["store"] = DoubledStore(self.store.path)
@@ -310,8 +308,8 @@ class Double:
 
     def _move(self, ahead: int, micros: int) -> None:
         texts, replaced = moved(ahead) if ahead else ([], {})
-        self._own_server.load(texts)
-        self._proxy().replaced[self._database] = replaced
+        self._own_server.load(self._database, texts)
+        self._own_server.proxied(self).replaced[self._database] = replaced
         self._age(micros)
 
     def _age(self, micros: int) -> None:
@@ -331,6 +329,7 @@ class Double:
     def _leave_proxy(self) -> None:
         if self._server.proxy is not None:
             self._server.proxy.replaced.pop(self._database, None)
+        self._server.scripts.pop(self._database, None)
         self._server.unproxied(self)
 
     def _close_stores(self) -> None:

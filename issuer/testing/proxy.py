@@ -6,9 +6,12 @@ import asyncio
 import hashlib
 import os
 import re
+import socket
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 
+from issuer.chaos.ports import LOOPBACK
 from issuer.chaos.proxy import FaultProxy, ProxiedConnection, ProxyFault
 from issuer.forks import living
 from issuer.gateway.commands import NAMES, pack, script
@@ -56,7 +59,10 @@ class DoubleProxy(FaultProxy):
     In a forked child it does nothing: the proxy belongs to the parent.
     """
 
-    def __init__(self, upstream: tuple[str, int], port: int | None = None) -> None:
+    def __init__(self, server: Path, path: Path) -> None:
+        """`server`: Unix socket of the server. `path`: of the proxy's Unix socket."""
+        self.path = path
+        self._server = server
         #: The database that faults affect, except those that refuse connections.
         self.database = 0
         #: What to replace in the requests of a database. No key of a mapping has a line end before its last byte but
@@ -65,13 +71,23 @@ class DoubleProxy(FaultProxy):
         self._owner = os.getpid()
         self._databases: weakref.WeakKeyDictionary[ProxiedConnection, int] = weakref.WeakKeyDictionary()
         self._rests: weakref.WeakKeyDictionary[ProxiedConnection, bytes] = weakref.WeakKeyDictionary()
-        super().__init__(upstream, port)
+        super().__init__((LOOPBACK, 0))
         _proxies.add(self)
 
     def close(self) -> None:
         """Close all connections and stop the thread."""
         if os.getpid() == self._owner:
             super().close()
+
+    def _listening(self) -> socket.socket:
+        self.path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.path))
+        listener.listen()
+        return listener
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(self._server)
 
     def _affects(self, link: ProxiedConnection, request: bytes) -> bool:
         if found := _SELECT.search(request):

@@ -100,10 +100,11 @@ def test_a_request_that_arrives_in_pieces_gets_the_moved_clock(double: Double) -
     assert text(double) == "20300131-1"
     sha = hashlib.sha1(CLOCK.encode(), usedforsecurity=False).hexdigest()
     server = double._server
-    server.load([CLOCK])
+    server.load(double._database, [CLOCK])
     assert server.proxy is not None
     server.proxy.replaced[double._database] = {sha.encode(): b"0" * 40}
-    with socket.create_connection(("127.0.0.1", server.public_port)) as client:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(server.proxy.path))
         client.sendall(pack("SELECT", double._database))
         assert client.recv(100) == b"+OK\r\n"
         request = pack("EVALSHA", sha, 0)

@@ -2,16 +2,17 @@
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 import issuer
 from issuer.testing import Double, override
-from issuer.testing.server import DATABASES
+from issuer.testing.proxy import DoubleProxy
+from issuer.testing.server import DATABASES, LONGEST_PLACE, new_folder, own_server
 from tests import programs
 from tests.waiting import until
 
@@ -67,11 +68,15 @@ def test_two_doubles_at_once_do_not_see_each_other(double: Double) -> None:
     assert double.ids.next("orders") == 3
 
 
-def test_a_database_that_is_used_again_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_used_again_is_empty_and_no_open_double_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = own_server()
+    monkeypatch.setattr(server, "_unused", iter([DATABASES - 1]))
+    monkeypatch.setattr(server, "ended", deque())
     with Double() as first:
         first.ids.create("orders")
         assert [first.ids.next("orders"), first.ids.next("orders", key="a")] == [1, 2]
-        monkeypatch.setattr(first._server, "_doubles", count(DATABASES - 2 + first._database))
+        with pytest.raises(issuer.IssuerError, match="doubles are open"):
+            Double().__enter__()
     with Double() as second:
         assert second.redis_url == first.redis_url
         second.ids.create("orders")
@@ -97,6 +102,33 @@ def test_nothing_is_left_at_the_end() -> None:
     until(lambda: set(threading.enumerate()) <= threads, message="its threads have ended")
     assert not folder.exists()
     other.close()  # a second time it does nothing
+
+
+def test_two_threads_share_one_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[DoubleProxy] = []
+    with Double() as one, Double() as two:
+        other = threading.Thread(target=two.redis_away, args=(1,))
+
+        def make(server: Path, path: Path) -> DoubleProxy:
+            if not other.ident:
+                other.start()
+                other.join(0.2)  # it waits for this proxy
+            made.append(DoubleProxy(server, path))
+            return made[-1]
+
+        monkeypatch.setattr("issuer.testing.server.DoubleProxy", make)
+        one.redis_away(1)
+        other.join()
+        assert len(made) == 1
+
+
+def test_paths_of_sockets_are_short_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (place := tmp_path / ("long" * 20)).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    monkeypatch.setattr("os.access", lambda path, _: path != "/dev/shm")
+    folder = new_folder()
+    folder.rmdir()
+    assert len(str(folder.parent)) <= LONGEST_PLACE
 
 
 def test_settings_of_the_environment_do_not_leak_in(

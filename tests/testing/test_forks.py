@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -133,7 +134,7 @@ from issuer.testing import Double
 double = Double().__enter__()
 double.ids.create("orders")
 double.ids.next("orders")
-print(double._server.pid, double._server.directory, double._server.stores, flush=True)
+print(double._server.pid, double._server.directory, double._server.folder, flush=True)
 {end}
 """
 
@@ -151,3 +152,13 @@ def test_the_server_ends_with_its_process_however_that_ends(end: str) -> None:
     assert done.stderr == ""
     pid, *folders = done.stdout.split()
     until(lambda: not any(Path(each).exists() for each in (f"/proc/{pid}", *folders)), message="all is gone")
+
+
+def test_the_server_ends_with_its_process_although_a_child_lives() -> None:
+    end = "if os.fork(): os._exit(3)\nprint(os.getpid(), flush=True); os.close(1); os.close(2); signal.pause()"
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(end=end)], capture_output=True, text=True, check=False)
+    pid, *_, child = done.stdout.split()
+    try:
+        until(lambda: not Path(f"/proc/{pid}").exists(), message="the server has ended")
+    finally:
+        os.kill(int(child), signal.SIGKILL)
