@@ -7,7 +7,7 @@ import unittest
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
-from inspect import iscoroutinefunction
+from inspect import getattr_static, iscoroutinefunction
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -97,8 +97,13 @@ def _in_function(function: Callable[..., Any], settings: dict[str, Any]) -> Call
 
 
 def _in_class(tests: Any, settings: dict[str, Any]) -> None:
-    for name, method in list(vars(tests).items()):
-        if name.startswith(_TEST) and callable(method):
+    for name in dir(tests):  # also the inherited ones
+        method = getattr_static(tests, name)
+        if not name.startswith(_TEST):
+            continue
+        if isinstance(method, (staticmethod, classmethod)):
+            setattr(tests, name, type(method)(_in_function(method.__func__, settings)))
+        elif callable(method):
             setattr(tests, name, _in_function(method, settings))
 
 

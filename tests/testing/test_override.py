@@ -76,8 +76,22 @@ def test_an_asynchronous_block_leaves_no_task() -> None:
     asyncio.run(main())
 
 
+class Inherited:
+    def test_inherited(self) -> None:
+        assert drawn() == 1
+
+    @staticmethod
+    def test_static() -> None:
+        assert drawn() == 1
+
+    @classmethod
+    def test_of_class(cls) -> None:
+        assert issubclass(cls, TestOfPytest)
+        assert drawn() == 1
+
+
 @override()
-class TestOfPytest:
+class TestOfPytest(Inherited):
     def test_one(self) -> None:
         assert drawn() == 1
 
