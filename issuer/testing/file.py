@@ -43,13 +43,8 @@ class OpenFile(SQLiteFile):
         try:
             connection = self._opened_once()
             connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-            try:
+            with connection:  # commits, or rolls back after an error
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
         except sqlite3.Error as error:
             raise self._translated(error) from error
         finally:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
+from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -15,31 +16,14 @@ import pytest
 from issuer import Issuer
 from issuer.testing import Double
 from tests.colours import Connect
-from tests.integration import (
-    test_bad_values,
-    test_create_many,
-    test_exist_ok,
-    test_face,
-    test_limits,
-    test_periods,
-    test_schemes_face,
-    test_steps_of_tags,
-)
 from tests.integration.days import VIENNA, Make
+from tests.integration.test_face import direct, ids  # noqa: F401 - fixtures
 from tests.schemes import KEYS
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
-MODULES = (
-    test_bad_values,
-    test_create_many,
-    test_exist_ok,
-    test_face,
-    test_limits,
-    test_periods,
-    test_schemes_face,
-    test_steps_of_tags,
-)
+NAMES = "bad_values create_many exist_ok face limits periods schemes_face steps_of_tags"
+MODULES = [import_module(f"tests.integration.test_{name}") for name in NAMES.split()]
 FIXTURES = {"at", "caplog", "connect", "direct", "ids", "make"}
 
 
@@ -58,17 +42,6 @@ def make(double: Double, connect: Connect) -> Iterator[Make]:
             return ends.enter_context(connect(**{"keys": KEYS, **common, **settings}))
 
         yield one
-
-
-@pytest.fixture
-def ids(make: Make) -> Issuer:
-    return make()
-
-
-@pytest.fixture
-def direct(connect: Connect) -> Iterator[Issuer]:
-    with connect(redis="none", store="memory://", scheduler=None) as made:
-        yield made
 
 
 @pytest.fixture
