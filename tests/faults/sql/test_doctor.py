@@ -9,6 +9,7 @@ import pytest
 import issuer
 from issuer_persistence.errors import Misconfigured
 from tests.contract.benches import TIMEOUT, create, reserve
+from tests.faults.sql.test_failover import follows
 from tests.servers.absent import absent
 from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.servers.postgres import PostgresServer, find_postgres
@@ -49,6 +50,7 @@ def test_a_postgresql_that_loses_or_tears_what_is_committed(careless_postgres: P
     assert "fsync = on" in seen["fsync"].remedy
     assert "full_page_writes = on" in seen["full_page_writes"].remedy
     with careless_postgres.standby("late"):
+        follows(careless_postgres, "late", "async")
         behind = found(careless_postgres.url)["synchronous_standby_names"]
         assert (behind.level, behind.what) == ("weak", "synchronous_standby_names: ''")
         assert "synchronous_standby_names" in behind.remedy
