@@ -126,7 +126,7 @@ def test_a_deleted_tag_and_one_that_is_made_again_keep_their_count(
     with connect(**where) as ids:
         metrics = measure(ids)
         for _ in range(3):
-            ids.create("a", step=100)
+            ids.create("a", step=1000)  # so that no segment is being fetched when the tag is deleted
             ids.take("a", 10)
             shown(metrics)
             ids.take("a", 10)
