@@ -39,6 +39,7 @@ def test_threads_that_draw_from_many_tags_share_the_connections(redis_proxy: Fau
         redis_proxy.hold(times=MOST)
         drawn = [pool.submit(several, ids, tag) for tag in TAGS]
         until(lambda: len(queue) == len(TAGS) - MOST, message="all others wait for their turn")
+        until(lambda: len(redis_proxy.held) == MOST)
         redis_proxy.release()
         assert [each.result() for each in drawn] == [[*range(1, 21)]] * len(TAGS)
         assert not queue
@@ -132,7 +133,8 @@ def test_a_call_that_waits_for_a_connection_gives_up_in_its_time(redis_proxy: Fa
         draws.start()
         connections = ids.engine.runner.redis
         assert connections is not None
-        until(lambda: not connections.node("").idle)
+        until(lambda: redis_proxy.held)
+        assert not connections.node("").idle
         with pytest.raises(RedisUnavailable, match="all 1 connections to Redis of this process are in use"):
             ids.next(TAGS[1], timeout=0.5)
         # That says nothing of the server.

@@ -96,7 +96,7 @@ def test_clients_that_come_during_a_draw_share_the_next_one(
     before = draws(redis_client)
     redis_proxy.hold(match=script("next").sha.encode(), times=1)
     clients[0].send(packed("INCR", "a"))
-    until(lambda: served.waiting == 1)
+    until(lambda: redis_proxy.held and served.waiting == 1)
     for client in clients[1:]:
         client.send(packed("INCR", "a") * 2)
     until(lambda: served.waiting == 39)
@@ -121,7 +121,8 @@ def test_an_incr_that_comes_while_a_get_waits_is_answered_after_it(
         assert client.ask("INCR", "a") == 1
         redis_proxy.hold(times=1)
         client.send(packed("GET", "a"))
-        until(lambda: sent["GET"] == 1)
+        until(lambda: redis_proxy.held)
+        assert sent["GET"] == 1
         (connection,) = served.server.shared.connections
         client.send(incr)
         until(lambda: connection._pending or sent["INCR"] > 1)
@@ -143,7 +144,8 @@ def test_a_client_that_waits_for_longer_than_the_idle_time_is_answered(
         for command, reply in (("INCR", 1), ("GET", b"1")):
             redis_proxy.hold(times=1)
             client.send(packed(command, "a"))
-            until(lambda: any(not each.idle for each in served.server.shared.connections))
+            until(lambda: redis_proxy.held)
+            assert any(not each.idle for each in served.server.shared.connections)
             served.wait(look())
             redis_proxy.release()
             assert client.reply() == reply
