@@ -344,9 +344,9 @@ def test_restored_tables_are_refused_though_the_other_program_has_gone_on_above_
 ) -> None:
     with opened() as one, opened() as other:
         one.create("orders", step=10)
-        beside.draw(one, 5)
+        beside.draw(one)
         backup = beside.bench.backup()
-        beside.draw(one, 30)
+        beside.draw(one, 30)  # the last one is below a threshold, so no segment is being fetched during the restore
         beside.fetch()
         beside.bench.restore(backup)
         lost = beside.theirs.copy()
