@@ -73,7 +73,8 @@ class TagRegistry(Generic[L]):
         self._sparing = Sparing()
         #: For each tag, the last ConfigurationError of its background work that was logged.
         self._unable: dict[str, str] = {}
-        #: Removed combiners of strategies that must still release resources, such as machine numbers.
+        #: Removed combiners with work left: strategies that must still release resources, such as machine numbers, and
+        #: fetches in progress. `close` waits for them.
         self._leaving: list[L] = []
         self.combiners: dict[str, L] = {}
         self.closed = False
@@ -124,7 +125,11 @@ class TagRegistry(Generic[L]):
                 self._fast_path.unpublish(combiner.tag)
                 if combiner.serving is not None:
                     combiner.serving.end()
+                if self._is_leaving(combiner):
                     self._leaving.append(combiner)
+
+    def _is_leaving(self, combiner: L) -> bool:
+        return combiner.supply.fetching or (combiner.serving is not None and not combiner.serving.left)
 
     def publish(self, combiner: L, numbers: Iterator[int]) -> None:
         """Publish numbers of a tag: `next` then takes them without a lock.
@@ -180,10 +185,8 @@ class TagRegistry(Generic[L]):
                 self._resting.pop(tag, None)
                 self._resting[tag] = monotonic()
         with self._lock.thread, self._lock.call():
-            self._leaving = [
-                combiner for combiner in self._leaving if combiner.serving is not None and not combiner.serving.left
-            ]
-            return found + self._leaving
+            self._leaving = [combiner for combiner in self._leaving if self._is_leaving(combiner)]
+            return found + [combiner for combiner in self._leaving if combiner.serving is not None]
 
     @property
     def idle(self) -> bool:

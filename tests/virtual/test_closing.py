@@ -91,6 +91,24 @@ def test_an_extension_that_ends_after_close_opens_nothing_again(made: World) -> 
     gone(ids)
 
 
+def test_close_waits_for_the_fetch_of_a_tag_that_was_deleted_meanwhile(made: World) -> None:
+    ids = made.connect()
+    ids.create("a", step=100)
+    ids.next("a")
+    made.store.begun.clear()
+    made.store.seconds = 1.0
+    ids.take("a", 25)
+    made.turns.until(lambda: "reserve" in made.store.begun)
+    made.store.seconds = 0.0
+    ids.delete("a")
+    made.turns.until(lambda: "a" not in ids.engine.registry.combiners)
+    assert made.call(ids.close).took >= 0.9
+    tries = len(made.wire.tried)
+    made.turns.sleep(10.0)
+    assert len(made.wire.tried) == tries, "a connection was opened after close"
+    gone(ids)
+
+
 def test_a_close_that_is_cancelled_closes_all_the_same(made: World) -> None:
     async def main() -> None:
         ids = issuer.aconnect(redis=made.wire.async_client(), store=made.store, timeout=8)

@@ -486,6 +486,11 @@ class Supply:
         refill = self.refill
         return bool(self.shortage.waiting or refill.segments.flights.flight or refill.leases.flights.flight)
 
+    @property
+    def fetching(self) -> bool:
+        """Whether a fetch is in progress."""
+        return any(each.flights.flight is not None for each in (self.refill.segments, self.refill.leases))
+
     def end(self) -> None:
         """Issue no more numbers. `close` returns the unused ones.
 
