@@ -14,7 +14,7 @@ from issuer_persistence.sql.transaction import row
 from tests.benchmarks.figures import Bound, Figure, missing
 from tests.benchmarks.rounds import Effort, alternate, each
 from tests.benchmarks.servers import TAG
-from tests.servers.mariadb import MariaDBServer, find_mariadb
+from tests.servers.mariadb import SYNCED, MariaDBServer, find_mariadb
 from tests.servers.postgres import PostgresServer, find_postgres
 
 STEP = 1000
@@ -29,7 +29,7 @@ def sql(effort: Effort) -> Iterator[Figure]:
     """Reservations in PostgreSQL and MariaDB, beside a bare transaction of the same statements."""
     kinds: list[tuple[str, PostgresServer | MariaDBServer | None, Bare]] = [
         ("PostgreSQL", PostgresServer(postgres) if (postgres := find_postgres()) else None, _postgres),
-        ("MariaDB", MariaDBServer(mariadb) if (mariadb := find_mariadb()) else None, _mariadb),
+        ("MariaDB", MariaDBServer(mariadb, **SYNCED) if (mariadb := find_mariadb()) else None, _mariadb),
     ]
     for name, server, bare in kinds:
         what = f"{name}, reservation / bare transaction"

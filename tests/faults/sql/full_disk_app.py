@@ -16,7 +16,7 @@ from issuer_persistence.errors import Full
 from issuer_persistence.opening import open_store
 from tests.contract.benches import check_contiguous, create, get, ranges, reserve
 from tests.servers.disks import fill, is_small, small_disk
-from tests.servers.mariadb import MariaDBServer, find_mariadb
+from tests.servers.mariadb import SYNCED, MariaDBServer, find_mariadb
 from tests.servers.postgres import PostgresServer, find_postgres
 
 E = TypeVar("E", bound=Exception)
@@ -40,7 +40,7 @@ def main(kind: str) -> None:
     else:
         program = find_mariadb()
         assert program
-        server = MariaDBServer(program)
+        server = MariaDBServer(program, **SYNCED)
     with server:
         # InnoDB has a file for each table, in the folder of its database.
         disk = server.directory / ("disk" if kind == "postgres" else "data/issuer")
