@@ -125,8 +125,8 @@ class TagRegistry(Generic[L]):
                 self._fast_path.unpublish(combiner.tag)
                 if combiner.serving is not None:
                     combiner.serving.end()
-                if self._is_leaving(combiner):
-                    self._leaving.append(combiner)
+                # Also without sweeps, those whose work has ended must not stay in memory.
+                self._leaving = [each for each in (*self._leaving, combiner) if self._is_leaving(each)]
 
     def _is_leaving(self, combiner: L) -> bool:
         return combiner.supply.fetching or (combiner.serving is not None and not combiner.serving.left)

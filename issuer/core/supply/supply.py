@@ -483,13 +483,12 @@ class Supply:
 
     @property
     def _busy(self) -> bool:
-        refill = self.refill
-        return bool(self.shortage.waiting or refill.segments.flights.flight or refill.leases.flights.flight)
+        return bool(self.shortage.waiting) or self.fetching
 
     @property
     def fetching(self) -> bool:
         """Whether a fetch is in progress."""
-        return any(each.flights.flight is not None for each in (self.refill.segments, self.refill.leases))
+        return self.refill.segments.flights.flight is not None or self.refill.leases.flights.flight is not None
 
     def end(self) -> None:
         """Issue no more numbers. `close` returns the unused ones.
