@@ -23,14 +23,11 @@ SIDE_BY_SIDE = -n $(or $(JOBS),5) --dist worksteal
 TOUCHES_LIBRARIES = tests/unit tests/lua tests/contract tests/integration tests/http tests/metrics tests/e2e tests/resp \
     tests/server tests/testing
 
-# The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
-WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
-
 # Images for containers often set it. Then every process that a test starts would compile all that it imports, and
 # pytest rewrite every assertion, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo generate lint check test oldest soak mutate chaos bench docs ready wire clean
+.PHONY: help demo generate lint check test oldest soak mutate chaos bench docs ready clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -9
@@ -80,7 +77,7 @@ docs: .docs/.made
 	@echo "To read it:        python3 -m http.server --directory .site 8000, then http://localhost:8000"
 	@echo "To check it:       make test K=tests/site, which needs Chromium; SHOTS=<folder> keeps a picture of each page"
 
-ready: $(V)/.dev wire
+ready: $(V)/.dev
 
 # ------------------------------------------------------------------------------------------------ environments
 
@@ -119,20 +116,6 @@ $(V)/.dev: pyproject.toml $(V)/.made
 	@$(@D)/bin/python $(PIP) $(WANTED)
 	@touch $@
 
-# Never a failure: without it the tests that need it are skipped, or fail where CI is set.
-wire:
-	@requirement='$(WIRE_REQUIREMENT)'; \
-	if [ "$$(cat .wire/.made 2>/dev/null)" = "$$requirement" ] && .wire/bin/python -c '' 2>/dev/null; then exit 0; fi; \
-	if ! python=$$($(FIND) 3.13 python3.14 python3.13 python3); then \
-	    echo "No Python >= 3.13 that runs: going on without the MongoDB wire server"; exit 0; \
-	fi; \
-	echo "Making .wire with $$python"; \
-	if "$$python" -m venv --clear .wire && .wire/bin/python $(PIP) "$$requirement"; then \
-	    echo "$$requirement" >.wire/.made; \
-	else \
-	    echo "$$requirement cannot be installed: going on without the MongoDB wire server"; rm -rf .wire; \
-	fi
-
 clean:
-	rm -rf .venv .venv-* .oldest .wire .bench .docs .site .cache .languages dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .oldest .bench .docs .site .cache .languages dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,7 +27,7 @@ from tests.servers.binaries import find_servers, primary_server
 from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
 from tests.servers.mariadb import MariaDBServer, find_mariadb
-from tests.servers.mongo import MongoServer, given_url, needed_command
+from tests.servers.mongo import MongoServers, given_url, needed_mongod
 from tests.servers.pool import Pool
 from tests.servers.postgres import PostgresServer, find_postgres
 from tests.servers.proxy import FaultProxy
@@ -101,7 +101,8 @@ class Pools:
 
     sentinels: Pool[SentinelServers]
     clusters: Pool[ClusterServers]
-    mongos: Pool[MongoServer]
+    mongos: Pool[MongoServers]
+    mongo_sets: Pool[MongoServers]
     standing: dict[Path, RedisServer] = field(default_factory=dict)
 
     def redis(self, binary: Path) -> RedisServer:
@@ -110,7 +111,7 @@ class Pools:
         return self.standing[binary]
 
     def end(self) -> None:
-        for pool in (self.sentinels, self.clusters, self.mongos):
+        for pool in (self.sentinels, self.clusters, self.mongos, self.mongo_sets):
             pool.end()
         for server in self.standing.values():
             server.end()
@@ -132,7 +133,8 @@ def pools() -> Iterator[Pools]:
     pools = Pools(
         Pool(lambda: SentinelServers(_primary(), ordered=True, **passwords)),
         Pool(lambda: ClusterServers(_primary(), ordered=True, password="of-data")),
-        Pool(lambda: MongoServer(needed_command())),
+        Pool(lambda: MongoServers(needed_mongod())),
+        Pool(lambda: MongoServers(needed_mongod(), 3)),
     )
     yield pools
     pools.end()
@@ -283,10 +285,17 @@ def mongo_url(pools: Pools) -> Iterator[str]:
 
 
 @pytest.fixture
-def mongo_server(pools: Pools) -> Iterator[MongoServer]:
-    """A MongoDB that nobody else uses meanwhile, to be killed and started again."""
+def mongo_server(pools: Pools) -> Iterator[MongoServers]:
+    """A MongoDB of one member that nobody else uses meanwhile, to be killed and started again."""
     with pools.mongos.borrowed() as server:
         yield server
+
+
+@pytest.fixture
+def mongo_set(pools: Pools) -> Iterator[MongoServers]:
+    """A MongoDB of three members, to do with as one likes."""
+    with pools.mongo_sets.borrowed() as servers:
+        yield servers
 
 
 @pytest.fixture(params=list(COLOURS))

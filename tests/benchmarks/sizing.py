@@ -40,7 +40,7 @@ from tests.benchmarks.servers import PREFIX, TAG, WINDOW, Wire, drawing
 from tests.benchmarks.tags import REST, draw_first, traced
 from tests.servers.binaries import primary_server
 from tests.servers.cluster import ClusterServers, slot_of
-from tests.servers.mongo import MongoServer, find_command
+from tests.servers.mongo import MongoServers, find_mongod
 from tests.servers.redis import RedisServer
 
 #: Counts of tags, processes, masters of a Cluster, and numbers per draw.
@@ -465,12 +465,12 @@ class _Commands(monitoring.CommandListener):
 
 def _mongo(_: Effort, curves: Curves) -> Iterator[Figure]:
     """The documents of tags and reservations in MongoDB, and the commands of a reservation."""
-    command, commands = find_command(), _Commands()
-    if command is None:
-        yield missing("MongoDB", "no mongod, and no wire server (`make wire`)")
+    program, commands = find_mongod(), _Commands()
+    if program is None:
+        yield missing("MongoDB", "no mongod")
         return
     monitoring.register(commands)
-    with MongoServer(command) as server, closing(open_store(f"{server.url}/issuer")) as store:
+    with MongoServers(program) as server, closing(open_store(f"{server.url}/issuer")) as store:
         for number in range(100):
             store.create(f"customer-{number}", TagSettings(), timeout=10)
         _reserve(store, 100)

@@ -22,7 +22,7 @@ from issuer.chaos.report import content, rows
 from issuer.chaos.world import Terms
 from issuer.cli.exits import ending_in_order
 from issuer.terminal import Column, table
-from tests.chaos.kinds import KINDS, Kind
+from tests.chaos.kinds import BOUT, KINDS, Kind
 from tests.chaos.more import LASTS
 from tests.chaos.worlds import binary, folder, named
 from tests.seeds import chosen
@@ -61,8 +61,8 @@ def bouts(wanted: Sequence[Fault], times: int) -> Iterator[tuple[Kind, list[Faul
             print(f"{kind.name}: left out, as this machine has no server for it", flush=True)
             continue
         random.shuffle(plan)
-        for at in range(0, len(plan), kind.bout):
-            yield kind, plan[at : at + kind.bout]
+        for at in range(0, len(plan), BOUT):
+            yield kind, plan[at : at + BOUT]
 
 
 def run(arguments: argparse.Namespace) -> Verdict:

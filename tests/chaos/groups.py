@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import TypeVar
@@ -17,7 +16,7 @@ from tests.chaos.more import LASTS, Pair, store_restored, store_restored_under_d
 from tests.chaos.wire import go_direct
 from tests.chaos.worker import MoreSetup
 from tests.servers.cluster import ClusterServers
-from tests.servers.mongo import MongoServer, needed_command
+from tests.servers.mongo import MongoServers, needed_mongod
 from tests.servers.proxy import FaultProxy
 from tests.servers.sentinel import SentinelServers
 from tests.waiting import until
@@ -67,16 +66,14 @@ class ClusterWorld(_Group):
 
 
 class MongoWorld(Pair):
-    """The pair of servers on a MongoDB, or what speaks like it, behind a proxy."""
+    """The pair of servers on a MongoDB behind a proxy."""
 
     def __init__(self, folder: Path, binary: Path, terms: Terms) -> None:
         with ExitStack() as ends:
-            self.mongo = ends.enter_context(MongoServer(needed_command()))
+            self.mongo = ends.enter_context(MongoServers(needed_mongod()))
             self.store_proxy = ends.enter_context(FaultProxy(("127.0.0.1", self.mongo.port)))
             url = f"mongodb://127.0.0.1:{self.store_proxy.port}/chaos?directConnection=true"
-            # Longer segments make fewer entries in the ledger, all of which the stand-in for mongod looks through for
-            # each new one.
-            super().__init__(folder, binary, replace(terms, step=3 * terms.step), url)
+            super().__init__(folder, binary, terms, url)
             self._servers = ends.pop_all()
 
     def __exit__(self, *rest: object) -> None:

@@ -21,16 +21,18 @@ from tests.chaos.sql import MARIADB_FAULTS, POSTGRES_FAULTS, MariaDBWorld, Postg
 from tests.chaos.wire import WIRED
 from tests.servers.clocked import clocked_binary, find_clocked
 from tests.servers.mariadb import find_mariadb
-from tests.servers.mongo import find_command
+from tests.servers.mongo import find_mongod
 from tests.servers.postgres import find_postgres
+
+#: How many turns of faults come between two checks, after which a new world is made.
+BOUT = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`make` a world in a folder, on that server. `here`: whether this machine has what it needs.
 
-    `server`: the one that it takes when that one is preferred. `bout`: how many turns of faults come between two
-    checks, after which a new world is made.
+    `server`: the one that it takes when that one is preferred.
     """
 
     name: str
@@ -38,16 +40,13 @@ class Kind:
     faults: Sequence[Fault]
     here: Callable[[], bool] = lambda: True
     server: Callable[[Path], Path] = lambda preferred: preferred
-    bout: int = 40
 
 
 KINDS = [
     Kind("two servers", Pair, [*FAULTS, *MORE, *WIRED]),
     Kind("Sentinel", SentinelWorld, SENTINEL_FAULTS),
     Kind("Cluster", ClusterWorld, CLUSTER_FAULTS),
-    # A wire server that stands in for mongod looks through all of the ledger for each entry that it adds: with 2500 it
-    # takes 170 ms and now and then 1.5 s, one request at a time, so that others time out (seen: 8 s without service).
-    Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_command() is not None, bout=8),
+    Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_mongod() is not None),
     Kind("PostgreSQL", PostgresWorld, POSTGRES_FAULTS, lambda: find_postgres() is not None),
     Kind("MariaDB", MariaDBWorld, MARIADB_FAULTS, lambda: find_mariadb() is not None),
     Kind("doors", DoorWorld, DOOR_FAULTS),

@@ -9,7 +9,7 @@ from issuer.chaos.checker import Verdict
 from issuer.chaos.faults import Fault, chosen
 from issuer.chaos.play import play
 from issuer.chaos.world import Terms
-from tests.chaos.kinds import KINDS, Kind
+from tests.chaos.kinds import BOUT, KINDS, Kind
 from tests.servers.absent import absent
 from tests.servers.binaries import primary_server
 
@@ -52,9 +52,9 @@ def suffer(
     kind = kind_of(faults)
     plan = [*faults] * times
     total = Verdict()
-    for at in range(0, len(plan), kind.bout):
+    for at in range(0, len(plan), BOUT):
         with folder() as path, kind.make(path, kind.server(binary()), terms) as world:
-            total.add(play(world, plan[at : at + kind.bout]))
+            total.add(play(world, plan[at : at + BOUT]))
     return total
 
 

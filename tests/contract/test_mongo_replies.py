@@ -1,7 +1,6 @@
 """What the MongoDB store makes of each reply: an outage of the majority, a refusal, a retry, an index that is missing.
 
-The replies are falsified in a proxy, which also says that the server is the primary of a replica set: so pymongo sends
-retryable writes, and sends them again.
+The replies are falsified in a proxy.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def wire(mongo_bench: MongoBench) -> Iterator[MongoProxy]:
     host, port = parse_uri(mongo_bench.url)["nodelist"][0]
-    with MongoProxy((host, port), replica_set="rs0") as proxy:
+    with MongoProxy((host, port)) as proxy:
         yield proxy
 
 

@@ -10,7 +10,7 @@ from issuer import Issuer, RedisUnavailable, StoreUnavailable
 from tests.audit import assert_increasing
 from tests.colours import Connect
 from tests.faults.conftest import refused_by_store
-from tests.servers.mongo import MongoServer
+from tests.servers.mongo import MongoServers
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -28,7 +28,7 @@ def left(ids: Issuer, tag: str) -> list[int]:
 @pytest.mark.covers("3.32", "3.31")
 @pytest.mark.parametrize("first", ["redis", "store"])
 def test_with_both_killed_calls_fail_and_go_on_by_themselves_whichever_is_back_first(
-    connect: Connect, server: RedisServer, mongo_server: MongoServer, tmp_path: Path, first: str
+    connect: Connect, server: RedisServer, mongo_server: MongoServers, tmp_path: Path, first: str
 ) -> None:
     settings = {"redis": server.url, "store": f"{mongo_server.url}/down", "journal": str(tmp_path / "journal")}
     with connect(**settings) as ids, ThreadPoolExecutor() as callers:

@@ -15,6 +15,7 @@ import issuer
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
+from tests.faults.late_gevent_app import TAGS
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -53,6 +54,9 @@ def test_a_fork_that_gevent_patches_afterwards_stops_no_greenlet(
     store: str, lease: int, server: RedisServer, mongo_url: str, tmp_path: Path
 ) -> None:
     urls = {"SQLite": f"sqlite:///{tmp_path / 'a.db'}", "MongoDB": f"{mongo_url}/late_{secrets.token_hex(4)}"}
+    with issuer.connect(redis=server.url, store=urls[store]) as ids:
+        for tag in TAGS:
+            ids.create(tag, order="trend" if lease else "strict", step=300)
     for numbers in told("late_gevent_app", server.url, urls[store], str(lease)).values():
         assert len(numbers) == len(set(numbers)) == 510
 

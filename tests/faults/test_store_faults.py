@@ -20,7 +20,7 @@ from tests.audit import repeats
 from tests.colours import COLOURS, Connect
 from tests.faults.conftest import refused_by_store
 from tests.programs import PIPE, Program
-from tests.servers.mongo import MongoServer
+from tests.servers.mongo import MongoServers
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.mark.covers("3.27", "0.16", "4.18")
-def test_mongodb_killed_and_started_again_costs_no_number(redis_url: str, mongo_server: MongoServer) -> None:
+def test_mongodb_killed_and_started_again_costs_no_number(redis_url: str, mongo_server: MongoServers) -> None:
     with issuer.connect(redis=redis_url, store=f"{mongo_server.url}/faults", timeout=40) as ids:
         ids.create("a", step=100)
         numbers = [ids.next("a")]
@@ -197,7 +197,7 @@ def test_direct_processes_that_are_killed_lose_two_segments_each_at_most(tmp_pat
 @pytest.mark.covers("0.12", "0.16", "3.26", "3.27")
 @pytest.mark.parametrize(("colour", "lease"), [("blocking", 0), ("asyncio", 20)])
 def test_no_number_in_hand_waits_for_a_mongodb_behind_a_dead_wire(
-    redis_url: str, mongo_server: MongoServer, colour: str, lease: int
+    redis_url: str, mongo_server: MongoServers, colour: str, lease: int
 ) -> None:
     """Whoever waited for it would do so for two minutes, which no caller has."""
     with FaultProxy(("127.0.0.1", mongo_server.port)) as proxy:
@@ -235,7 +235,7 @@ CALLS: list[tuple[bytes, Ask, Done]] = [
 
 @pytest.mark.parametrize("lose", [FaultProxy.drop_requests, FaultProxy.drop_replies])
 def test_what_an_administrator_asks_and_is_lost_on_the_way_is_done_wholly_or_not_and_can_be_asked_again(
-    mongo_server: MongoServer, lose: Callable[[FaultProxy, bytes, int], None]
+    mongo_server: MongoServers, lose: Callable[[FaultProxy, bytes, int], None]
 ) -> None:
     with (
         FaultProxy(("127.0.0.1", mongo_server.port)) as proxy,

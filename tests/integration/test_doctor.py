@@ -108,7 +108,7 @@ def test_a_good_set_up_has_nothing_to_complain_about(
         ids.create(name)
         ids.next(name)
         findings = ids.doctor()
-        # A single mongod, or the wire server, is no replica set.
+        # One member is a set without a second copy.
         assert {each.check for each in findings if each.level != "ok"} <= {"store-replica-set"}
         by_name = {each.check: each for each in findings}
         assert by_name["redis-draw"].level == by_name["store-write-concern"].level == "ok"

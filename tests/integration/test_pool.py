@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers.binaries import primary_server
 from tests.servers.cluster import ClusterServers
-from tests.servers.mongo import MongoServer, needed_command
+from tests.servers.mongo import MongoServers, needed_mongod
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
@@ -70,15 +70,15 @@ def test_no_two_processes_take_the_same_port() -> None:
     assert all(port + 10_000 < 32_000 for port in [*taken, server.port]), "or an outgoing connection could take it"
 
 
-def start_servers(command: list[str], told: Connection, its: Connection) -> None:
+def start_servers(program: Path, told: Connection, its: Connection) -> None:
     """Start some, say what they are, and wait to be killed, or for the end of whoever has the other end."""
     its.close()
     binary = primary_server()
     assert binary
     paused = RedisServer(binary).start()
     paused.pause()
-    mongo = MongoServer(command).start()
-    servers: list[Any] = [RedisServer(binary).start(), paused, mongo]
+    mongo = MongoServers(program).start()
+    servers: list[Any] = [RedisServer(binary).start(), paused, *mongo.members]
     told.send([(server._process.pid, server.directory) for server in servers])
     os.fork()  # a child that outlives it
     with contextlib.suppress(EOFError):
@@ -89,7 +89,7 @@ def start_servers(command: list[str], told: Connection, its: Connection) -> None
 @pytest.mark.live
 def test_nothing_is_left_of_a_process_that_is_killed() -> None:
     ours, its = FORK.Pipe()
-    process = FORK.Process(target=start_servers, args=(needed_command(), its, ours))
+    process = FORK.Process(target=start_servers, args=(needed_mongod(), its, ours))
     process.start()
     its.close()
     pids, folders = zip(*ours.recv(), strict=True)

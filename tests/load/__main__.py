@@ -23,7 +23,7 @@ from typing import Any
 import issuer
 from tests.load.leaks import FIXED, POOLED, leaks
 from tests.servers.binaries import primary_server
-from tests.servers.mongo import MongoServer, find_command
+from tests.servers.mongo import MongoServers, find_mongod
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -100,7 +100,7 @@ class Process:
 
 def load(
     redis_url: str,
-    mongo: MongoServer,
+    mongo: MongoServers,
     folder: Path,
     *,
     processes: int,
@@ -116,7 +116,7 @@ def load(
         FaultProxy(("127.0.0.1", mongo.port)) as far,
     ):
         far.delay_replies(STORE_DELAY)
-        slow_store = f"mongodb://127.0.0.1:{far.port}/load{threads}"
+        slow_store = f"mongodb://127.0.0.1:{far.port}/load{threads}?directConnection=true"
         ids.create(TAG, step=100_000)
         running = [Process(redis_url, slow_store, threads, folder / f"{n}") for n in range(processes)]
         shown = 0
@@ -184,10 +184,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    binary, command = primary_server(), find_command()
-    if binary is None or command is None:
-        parser.error("needs a redis-server and a MongoDB server: `make ready` gets them")
-    with RedisServer(binary) as redis, MongoServer(command) as mongo, tempfile.TemporaryDirectory() as folder:
+    binary, mongod = primary_server(), find_mongod()
+    if binary is None or mongod is None:
+        parser.error("needs a redis-server and a mongod: on x86-64 `make ready` gets them")
+    with RedisServer(binary) as redis, MongoServers(mongod) as mongo, tempfile.TemporaryDirectory() as folder:
         report = load(
             redis.url,
             mongo,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.load.__main__ import Report, counted, load
 from tests.load.leaks import FIXED, POOLED, ceilings, leaks
-from tests.servers.mongo import MongoServer
+from tests.servers.mongo import MongoServers
 
 GOOD = Report(10.0, 40, 1000, 0, 0, [], 0.1, 0.01, [], {})
 
@@ -21,7 +21,7 @@ MOST = ceilings(THREADS)
 @pytest.mark.live
 @pytest.mark.covers("1.1", "3.1")
 def test_clients_in_several_processes_repeat_nothing_and_see_no_error(
-    redis_url: str, mongo_server: MongoServer, tmp_path: Path
+    redis_url: str, mongo_server: MongoServers, tmp_path: Path
 ) -> None:
     """In two seconds nothing has its size yet: of leaks the load of `make soak` tells."""
     report = load(redis_url, mongo_server, tmp_path, processes=2, threads=5, seconds=2, warm=0)

@@ -20,7 +20,6 @@ from queue import Queue
 import click
 
 from tests.mutate.mutations import REPOSITORY, Mutation, mutations
-from tests.servers.mongo import WIRE_PYTHON
 
 _FOUND, _PASSED = 1, 0
 _FAILED = re.compile(r"^FAILED (\S.*?)(?: - .*)?$", re.MULTILINE)
@@ -40,9 +39,8 @@ def copied(to: Path) -> Path:
 
 def tested(root: Path, tests: Sequence[str], *options: str) -> tuple[int, list[str], str]:
     """Run tests in a copy; return pytest's exit code, the tests that failed, and its output."""
-    wire = os.environ.get(WIRE_PYTHON) or str(REPOSITORY / ".wire" / "bin" / "python")
     path = os.pathsep.join(map(str, (root, root / "persistence")))
-    environment = {**os.environ, "PYTHONPATH": path, WIRE_PYTHON: wire, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.mutate.plugin"]
     done = subprocess.run(
         [*command, "-m", "not soak", "--tb=short", *options, *tests],

@@ -80,7 +80,7 @@ def test_a_source_distribution_has_what_contributors_and_reviewers_read(tmp_path
         "pytest_issuer.py",
         ".github/workflows/ci.yml",
     } <= names
-    assert not [name for name in names if name.startswith((".venv", ".wire", ".site"))]
+    assert not [name for name in names if name.startswith((".venv", ".site"))]
 
 
 def data_in(folder: Path) -> dict[str, str]:

@@ -1,31 +1,47 @@
-"""A MongoDB for tests: the one that ISSUER_TEST_MONGO_URL names, else mongod, else a server of its wire protocol.
+"""A MongoDB for tests: the one that ISSUER_TEST_MONGO_URL names, else mongod on PATH, else that of a wheel.
 
-The last is mongoeco, in an environment of its own because it needs Python 3.13: `<repo>/.wire`, or the interpreter that
-ISSUER_TEST_WIRE_PYTHON names.
+What is started here is a replica set, of one member or of several, with `failCommand` at hand.
 """
 
 import atexit
+import json
 import os
 import shutil
+import signal
+import stat
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import pymongo
 from pymongo.errors import PyMongoError
 
+from issuer.chaos.scratch import in_wheel
 from tests.servers.absent import absent
 from tests.servers.ports import LOOPBACK, free_port
 from tests.servers.watchdog import launch
 from tests.waiting import until
 
 URL = "ISSUER_TEST_MONGO_URL"
-WIRE_PYTHON = "ISSUER_TEST_WIRE_PYTHON"
+NAME = "r"
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
+Client = pymongo.MongoClient[dict[str, Any]]
+
+_START_TIMEOUT = 60.0
 _START_ATTEMPTS = 5
+#: In memory, as long as there is so much room: a member takes 60 MB.
+_ROOM = 2 << 30
+#: The journal is as small as it gets, and an election begins at once.
+_SETTINGS = (
+    "--bind_ip", LOOPBACK, "--replSet", NAME, "--nounixsocket", "--oplogSize", "16", "--wiredTigerCacheSizeGB", "0.25",
+    "--wiredTigerEngineConfigString", "log=(file_max=1MB,prealloc=false)", "--setParameter", "enableTestCommands=1",
+    "--setParameter", "diagnosticDataCollectionEnabled=false", "--logpath", "log", "--logappend",
+)  # fmt: skip
+_AWAY = (PyMongoError, AssertionError)
 
 
 def given_url() -> str | None:
@@ -33,30 +49,110 @@ def given_url() -> str | None:
     return os.environ.get(URL) or None
 
 
-def find_command() -> list[str] | None:
-    """Return the start of the command line of a server that can be run here: mongod, or the wire server."""
-    if mongod := shutil.which("mongod"):
-        return [mongod]
-    python = Path(os.environ.get(WIRE_PYTHON) or _REPOSITORY / ".wire" / "bin" / "python")
-    if python.exists():
-        return [str(python), str(Path(__file__).with_name("wire_server.py"))]
-    return None
+def find_mongod() -> Path | None:
+    """Return a mongod that can be run here."""
+    if on_path := shutil.which("mongod"):
+        return Path(on_path)
+    found = in_wheel("fiftyone", "db/bin/mongod")
+    if found and not os.access(found, os.X_OK):  # as pip has installed it
+        found.chmod(found.stat().st_mode | stat.S_IXUSR)
+    return found
 
 
-def needed_command() -> list[str]:
+def needed_mongod() -> Path:
     """Return the same; without it the test is skipped, and fails where CI is set."""
-    return find_command() or absent("a MongoDB server (mongod, or Python >= 3.13, on which `make wire` sets one up)")
+    return find_mongod() or absent("a mongod on PATH (or Linux on x86-64, where a wheel of the dev group brings it)")
 
 
-class MongoServer:
-    """One server process with a directory of its own, which a restart finds again. Ended by its process id."""
+class Mongod:
+    """One process with a directory of its own, which a restart finds again. Ended by its process id."""
 
-    def __init__(self, command: list[str], start_timeout: float = 60.0) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="issuer-mongo-"))
+    def __init__(self, program: Path, *arguments: str, **options: Any) -> None:
+        shm = Path("/dev/shm")
+        roomy = shm.is_dir() and shutil.disk_usage(shm).free > _ROOM
+        self.directory = Path(tempfile.mkdtemp(prefix="issuer-mongo-", dir=shm if roomy else None))
         self.port = free_port()
-        self._command = command
-        self._start_timeout = start_timeout
+        #: Of each client, such as a login.
+        self.options = options
+        self._command = [str(program), "--dbpath", str(self.directory), *_SETTINGS, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def client(self, **options: Any) -> Client:
+        """Return a client of this member alone."""
+        soon = {"serverSelectionTimeoutMS": 1000, "socketTimeoutMS": 10_000}
+        return Client(LOOPBACK, self.port, directConnection=True, **soon | self.options | options)
+
+    def log(self, *identifiers: int) -> list[dict[str, Any]]:
+        """Return what the log has of these identifiers, oldest first; without any, all of it."""
+        path = self.directory / "log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        entries = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return [each for each in entries if not identifiers or each["id"] in identifiers]
+
+    def start(self) -> None:
+        """Start the process, unless it runs, and return when it answers. Later starts keep the port."""
+        if self.running:
+            return
+        attempts = _START_ATTEMPTS if self._process is None else 1
+        for attempt in range(1, attempts + 1):
+            with (self.directory / "output").open("ab") as output:
+                self._process = launch([*self._command, "--port", str(self.port)], self.directory, output)
+            if until(lambda: self.answers() or not self.running, _START_TIMEOUT, "mongod") and self.running:
+                return
+            if attempt < attempts:
+                self.port = free_port()
+        raise AssertionError(f"mongod didn't start: {self.log()[-20:]}")
+
+    def answers(self) -> bool:
+        with suppress(PyMongoError), self.client() as client:
+            return bool(client.admin.command("hello")["ok"])
+        return False
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process
+        self._process.send_signal(number)
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+
+
+class MongoServers:
+    """A replica set. Each member is given the arguments, and each client of ours the options. `url` has neither.
+
+    `election`: milliseconds after which the members believe that the primary has gone. `password`: that of the user
+    `root`; with it, each client must log in.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        members: int = 1,
+        *arguments: str,
+        election: int = 1000,
+        password: str = "",
+        **options: Any,
+    ) -> None:
+        self._password = password
+        secret = ("--keyFile", "key") if password else ()
+        self.members = [Mongod(program, *arguments, *secret, **options) for _ in range(members)]
+        self.election = election
         self._owner = os.getpid()
         atexit.register(self.end)
 
@@ -68,63 +164,102 @@ class MongoServer:
 
     @property
     def url(self) -> str:
-        return f"mongodb://{LOOPBACK}:{self.port}"
+        return f"mongodb://{','.join(each.address for each in self.members)}"
 
     @property
-    def is_mongod(self) -> bool:
-        return len(self._command) == 1
+    def port(self) -> int:
+        return self.members[0].port
 
-    def log(self) -> str:
-        path = self.directory / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
+    def client(self, **options: Any) -> Client:
+        return Client(self.url, **{"serverSelectionTimeoutMS": 60_000, **self.members[0].options, **options})
 
     def start(self) -> Self:
-        """Start the process, unless it runs, and return when it answers. Later starts keep the port."""
-        if self._running():
-            return self
-        attempts = _START_ATTEMPTS if self._process is None else 1
-        for attempt in range(1, attempts + 1):
-            with (self.directory / "log").open("ab") as log:
-                self._process = launch(self._arguments(), self.directory, log)
-            if until(lambda: self._answers() or not self._running(), self._start_timeout, "mongo") and self._running():
-                return self
-            if attempt == attempts:
-                break
-            self.port = free_port()
-        raise AssertionError(f"the server didn't start:\n{self.log()}")
+        """Start each member that doesn't run, and return when there is a primary, and all others follow it."""
+        for each in self.members:
+            key = each.directory / "key"
+            if self._password and not key.exists():
+                key.write_text("secret")
+                key.chmod(0o600)
+            each.start()
+        with self.members[0].client() as client, suppress(PyMongoError):  # after a restart it is there already
+            hosts = [{"_id": at, "host": each.address} for at, each in enumerate(self.members)]
+            settings = {"electionTimeoutMillis": self.election, "heartbeatIntervalMillis": self.election // 2}
+            client.admin.command("replSetInitiate", {"_id": NAME, "members": hosts, "settings": settings})
+            if self._password:
+                self._secure()
+        self.whole()
+        return self
+
+    def whole(self) -> None:
+        """Return when there is a primary that a majority follows, and each member is that or a secondary."""
+
+        def settled() -> bool:
+            states = [each["stateStr"] for each in self.status()["members"]]
+            return states.count("PRIMARY") == 1 and states.count("SECONDARY") == len(self.members) - 1
+
+        until(settled, _START_TIMEOUT, "the set is whole", ignoring=_AWAY)
+
+    def _secure(self) -> None:
+        """Create the first user, as who is on the same machine may."""
+        with self.primary().client() as client:
+            client.admin.command("createUser", "root", pwd=self._password, roles=["root"])
+        for each in self.members:
+            each.options |= {"username": "root", "password": self._password}
+
+    def status(self) -> dict[str, Any]:
+        """Return what the primary says of the set."""
+        with self.primary().client() as client:
+            return client.admin.command("replSetGetStatus")
+
+    def primary(self) -> Mongod:
+        """Return the member that calls itself the primary; AssertionError if none does within a minute."""
+        return until(self._primary, _START_TIMEOUT, "there is a primary")  # type: ignore[return-value]  # never None
+
+    def secondaries(self) -> list[Mongod]:
+        primary = self.primary()
+        return [each for each in self.members if each is not primary]
+
+    def step_down(self) -> None:
+        """Let the primary give way to another member."""
+        with self.primary().client() as client:
+            client.admin.command("replSetStepDown", 10, secondaryCatchUpPeriodSecs=5)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        if self._process and os.getpid() == self._owner:
-            self._process.kill()
-            self._process.wait()
+        """SIGKILL all members."""
+        if os.getpid() == self._owner:
+            for each in self.members:
+                each.kill()
+
+    @contextmanager
+    def failing(self, *commands: str, times: int | None = None, **manner: object) -> Iterator[None]:
+        """Let these commands fail on the primary meanwhile, by `failCommand`, with errorCode=11600, for example."""
+        mode = "alwaysOn" if times is None else {"times": times}
+        with self.primary().client() as client:
+            switch = partial(client.admin.command, "configureFailPoint", "failCommand")
+            switch(mode=mode, data={"failCommands": commands, **manner})
+            try:
+                yield
+            finally:
+                switch(mode="off")
 
     def clean(self) -> None:
         self.start()
-        with pymongo.MongoClient[dict[str, Any]](self.url) as client:
+        with self.client() as client:
             for name in client.list_database_names():
                 if name not in {"admin", "config", "local"}:
                     client.drop_database(name)
 
     def end(self) -> None:
-        """Kill it and remove its directory. Twice is harmless; a forked child does nothing."""
+        """Kill all, and remove their directories. Twice is harmless; a forked child does nothing."""
         if os.getpid() == self._owner:
             self.kill()
-            shutil.rmtree(self.directory, ignore_errors=True)
+            for each in self.members:
+                shutil.rmtree(each.directory, ignore_errors=True)
             atexit.unregister(self.end)
 
-    def _running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def _arguments(self) -> list[str]:
-        if self.is_mongod:
-            data = self.directory / "data"
-            data.mkdir(exist_ok=True)
-            return [*self._command, "--dbpath", str(data), "--port", str(self.port), "--bind_ip", LOOPBACK, "--quiet"]
-        return [*self._command, str(self.directory / "data.db"), str(self.port)]
-
-    def _answers(self) -> bool:
-        client = pymongo.MongoClient[dict[str, Any]](self.url, serverSelectionTimeoutMS=500)
-        with client, suppress(PyMongoError):
-            return bool(client.admin.command("ping")["ok"])
-        return False
+    def _primary(self) -> Mongod | None:
+        for each in self.members:
+            with suppress(PyMongoError), each.client(serverSelectionTimeoutMS=300, socketTimeoutMS=500) as client:
+                if each.running and client.admin.command("hello")["isWritablePrimary"]:
+                    return each
+        return None

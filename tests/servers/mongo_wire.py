@@ -1,9 +1,4 @@
-"""A proxy before a MongoDB server that falsifies replies, as mongod's own `failCommand` does, and its `hello`.
-
-Any server then looks like the primary of a replica set with one member, the proxy itself. What makes a write one that
-can be sent again, its number, is taken out of it on its way, since a standalone server refuses it: so a write that
-arrives twice is done twice.
-"""
+"""A proxy before a MongoDB server that falsifies replies, with the texts of any server."""
 
 import asyncio
 import struct
@@ -18,9 +13,9 @@ from tests.servers.proxy import FaultProxy
 Document = dict[str, Any]
 
 _HEADER = struct.Struct("<iiii")
-_OP_REPLY, _OP_MSG = 1, 2013
-#: Before the document: flags, and in a message the kind of its first section; in a reply of old a cursor and counts.
-_BEFORE = {_OP_REPLY: 20, _OP_MSG: 5}
+_OP_MSG = 2013
+#: Where the document begins: behind the header, flags, and the kind of the first section.
+_AT = _HEADER.size + 5
 
 #: A write that was done on the primary, and that no majority has yet.
 NO_MAJORITY: Document = {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
@@ -35,18 +30,16 @@ class _Falsify(proxy.ProxyFault):
 
 
 class MongoProxy(FaultProxy):
-    """`upstream` is (host, port). `replica_set`: the name of the one that it says it is the primary of."""
+    """`upstream` is (host, port)."""
 
-    def __init__(self, upstream: tuple[str, int], *, replica_set: str | None = None) -> None:
-        self.replica_set = replica_set
+    def __init__(self, upstream: tuple[str, int]) -> None:
         #: The commands that reached the server, in order, but for those of pymongo's own watch.
         self.delivered: list[str] = []
         self._spoilt: dict[proxy.ProxiedConnection, Document] = {}
         super().__init__(upstream)
 
     def mongo_url(self, database: str, options: str) -> str:
-        how = "directConnection=true" if self.replica_set is None else f"replicaSet={self.replica_set}"
-        return f"mongodb://127.0.0.1:{self.port}/{database}?{how}&{options}"
+        return f"mongodb://127.0.0.1:{self.port}/{database}?directConnection=true&{options}"
 
     def fail(
         self, command: str, code: int, message: str, *, times: int | None = 1, labels: list[str] | None = None
@@ -80,22 +73,13 @@ class MongoProxy(FaultProxy):
                 await proxy._send(link.writer, _message(strike.answer, request))
                 return
             self._spoilt[link] = strike.answer
-        if self.replica_set is not None and b"txnNumber\0" in request:
-            request = _without(request, "txnNumber")
         if (name := _command(request)) not in {"", "hello", "ismaster", "isMaster"}:
             self.delivered.append(name)
         await super()._deliver(link, up, request, strike)
 
     async def _answer(self, link: proxy.ProxiedConnection, writer: asyncio.StreamWriter, reply: bytes) -> None:
         more = self._spoilt.pop(link, {})
-        if self.replica_set is not None and b"maxBsonObjectSize" in reply and b"maxWireVersion" in reply:
-            more |= self._primary()
         await super()._answer(link, writer, _with(reply, more) if more else reply)
-
-    def _primary(self) -> Document:
-        me = f"127.0.0.1:{self.port}"
-        names = {"setName": self.replica_set, "hosts": [me], "me": me, "primary": me}
-        return {**names, "setVersion": 1, "isWritablePrimary": True, "ismaster": True, "secondary": False}
 
 
 def _named(command: str) -> bytes:
@@ -107,31 +91,18 @@ def _command(request: bytes) -> str:
     length, _, _, kind = _HEADER.unpack_from(request)
     if kind != _OP_MSG or length > len(request):
         return ""
-    at = _HEADER.size + _BEFORE[kind]
-    size = struct.unpack_from("<i", request, at)[0]
-    return next(iter(bson.decode(request[at : at + size])))
+    size = struct.unpack_from("<i", request, _AT)[0]
+    return next(iter(bson.decode(request[_AT : _AT + size])))
 
 
 def _message(answer: Document, request: bytes) -> bytes:
-    body = b"\0" * _BEFORE[_OP_MSG] + bson.encode(answer)
+    body = b"\0" * (_AT - _HEADER.size) + bson.encode(answer)
     return _HEADER.pack(_HEADER.size + len(body), 1, _HEADER.unpack_from(request)[1], _OP_MSG) + body
-
-
-def _without(request: bytes, field: str) -> bytes:
-    """Return the request without that field of the command; what follows the command stays as it is."""
-    _, number, to, kind = _HEADER.unpack_from(request)
-    at = _HEADER.size + _BEFORE[kind]
-    end = at + int(struct.unpack_from("<i", request, at)[0])
-    command = bson.decode(request[at:end])
-    command.pop(field, None)
-    body = request[_HEADER.size : at] + bson.encode(command) + request[end:]
-    return _HEADER.pack(_HEADER.size + len(body), number, to, kind) + body
 
 
 def _with(reply: bytes, more: Document) -> bytes:
     """Return the reply with more in its document, which is all that it has."""
     length, number, to, kind = _HEADER.unpack_from(reply)
-    assert length == len(reply), "a reply came in more than one piece, or two in one"
-    at = _HEADER.size + _BEFORE[kind]
-    body = reply[_HEADER.size : at] + bson.encode({**bson.decode(reply[at:]), **more})
+    assert (length, kind) == (len(reply), _OP_MSG), "a reply came in more than one piece, or two in one"
+    body = reply[_HEADER.size : _AT] + bson.encode({**bson.decode(reply[_AT:]), **more})
     return _HEADER.pack(_HEADER.size + len(body), number, to, kind) + body

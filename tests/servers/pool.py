@@ -1,6 +1,6 @@
 """Servers that are costly to start, lent to one test after the other: clean, and whole again if the last broke them.
 
-A Cluster takes 2 s to start, a wire server 1 s, Sentinels 0.4. A single Redis takes 10 ms, and nothing is cleaner than
+A Cluster takes 2 s to start, a MongoDB 1 s, Sentinels 0.4. A single Redis takes 10 ms, and nothing is cleaner than
 one that is new: those are not lent.
 """
 

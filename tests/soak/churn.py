@@ -38,7 +38,7 @@ from issuer_persistence.opening import open_store
 from tests.audit import crashes
 from tests.programs import children
 from tests.servers.binaries import primary_server
-from tests.servers.mongo import MongoServer, find_command
+from tests.servers.mongo import MongoServers, find_mongod
 from tests.servers.redis import RedisServer
 from tests.soak.plan import NEW_EVERY, TAGS, Group, Numbers, RecordReader, Setup, indexes, tag_at
 from tests.soak.sums import Counted, Sums, sums, totals
@@ -395,10 +395,10 @@ def main() -> None:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="issuer-soak-")))
         store = f"sqlite:///{folder}/ids.db"
         if given.mongodb:
-            command = find_command()
-            if command is None:
-                parser.error("needs a MongoDB server: `make ready` gets one")
-            store = f"{ends.enter_context(MongoServer(command)).url}/soak"
+            program = find_mongod()
+            if program is None:
+                parser.error("needs a mongod: on x86-64 `make ready` gets one")
+            store = f"{ends.enter_context(MongoServers(program)).url}/soak"
         server = ends.enter_context(RedisServer(binary))
         report = churn(
             server.url, store, folder, seconds=given.seconds, share=given.share, seed=given.seed,
