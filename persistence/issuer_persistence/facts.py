@@ -22,12 +22,12 @@ class Upgrade(NamedTuple):
 
 
 class StoreSetting(NamedTuple):
-    """A setting of the store's server that decides whether confirmed commits last.
+    """A setting of the store's server that decides whether reservations succeed, and confirmed commits last.
 
     Attributes:
         name: Name of the setting.
         value: Its value.
-        good: True if commits last with this value. None if that depends on what the server does not show.
+        good: True if this value is right. None if that depends on what the server does not show.
         why: What happens otherwise.
         remedy: What to do if the value is not good.
     """
@@ -78,7 +78,7 @@ class StoreFacts:
         synchronous: Setting `synchronous` of SQLite.
         schema: Version of the schema. 0 if nothing was written yet.
         newest_schema: Version of the schema that this program writes.
-        settings: Settings of an SQL database's server, see `StoreSetting`.
+        settings: Settings of the server of MongoDB or an SQL database, see `StoreSetting`.
         sharing: The table of another program that the store uses. None if its tables are its own.
         open_elsewhere: True if a program that does not use the store's lock file has the SQLite file open.
     """

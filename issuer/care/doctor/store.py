@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from issuer.care.doctor.findings import Check, Facts, Finding, compared
-from issuer.errors import CorruptState, StoreFull
+from issuer.errors import ConfigurationError, CorruptState, StoreFull
 from issuer.times import lasting as lasting_
 
 #: The value FULL of SQLite's setting `synchronous`. With the value 1 (NORMAL), a power cut loses commits.
@@ -20,19 +20,25 @@ MEMBERS = 3
 
 def reachable(facts: Facts) -> Iterator[Finding]:
     """Check whether the store answers."""
-    if facts.store_error is None:
+    error = facts.store_error
+    if error is None:
         yield Check("store-reachable", facts.store).ok("the store answers", "Segments can be reserved.")
         return
-    why = "Callers get numbers until the reserved segments are used up. Then their calls raise StoreUnavailable."
+    why = f"Callers get numbers until the reserved segments are used up. Then their calls raise {type(error).__name__}."
     remedy = "Start the store, or correct its URL. `issuer config` shows the URL in use and where it was set."
-    if isinstance(facts.store_error, StoreFull):
+    if isinstance(error, ConfigurationError):
+        remedy = (
+            "Correct what was rejected: the URL, the login in it, or the rights of its user. `issuer config` shows the "
+            "URL in use and where it was set."
+        )
+    if isinstance(error, StoreFull):
         remedy = "Free space on the disk of the store."
-    if isinstance(facts.store_error, CorruptState):
+    if isinstance(error, CorruptState):
         why, remedy = (
             "The issuer never writes such a record. It reserves no segment for this tag, to be safe.",
             "Restore the record, then run recover for the tag.",
         )
-    yield Check("store-reachable", facts.store).weak(str(facts.store_error), why, remedy, error=facts.store_error)
+    yield Check("store-reachable", facts.store).weak(str(error), why, remedy, error=error)
 
 
 def lasting(facts: Facts) -> Iterator[Finding]:
@@ -177,7 +183,7 @@ def durability(facts: Facts) -> Iterator[Finding]:
 
 
 def settings(facts: Facts) -> Iterator[Finding]:
-    """Check the settings of an SQL database's server: whether confirmed commits last."""
+    """Check what the store reports about its server: whether reservations succeed, and confirmed commits last."""
     seen = facts.store_facts.settings if facts.store_facts is not None else ()
     check = Check("store-settings", facts.store)
     for each in seen:
@@ -185,7 +191,7 @@ def settings(facts: Facts) -> Iterator[Finding]:
             found = check.unknown if each.good is None else check.weak
             yield found(f"{each.name}: {each.value}", each.why, each.remedy)
     if good := ", ".join(f"{each.name}: {each.value}" for each in seen if each.good):
-        yield check.ok(good, "With these settings, confirmed commits last.")
+        yield check.ok(good, "Nothing is wrong with these settings.")
 
 
 def shared(facts: Facts) -> Iterator[Finding]:

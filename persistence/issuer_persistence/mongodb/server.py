@@ -37,12 +37,14 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.errors import InvalidName, OperationFailure, ServerSelectionTimeoutError
 
 from issuer_persistence.errors import StoreError, Unconfirmed
-from issuer_persistence.facts import StoreFacts
+from issuer_persistence.facts import StoreFacts, StoreSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from pymongo import MongoClient
     from pymongo.collection import Collection
+    from pymongo.server_description import ServerDescription
 
 Document = dict[str, Any]
 
@@ -222,11 +224,24 @@ def service(hosts: Iterable[str]) -> str | None:
     return min(found, default=None)
 
 
-def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
-    """Return facts about the server and the client of a collection."""
+#: Rights that the store needs on its collections: tags, segments, meta. docs/operate/servers.md has a role with these.
+_NEEDED = (
+    {"find", "insert", "update", "remove"},
+    {"find", "insert", "update", "remove"},
+    {"find", "insert", "update"},
+)
+
+#: How often `facts` waits, each time up to 50 ms, until the driver has tried to reach each server of the replica set.
+_WAITS = 40
+
+
+def facts(collections: Collections, pause: Callable[[], None]) -> StoreFacts:
+    """Return facts about the server and the client of the collections. `pause` waits a moment."""
+    tags = collections.tags
     database = tags.database
     client = database.client
     hello = client.admin.command("hello")
+    hosts = hello.get("hosts", ())
     time = hello.get("localTime")
     return StoreFacts(
         kind="mongodb",
@@ -236,9 +251,62 @@ def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
         write_concern=tags.write_concern.document,
         asked_concern=database.write_concern.document,
         replica_set="sharded" if hello.get("msg") == "isdbgrid" else hello.get("setName", ""),
-        members=len(hello["hosts"]) if "hosts" in hello else None,
+        members=len(hosts) or None,
         retry_writes=client.options.retry_writes,
         service=service(host for host, _ in client.nodes),
+        settings=(*_rights(collections), *(_members(client, pause) if len(hosts) > 1 else ())),
+    )
+
+
+def _rights(collections: Collections) -> Iterator[StoreSetting]:
+    """Check the rights of the user. MongoDB reports them to each user. Without access control, there is no user."""
+    why = "Without all rights, reservations or commands fail."
+    remedy = 'Grant the rights to the user. The page "Redis and stores" has a role with all that the issuer needs.'
+    try:
+        status = collections.tags.database.client.admin.command("connectionStatus", showPrivileges=True)["authInfo"]
+        users, privileges = status["authenticatedUsers"], status["authenticatedUserPrivileges"]
+    except (OperationFailure, KeyError):  # a service with the protocol of MongoDB may not have this command
+        yield StoreSetting("missing rights", "the server does not report them", good=None, why=why, remedy=remedy)
+        return
+    missing = []
+    for needed, collection in zip(_NEEDED, collections, strict=True):
+        held = set()
+        for each in privileges:
+            database, name = each["resource"].get("db"), each["resource"].get("collection")
+            here = database in {"", collection.database.name} and name in {"", collection.name}
+            if here or "anyResource" in each["resource"]:
+                held |= set(each["actions"])
+        if not needed <= held and "anyAction" not in held:
+            missing.append(f"{', '.join(sorted(needed - held))} on {collection.full_name}")
+    if users:
+        yield StoreSetting("missing rights", "; ".join(missing) or "none", good=not missing, why=why, remedy=remedy)
+
+
+def _members(client: MongoClient[Document], pause: Callable[[], None]) -> Iterator[StoreSetting]:
+    """Check whether the driver uses and reaches all servers of the replica set."""
+    if client.topology_description.topology_type_name == "Single":
+        yield StoreSetting(
+            "directConnection",
+            "true",
+            good=False,
+            why="The issuer uses only the server in the URL. When another one is primary, no segment can be reserved.",
+            remedy="Remove directConnection from the URL.",
+        )
+        return
+    servers: list[ServerDescription] = []
+    for _ in range(_WAITS):
+        servers = [*client.topology_description.server_descriptions().values()]
+        if all(each.is_server_type_known or each.error for each in servers):
+            break
+        pause()
+    away = [each for each in servers if not each.is_readable and each.server_type_name != "RSArbiter"]
+    names = ", ".join("{}:{}".format(*each.address) for each in away)
+    yield StoreSetting(
+        "servers of the replica set",
+        f"{len(servers) - len(away)} of {len(servers)} are available" + (f"; not available: {names}" if away else ""),
+        good=not away,
+        why="If a majority of the servers is not available, no segment can be reserved.",
+        remedy="Start the servers that are not available, or remove them from the replica set.",
     )
 
 

@@ -334,7 +334,7 @@ class MongoStore(Store):
 
     def examine(self, *, timeout: float) -> StoreFacts:
         with self._call(timeout, writes=False) as call:
-            return facts(call.tags)
+            return facts(server.Collections(call.tags, call.segments, call.meta), call.pause)
 
     def upgrade(self, *, timeout: float) -> Upgrade:
         """See `Store.upgrade`. This only creates a missing `meta` document. The schema changes later, see `SCHEMA`."""
@@ -426,7 +426,9 @@ class MongoStore(Store):
         """Create the index of the ledger if it is missing. Without the index, reading the ledger is only slow."""
         try:
             with unbound(), pymongo.timeout(_INDEX_PATIENCE):
-                collections.segments.create_index(INDEX)
+                indexes = collections.segments.index_information().values()
+                if not any(each["key"] == INDEX for each in indexes):  # the user may lack the right to create it
+                    collections.segments.create_index(INDEX)
         except Exception as error:  # noqa: BLE001 - no number depends on it
             if not self._closed and process == os.getpid():
                 log.warning(
