@@ -16,6 +16,7 @@ from tests.chaos.groups import (
     MongoWorld,
     SentinelWorld,
 )
+from tests.chaos.mongo_set import MONGO_SET_FAULTS, MongoSetWorld
 from tests.chaos.more import MORE, Pair
 from tests.chaos.sql import MARIADB_FAULTS, POSTGRES_FAULTS, MariaDBWorld, PostgresWorld
 from tests.chaos.wire import WIRED
@@ -47,6 +48,7 @@ KINDS = [
     Kind("Sentinel", SentinelWorld, SENTINEL_FAULTS),
     Kind("Cluster", ClusterWorld, CLUSTER_FAULTS),
     Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_mongod() is not None),
+    Kind("MongoDB set", MongoSetWorld, MONGO_SET_FAULTS, lambda: find_mongod() is not None),
     Kind("PostgreSQL", PostgresWorld, POSTGRES_FAULTS, lambda: find_postgres() is not None),
     Kind("MariaDB", MariaDBWorld, MARIADB_FAULTS, lambda: find_mariadb() is not None),
     Kind("doors", DoorWorld, DOOR_FAULTS),

@@ -32,6 +32,14 @@ def test_several_faults_strike_once_and_no_number_comes_twice() -> None:
     assert verdict.acknowledged > 0
 
 
+@pytest.mark.covers("U.28")
+def test_an_election_and_a_rollback_of_mongodb_cost_no_number() -> None:
+    verdict = suffer(named("F26b,F26f"), patience=60)
+    assert_kept(verdict)
+    assert verdict.struck == 4
+    assert verdict.acknowledged > 0
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "faults",

@@ -11,7 +11,7 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,8 @@ from tests.waiting import until
 
 URL = "ISSUER_TEST_MONGO_URL"
 NAME = "r"
+#: Identifier of the log's entry of a rollback.
+ROLLED_BACK = 21612
 
 Client = pymongo.MongoClient[dict[str, Any]]
 
@@ -116,15 +118,15 @@ class Mongod:
             return bool(client.admin.command("hello")["ok"])
         return False
 
-    def signal(self, number: signal.Signals) -> None:
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let the process stand still while the block lasts."""
         assert self._process
-        self._process.send_signal(number)
-
-    def pause(self) -> None:
-        self.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self.signal(signal.SIGCONT)
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -223,6 +225,23 @@ class MongoServers:
         """Let the primary give way to another member."""
         with self.primary().client() as client:
             client.admin.command("replSetStepDown", 10, secondaryCatchUpPeriodSecs=5)
+
+    def diverge(self, old: Mongod, written: Callable[[], object]) -> None:
+        """Let the primary write what no other member gets. Return when another one is elected, and the old is back.
+
+        Within `election` it must be written: then the primary steps down. Members that only stood still would find it
+        in their sockets.
+        """
+        others = [each for each in self.members if each is not old]
+        for each in others:
+            each.kill()
+        written()
+        old.kill()
+        for each in others:
+            each.start()
+        with others[0].client() as client:  # it doesn't wait for the election timeout
+            until(lambda: client.admin.command("replSetStepUp"), _START_TIMEOUT, "it is elected", ignoring=_AWAY)
+        old.start()
 
     def kill(self) -> None:
         """SIGKILL all members."""

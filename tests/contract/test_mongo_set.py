@@ -1,0 +1,98 @@
+"""What the MongoDB store promises on a replica set: rollbacks, errors of each kind, logins and TLS, on real servers."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from issuer_persistence.errors import Misconfigured, Unconfirmed
+from issuer_persistence.ledger import Purpose, Reservation
+from issuer_persistence.mongodb import MongoStore
+from issuer_persistence.records import TagChanges
+from tests.contract.benches import PATIENT, TIMEOUT, check_contiguous, create, ranges, reserve, spans
+from tests.servers.mongo import ROLLED_BACK, MongoServers, needed_mongod
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.servers.tls import Certificates
+
+
+pytestmark = [pytest.mark.live, pytest.mark.covers("U.28")]
+
+#: Options that a user may have copied from elsewhere, and that weaken what other programs write and read.
+OPTIONS = (
+    "", "w=1", "w=2", "w=3", "w=majority", "w=1&journal=false", "journal=true", "w=1&wtimeoutMS=50", "wtimeoutMS=1",
+    "fsync=true", "retryWrites=false", "retryWrites=true", "retryReads=false", "w=1&retryWrites=false&journal=false",
+    "readConcernLevel=local", "readConcernLevel=available", "readConcernLevel=majority", "readConcernLevel=snapshot",
+    "readConcernLevel=linearizable", "readPreference=primary", "readPreference=primaryPreferred",
+    "readPreference=secondary", "readPreference=secondaryPreferred", "readPreference=nearest",
+    "readPreference=nearest&w=1", "localThresholdMS=500", "maxPoolSize=1", "minPoolSize=2", "maxIdleTimeMS=100",
+    "waitQueueTimeoutMS=100", "socketTimeoutMS=300", "timeoutMS=5000", "compressors=zlib", "maxConnecting=1",
+    "serverMonitoringMode=poll", "heartbeatFrequencyMS=500", "appname=mine", "uuidRepresentation=standard",
+    "tz_aware=true", "unicode_decode_error_handler=replace", "replicaSet=r&w=1", "zlibCompressionLevel=9",
+)  # fmt: skip
+
+
+def test_what_a_primary_loses_was_issued_to_nobody_whatever_the_url_says() -> None:
+    with MongoServers(needed_mongod(), 3, election=10_000) as servers:
+        stores = {f"t{at}": MongoStore.open(f"{servers.url}/issuer?{options}") for at, options in enumerate(OPTIONS)}
+        held: dict[str, list[Reservation]] = {}
+        for tag, store in stores.items():
+            create(store, tag, step=10)
+            held[tag] = [reserve(store, tag=tag)]
+
+        def tried(tag: str) -> None:
+            with suppress(Unconfirmed):
+                held[tag].append(stores[tag].reserve(tag, None, purpose=Purpose("lost"), timeout=2))
+
+        old = servers.primary()
+
+        def written() -> None:
+            with ThreadPoolExecutor(len(stores)) as pool:
+                [*pool.map(tried, stores)]
+            with old.client() as client:
+                reached = {each["_id"]: each["max"] for each in client["issuer"]["issuer_tags"].find()}
+            assert reached == dict.fromkeys(stores, 20)  # the server has done them all
+
+        servers.diverge(old, written)
+        until(lambda: old.log(ROLLED_BACK), message="the writes are rolled back")
+        servers.whole()
+        for tag, store in stores.items():
+            held[tag] += [reserve(store, tag=tag) for _ in range(2)]
+            # Nothing that was rolled back had been confirmed, so nothing comes twice, and what is left has no gap.
+            check_contiguous(spans(held[tag]), 0, 30)
+            assert spans(held[tag]) == ranges(store, tag)
+            store.close()
+
+
+def test_a_user_who_may_read_and_write_is_enough_and_tls_is_spoken(certificates: Certificates, tmp_path: Path) -> None:
+    folder, both = certificates.folder, tmp_path / "server.pem"
+    both.write_text((folder / "server.crt").read_text() + (folder / "server.key").read_text())
+    tls = ("--tlsMode", "requireTLS", "--tlsCertificateKeyFile", str(both), "--tlsCAFile", str(certificates.authority))
+    trust: dict[str, Any] = {"tls": True, "tlsCAFile": str(certificates.authority)}
+    quiet = ("--tlsAllowConnectionsWithoutCertificates",)
+    with MongoServers(needed_mongod(), 1, *tls, *quiet, password="of-root", **trust) as servers:
+        with servers.client() as client:
+            client["ids"].command("createUser", "issuer", pwd="of/issuer", roles=[{"role": "readWrite", "db": "ids"}])
+        address = servers.url.removeprefix("mongodb://")
+        query = f"tls=true&tlsCAFile={certificates.authority}&{PATIENT}"
+        with closing(MongoStore.open(f"mongodb://issuer:of%2Fissuer@{address}/ids?{query}")) as store:
+            create(store, step=10)
+            held = [reserve(store), reserve(store)]
+            assert store.hand_back(held[-1:], 15, timeout=TIMEOUT)
+            store.configure("orders", TagChanges(step=20), timeout=TIMEOUT)
+            store.halt("orders", timeout=TIMEOUT)
+            store.recover("orders", at_least=100, timeout=TIMEOUT)
+            assert reserve(store).low == 100
+            store.delete("orders", timeout=TIMEOUT)
+        for login, trusted, error in (
+            ("issuer:guessed@", query, Misconfigured),
+            ("issuer:of%2Fissuer@", query.replace("authority", "stranger"), Unconfirmed),
+        ):
+            with closing(MongoStore.open(f"mongodb://{login}{address}/ids?{trusted}")) as store, pytest.raises(error):
+                store.get("orders", timeout=2)
