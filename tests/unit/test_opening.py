@@ -61,6 +61,21 @@ def test_a_url_that_cannot_be_meant_is_refused_without_its_secrets() -> None:
         assert "secret" not in str(refused(Misconfigured, "", open_store, url))
 
 
+def test_parameters_that_pymongo_would_refuse_at_each_call_are_refused_at_once() -> None:
+    for scheme in ("mongodb", "mongodb+srv"):
+        for parameters, said in {
+            "datetime_conversion=x": "its value is invalid",
+            "maxStalenessSeconds=120": "maxStalenessSeconds",
+            "readPreferenceTags=dc:ny": "tags",
+            "loadBalanced=true&replicaSet=r": "replicaSet with loadBalanced=true",
+            "authMechanism=SCRAM-SHA-1": "username",
+        }.items():
+            refused(Misconfigured, said, open_store, f"{scheme}://h.example/db?{parameters}")
+        open_store(f"{scheme}://h.example/db?tls=true&readPreference=secondary&maxStalenessSeconds=120").close()
+    refused(Misconfigured, r"mongodb\+srv", open_store, "mongodb://h.example/db?srvMaxHosts=1")
+    open_store("mongodb+srv://h.example/db?srvMaxHosts=1").close()
+
+
 def test_a_file_is_known_by_its_url_and_a_relative_one_is_left_as_it_is() -> None:
     files = {"sqlite:///data/issuer.db": "data/issuer.db", "sqlite:////var/issuer.db": "/var/issuer.db"}
     others = ("sqlite://", "mongodb:///x", "mongodb://h/x", "memory://a", "nobodys:///x", "x", "none", "")

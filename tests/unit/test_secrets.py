@@ -40,6 +40,7 @@ PLACES = (
     "{s}://127.0.0.1:1/0?db={x}&tls={x}",
     "{s}://127.0.0.1:1/0?ssl_cert_reqs={x}&tlsCAFile={x}",
     "{s}://127.0.0.1:1/main/0?sentinel_password={x}&sentinel_{x}=1",
+    "{s}://u:{x}@127.0.0.1:1/0?replicaSet={x}&readPreferenceTags=a:{x}&authMechanismProperties=SERVICE_NAME:{x}",
 )
 REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+cluster")
 MONGO = ("mongodb", "mongodb+srv")

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-#: Filter condition for an integer in 0..2^63-1. The condition does not use `$type: long`: mongoeco, a substitute for
-#: MongoDB, stores small integers as int, and would not find them.
+#: Filter condition for an integer in 0..2^63-1. The condition does not use `$type: long`, because an operator may have
+#: stored the number as an int, with NumberInt.
 INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
 
 _TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}
@@ -77,8 +77,11 @@ def _shape(name: str, setting: Setting) -> Document:
     return {name: held} if setting.required else {"$or": [{name: None}, {name: held}]}
 
 
+_OWN_NUMBERS = ("max", "created", "timestamp")
+_NUMBERS = (*_OWN_NUMBERS, *(name for name, setting in SETTINGS.items() if setting.range is not None))
+
 _OURS: Document = {
-    **dict.fromkeys(("max", "created", "timestamp"), INTEGER),
+    **dict.fromkeys(_OWN_NUMBERS, INTEGER),
     "version": _TEXT,
     **dict.fromkeys(("halted", "deleted"), _FLAG),
     "$and": [_shape(name, setting) for name, setting in SETTINGS.items()],
@@ -123,7 +126,16 @@ def tag_record(found: Mapping[str, Any]) -> Tag:
     tag = str(found.get("_id"))
     if found.get("bizTag") != found.get("_id"):
         raise Corrupt(tag, f"bizTag must be {tag!r}, not {found.get('bizTag')!r}")
-    return Tag.checked(tag, found)
+    try:
+        return Tag.checked(tag, found)
+    except Corrupt as error:
+        # mongosh stores 1000 as a double. Above 2^53, the double may differ from the number that was meant.
+        values = {name: found.get(name) for name in _NUMBERS}
+        whole = {each: n for each, n in values.items() if isinstance(n, float) and n.is_integer() and 0 <= n <= 2**53}
+        if not whole:
+            raise
+        repair = ", ".join(f'{name}: NumberLong("{value:.0f}")' for name, value in whole.items())
+        raise Corrupt(tag, f"{error.problem}: in mongosh, use updateOne with {{$set: {{{repair}}}}}") from None
 
 
 #: Sort order of the ledger, with the highest numbers first. The index needs all three fields. If it contained only

@@ -8,12 +8,13 @@ is "store", `id` is a text of 24 hexadecimal digits, and `schema` is an integer.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
-from pymongo import ReadPreference, WriteConcern
+from pymongo import MongoClient, ReadPreference, WriteConcern
 from pymongo.errors import ConfigurationError, DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri, split_options
@@ -34,7 +35,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from bson.datetime_ms import DatetimeMS
-from pymongo.errors import InvalidName, OperationFailure, ServerSelectionTimeoutError
+from pymongo.errors import (
+    BulkWriteError,
+    InvalidName,
+    OperationFailure,
+    ServerSelectionTimeoutError,
+    WriteConcernError,
+)
 
 from issuer_persistence.errors import StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, StoreSetting
@@ -42,7 +49,6 @@ from issuer_persistence.facts import StoreFacts, StoreSetting
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pymongo import MongoClient
     from pymongo.collection import Collection
     from pymongo.server_description import ServerDescription
 
@@ -101,33 +107,38 @@ def without_prefix(url: str) -> tuple[str, str | None]:
 
 
 def check_url(url: str) -> None:
-    """Raise Misconfigured if the URL is invalid, has w=0 or names a system database. No network or DNS is used."""
+    """Raise Misconfigured if pymongo rejects the URL, or if it has w=0 or names a system database. There is no I/O."""
     shown = mask(url)
     if wrong := flaw(url):
         raise Misconfigured(f"{shown}: {wrong}")
     if options(url).get("w") == "0":
         raise Misconfigured(f"{shown}: w=0 is not reliable: remove it; majority is used in any case")
-    plain, _ = without_prefix(url)
-    parameters = plain.partition("?")[2]
+    address, _, parameters = without_prefix(url)[0].partition("?")
+    unchecked = ["tls", "ssl"]  # loading certificates takes 20 ms
+    if address.startswith("mongodb+srv://"):  # pymongo would query the DNS
+        address = address.replace("+srv", "", 1)
+        unchecked.append("srv")
+    try:
+        name = parse_uri(address)["database"]
+    except (ConfigurationError, ValueError):
+        raise Misconfigured(f"{shown}: the login or a host is invalid; {ENCODE}") from None
+    if name in _RESERVED_DATABASES:
+        raise Misconfigured(
+            f"{shown}: {name!r} is MongoDB's own; use another database, and ?authSource={name} to log in"
+        )
     try:
         if parameters:
             split_options(parameters)
     except OSError as error:  # a certificate file
         raise Misconfigured(f"{shown}: a file in a parameter of the URL cannot be read: {error.strerror}") from None
-    except (ConfigurationError, ValueError, TypeError):
+    except (ConfigurationError, LookupError, ValueError, TypeError):
         raise Misconfigured(f"{shown}: a parameter is unknown to pymongo, or its value is invalid") from None
-    if url.startswith("mongodb+srv"):  # to parse the rest, pymongo would query the DNS
-        return
+    # Only a client checks whether the parameters fit together.
+    fitting = "&".join(each for each in re.split("[&;]", parameters) if not each.lower().startswith(tuple(unchecked)))
     try:
-        name = parse_uri(plain)["database"]
-    except (ConfigurationError, ValueError):
-        raise Misconfigured(
-            f"{shown}: the login or a host is invalid, or a parameter does not fit the hosts; {ENCODE}"
-        ) from None
-    if name in _RESERVED_DATABASES:
-        raise Misconfigured(
-            f"{shown}: {name!r} is MongoDB's own; use another database, and ?authSource={name} to log in"
-        )
+        MongoClient(f"{address}?{fitting}" if fitting else address, connect=False).close()
+    except ConfigurationError as error:
+        raise Misconfigured(f"{shown}: {error}") from None
 
 
 def checked(prefix: str) -> str:
@@ -317,8 +328,7 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     would mean that nothing was changed.
     """
     wrong = isinstance(error, ConfigurationError | InvalidName)
-    # Leave out pymongo's settings and its description of all servers, which fill a screen.
-    text = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0]
+    text = _said(error)
     if isinstance(error, OperationFailure):
         wrong = refuses(error.code, text)
         if _knows_no_retries(error.code, text):
@@ -328,6 +338,28 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     if wrong and in_doubt:
         return Unconfirmed(f"{url}: {text}; the request may have taken effect")
     return (Misconfigured if wrong else Unconfirmed)(f"{url}: {text}")
+
+
+#: Parts that pymongo adds to a text: the server's whole reply, settings, measured times, a description of all servers.
+_ADDED = re.compile(r", (full error|Timeout|remaining timeout):.*| \(configured timeouts.*", re.DOTALL)
+
+#: The command with all its values, in the server's text.
+_COMMAND = re.compile(r'\{ (\w+): "([^"]*)", .*', re.DOTALL)
+
+
+def _said(error: Exception) -> str:
+    """Return what an error of pymongo says, with the server's name for it, and without dumps."""
+    reply: Any = getattr(error, "details", None)
+    unconfirmed = isinstance(error, WriteConcernError)
+    if isinstance(error, BulkWriteError):
+        unconfirmed = not reply["writeErrors"]
+        reply = (reply["writeErrors"] or reply["writeConcernErrors"])[0]
+    if not isinstance(reply, Mapping):
+        reply = {}
+    text = _COMMAND.sub(r"\1 on \2", _ADDED.sub("", reply.get("errmsg", str(error))))
+    if "codeName" in reply:
+        text += f" ({reply['codeName']})"
+    return f"the write did not reach a majority of the servers, and may be rolled back: {text}" if unconfirmed else text
 
 
 def refuses(code: object, text: str) -> bool:
