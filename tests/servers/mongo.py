@@ -22,6 +22,7 @@ from pymongo.errors import PyMongoError
 
 from issuer.chaos.scratch import in_wheel
 from tests.servers.absent import absent
+from tests.servers.binaries import version
 from tests.servers.ports import LOOPBACK, free_port
 from tests.servers.watchdog import launch
 from tests.waiting import until
@@ -52,18 +53,18 @@ def given_url() -> str | None:
 
 
 def find_mongod() -> Path | None:
-    """Return a mongod that can be run here."""
+    """Return a mongod that runs here."""
     if on_path := shutil.which("mongod"):
         return Path(on_path)
     found = in_wheel("fiftyone", "db/bin/mongod")
     if found and not os.access(found, os.X_OK):  # as pip has installed it
         found.chmod(found.stat().st_mode | stat.S_IXUSR)
-    return found
+    return found if found and version(found) else None
 
 
 def needed_mongod() -> Path:
     """Return the same; without it the test is skipped, and fails where CI is set."""
-    return find_mongod() or absent("a mongod on PATH (or Linux on x86-64, where a wheel of the dev group brings it)")
+    return find_mongod() or absent("mongod: on Linux with x86-64, OpenSSL 3 and libcurl4, `make ready` brings it")
 
 
 class Mongod:
