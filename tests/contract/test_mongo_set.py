@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from issuer_persistence.errors import Misconfigured, Unconfirmed
+from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.records import TagChanges
-from tests.contract.benches import PATIENT, TIMEOUT, check_contiguous, create, ranges, reserve, spans
+from tests.contract.benches import PATIENT, TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
 from tests.servers.mongo import ROLLED_BACK, MongoServers, needed_mongod
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.servers.tls import Certificates
@@ -68,6 +70,50 @@ def test_what_a_primary_loses_was_issued_to_nobody_whatever_the_url_says() -> No
             check_contiguous(spans(held[tag]), 0, 30)
             assert spans(held[tag]) == ranges(store, tag)
             store.close()
+
+
+#: Errors by `failCommand`: of a server that stops, steps down, has just started or is cut off, of a command that is
+#: refused, and of a write that reached no majority.
+ERRORS: tuple[dict[str, Any], ...] = (
+    *({"errorCode": code} for code in (11600, 11602, 10107, 13435, 189, 91, 6, 7, 89, 9001, 262, 134, 317)),
+    *({"errorCode": code} for code in (50, 112, 24, 46, 251, 13, 18, 20, 2, 8000, 301)),
+    *({"writeConcernError": {"code": code, "errmsg": "of a test"}} for code in (64, 79, 91, 100, 11600)),
+    {"closeConnection": True},
+)
+
+
+@pytest.mark.parametrize("command", ["find", "findAndModify", "insert", "update"])
+def test_after_each_error_of_each_command_no_range_comes_twice(mongo_server: MongoServers, command: str) -> None:
+    url = f"{mongo_server.url}/failing?{PATIENT}"
+    with closing(MongoStore.open(f"{url}&appname=failing")) as store, closing(MongoStore.open(url)) as other:
+        create(store, step=10)
+        issued = spans([reserve(store)])
+
+        def handed_back() -> None:
+            last = reserve(other)
+            issued.append((last.low, last.low + 5))
+            store.hand_back([last], last.low + 5, timeout=TIMEOUT)
+
+        calls: dict[str, Callable[[], object]] = {
+            "find": lambda: get(store),
+            "findAndModify": lambda: issued.extend(spans([reserve(store)])),
+            "insert": lambda: issued.extend(spans([reserve(store)])),
+            "update": handed_back,
+        }
+        # What is refused once the driver's own retry can mend, what is refused twice it can't.
+        for manner, times in product(ERRORS, (1, 2)):
+            if command == "find" and "writeConcernError" in manner:
+                continue
+            before = get(other).max
+            with mongo_server.failing(command, times=times, appName="failing", **manner):
+                try:
+                    calls[command]()
+                except Misconfigured:
+                    assert command == "update" or get(other).max == before, f"{manner}: something was done"
+                except StoreError:
+                    pass
+            issued += spans([reserve(store), reserve(other)])
+        assert all(high <= low for (_, high), (low, _) in pairwise(issued))
 
 
 def test_a_user_who_may_read_and_write_is_enough_and_tls_is_spoken(certificates: Certificates, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ class MongoServers:
             each.start()
         with self.members[0].client() as client, suppress(PyMongoError):  # after a restart it is there already
             hosts = [{"_id": at, "host": each.address} for at, each in enumerate(self.members)]
-            settings = {"electionTimeoutMillis": self.election, "heartbeatIntervalMillis": self.election // 2}
+            settings = {"electionTimeoutMillis": self.election, "heartbeatIntervalMillis": 500}
             client.admin.command("replSetInitiate", {"_id": NAME, "members": hosts, "settings": settings})
             if self._password:
                 self._secure()
@@ -251,9 +251,9 @@ class MongoServers:
                 each.kill()
 
     @contextmanager
-    def failing(self, *commands: str, times: int | None = None, **manner: object) -> Iterator[None]:
+    def failing(self, *commands: str, times: int = 0, skip: int = 0, **manner: object) -> Iterator[None]:
         """Let these commands fail on the primary meanwhile, by `failCommand`, with errorCode=11600, for example."""
-        mode = "alwaysOn" if times is None else {"times": times}
+        mode = {"times": times} if times else {"skip": skip}
         with self.primary().client() as client:
             switch = partial(client.admin.command, "configureFailPoint", "failCommand")
             switch(mode=mode, data={"failCommands": commands, **manner})
