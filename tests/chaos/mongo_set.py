@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
+from pymongo.errors import PyMongoError
+
 from issuer.chaos.faults import Fault
 from issuer.chaos.worker import Job, Setup
 from issuer.chaos.world import PLAIN, TREND, Terms
@@ -57,9 +59,14 @@ def _killed(mongo: MongoServers) -> None:
 
 
 def _frozen(mongo: MongoServers) -> None:
+    """Until a majority writes again: for 9 s after the election a secondary may still ask the old primary."""
     primary = mongo.primary()
     with primary.frozen():
         until(lambda: mongo.primary() is not primary, message="another one is elected")
+        with mongo.client(w="majority") as client:
+            until(
+                lambda: client["chaos"]["written"].insert_one({}), message="a majority writes", ignoring=(PyMongoError,)
+            )
 
 
 def _no_majority(mongo: MongoServers) -> None:
