@@ -216,7 +216,7 @@ class Permit:
         if pool is not None:
             # Put a new Permit into the pool, because Python finalizes an object only once.
             pool.free.append(Permit(self._pool))
-            pool.wake()
+            pool.settle()
 
 
 class AnyWaker(Protocol):
@@ -233,20 +233,30 @@ W = TypeVar("W", bound=AnyWaker)
 
 
 class Turn(Generic[W]):
-    """A place in the queue for a connection. `until`: deadline of the call, on the monotonic clock."""
+    """A place in the queue for a connection.
 
-    __slots__ = ("until", "waker")
+    Attributes:
+        node: The server that the call needs a connection to.
+        waker: Wakes the call.
+        until: Deadline of the call, on the monotonic clock.
+        given: The connection or permit that the call got from another call. Empty while the call waits.
+    """
 
-    def __init__(self, waker: W, until: float) -> None:
+    __slots__ = ("given", "node", "until", "waker")
+
+    def __init__(self, node: AnyNode[Any], waker: W, until: float) -> None:
+        self.node = node
         self.waker = waker
         self.until = until
+        self.given: list[Any] = []
 
 
 class Pool(Generic[W]):
     """Permits for at most `most` connections to any servers, and the queue of calls that wait for a connection.
 
-    The call that came first is served first. There is no lock: each step is one atomic operation of a deque, and a
-    queued call checks for a permit again.
+    A call that frees a connection or a permit gives it to the call that came first, and wakes that call. So while calls
+    wait, nothing is free, and calls that come later need not check the queue. There is no lock: each step is one atomic
+    operation of a deque or a list. A call that waits checks again whether something is free.
     """
 
     def __init__(self, most: int, waker: Callable[[], W]) -> None:
@@ -254,23 +264,8 @@ class Pool(Generic[W]):
         self._waker = waker
         itself = weakref.ref(self)
         self.free = deque(Permit(itself) for _ in range(most))
-        #: The queue of waiting calls. The fast path of a draw also reads this queue.
+        #: The queue of waiting calls.
         self.waiting: deque[Turn[W]] = deque()
-
-    def is_next(self, turn: Turn[W] | None) -> bool:
-        """Return whether `turn` is the first place in the queue. If `turn` is None: whether the queue is empty."""
-        waiting = self.waiting
-        while True:
-            try:
-                first = waiting[0]
-                if first is turn:
-                    return True
-                if first.until > clock.monotonic():
-                    return False
-                waiting.remove(first)  # its call was interrupted
-            except (IndexError, ValueError):  # another thread was faster
-                if not waiting:
-                    return True
 
     def permit(self) -> Permit | None:
         """Return a permit for one more connection, None if no permit is free."""
@@ -279,24 +274,45 @@ class Pool(Generic[W]):
         except IndexError:
             return None
 
-    def queue(self, end: Deadline) -> Turn[W]:
+    def queue(self, node: AnyNode[Any], end: Deadline) -> Turn[W]:
         """Take a place in the queue, and return the place. `end`: deadline of the call."""
-        turn = Turn(self._waker(), end.at)
+        turn = Turn(node, self._waker(), end.at)
         self.waiting.append(turn)
         return turn
 
     def leave(self, turn: Turn[W]) -> None:
-        """Leave the queue, and wake the next call in it, because there may be a connection for that call."""
+        """Leave the queue without a connection. What the call was given goes to the next call."""
         with suppress(ValueError):
             self.waiting.remove(turn)
-        self.wake()
+        while turn.given:
+            turn.node.put_back(turn.given.pop())
 
-    def wake(self) -> None:
-        """Wake the first call in the queue, because a connection is idle or a permit is free."""
-        try:
-            self.waiting[0].waker.wake()
-        except IndexError:
-            return
+    def hand(self, found: Any, node: AnyNode[Any] | None = None) -> bool:
+        """Give a connection to `node`, or a permit, to the first call in the queue. False if no call waits.
+
+        If that call needs a connection to another server, the connection is closed. Then the call gets its permit.
+        """
+        while True:
+            try:
+                turn = self.waiting[0]
+            except IndexError:
+                return False
+            waits = not turn.given and turn.until > clock.monotonic()  # otherwise its thread was interrupted
+            if waits and node is not None and turn.node is not node:
+                found.drop()
+                return True
+            if waits:
+                turn.given.append(found)
+            with suppress(ValueError):  # another thread was faster
+                self.waiting.remove(turn)
+            turn.waker.wake()
+            if waits:
+                return True
+
+    def settle(self) -> None:
+        """Give the free permits to the calls that wait."""
+        while self.waiting and (permit := self.permit()) is not None:
+            self.hand(permit)
 
 
 #: Shortest timeout of a round trip, in seconds. So a call that has no time left can still get buffered numbers.
@@ -336,15 +352,23 @@ class AnyNode(Generic[L]):
         self.idle: deque[L] = deque()
         self.closed = False
 
-    def settle(self) -> None:
-        """After a connection was returned: if this node is closed, close its idle connections.
+    def put_back(self, found: L | Permit | None) -> None:
+        """Return a connection whose call has ended, or a permit: a permit returns to its pool by itself."""
+        if found is not None and not isinstance(found, Permit):
+            self.idle.append(found)
+            self.settle()
 
-        Otherwise wake the first call that waits for a connection.
-        """
-        if self.closed:
-            self.drop_idle()
-        elif self.waiting:
-            self.pool.wake()
+    def settle(self) -> None:
+        """Give the idle connections to the calls that wait. If this node is closed, close them."""
+        while self.closed or self.waiting:
+            try:
+                link = self.idle.pop()
+            except IndexError:
+                return
+            if self.closed:
+                link.drop()
+            elif not self.pool.hand(link, self):
+                self.idle.append(link)
 
     def drop_idle(self) -> None:
         """Close the idle connections."""
@@ -400,14 +424,22 @@ class Servers(Generic[N_co]):
         node.closed = self.closed
         return node
 
-    def idle_elsewhere(self) -> Any:
-        """Return an idle connection of any server, and remove it from its node. None if no connection is idle."""
-        for node in list(self.nodes.values()):
-            try:
+    @staticmethod
+    def abandoned() -> bool:
+        """Whether the current call is a draw with a cancelled caller. Only tasks can be cancelled."""
+        return False
+
+    def find(self, node: AnyNode[L]) -> L | Permit | None:
+        """Return an idle connection to `node`, or a permit for a new one. None if all connections are in use."""
+        others: list[AnyNode[Any]] = [] if self.pool.free or len(self.nodes) == 1 else [*self.nodes.values()]
+        with suppress(IndexError):  # another thread was faster
+            if node.idle:
                 return node.idle.pop()
-            except IndexError:
-                continue
-        return None
+            for other in others:
+                if other.idle:
+                    other.idle.pop().drop()
+                    break
+        return self.pool.permit()
 
     def drop_idle(self) -> None:
         """Close every idle connection."""

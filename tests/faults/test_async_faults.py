@@ -347,7 +347,10 @@ def test_a_call_that_begins_in_the_step_before_an_end_is_told_of_it(
     run(main())
 
 
-def test_a_call_that_is_cancelled_costs_no_connection(redis_url: str, redis_client: Any, store: Moody) -> None:
+@pytest.mark.parametrize("what", ["take", "key"])
+def test_a_call_that_is_cancelled_costs_no_connection(
+    redis_url: str, redis_client: Any, store: Moody, what: str
+) -> None:
     """Its reply is still read: else each would be cut off in the middle of it."""
 
     def made() -> int:
@@ -359,8 +362,8 @@ def test_a_call_that_is_cancelled_costs_no_connection(redis_url: str, redis_clie
             await ids.take("a", 2)
             before = made()
             for steps in range(96):
-                call = asyncio.ensure_future(ids.take("a", 2))
-                for _ in range(steps % 12):
+                call = asyncio.ensure_future(ids.take("a", 2) if what == "take" else ids.next("a", key=str(steps)))
+                for _ in range(steps % (12 if what == "take" else 32)):
                     await asyncio.sleep(0)
                 call.cancel()
                 await asyncio.wait({call})

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import os
 import queue
 import threading
@@ -14,6 +15,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Ask, ask
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.store_pool import GRACE, MOST, StorePool
+from issuer.errors import StoreUnavailable
 from issuer_persistence.memory import MemoryStore
 from tests.waiting import until
 
@@ -178,6 +180,34 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
         assert os.waitpid(child, 0)[1] == 0
     finally:
         pool.close()
+
+
+def test_what_a_store_says_after_a_job_has_given_it_up_is_no_error_of_the_loop() -> None:
+    """It was logged as `Future exception was never retrieved`."""
+    began, released = threading.Event(), threading.Event()
+    told: list[object] = []
+
+    def mute(_store: object, _timeout: float) -> None:
+        began.set()
+        assert released.wait(60)
+        raise StoreUnavailable("too late")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        runner, seconds = AsyncRunner(MemoryStore(), None, 60), 0.05
+        while not began.is_set():  # a thread that begins after the deadline does not ask the store
+            with pytest.raises(StoreUnavailable, match="gave no answer"):
+                await runner.work(seconds, lambda _: ask(mute))
+            seconds *= 2
+        released.set()
+        runner.pool.close()
+        for thread in runner.pool._crews[os.getpid()].threads:
+            thread.join()
+        await asyncio.sleep(0)
+        gc.collect()
+
+    asyncio.run(main())
+    assert told == []
 
 
 def test_an_answer_that_a_loop_finds_together_with_its_alarm_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from issuer.clock import monotonic
-from issuer.drivers.aio.link import AsyncLink, AsyncWaker
+from issuer.clock import Deadline, monotonic
+from issuer.drivers.aio.link import AsyncLink, AsyncWaker, abandoned, current_draw
 from issuer.drivers.aio.wire import AsyncWire
-from issuer.drivers.redis_errors import connection_error
+from issuer.drivers.redis_errors import Crowded, connection_error
 from issuer.drivers.servers import FAR, LOOK_OUT, SHORTEST, AnyNode
+from issuer.drivers.topology import Outdated
 
 #: A server and its idle connections.
 AsyncNode = AnyNode[AsyncLink]
@@ -65,6 +66,7 @@ class AsyncConnections(AsyncWire[AsyncNode]):
     waker_class = AsyncWaker
     pool_class = redis.asyncio.ConnectionPool
     pubsub_class = redis.asyncio.client.PubSub
+    abandoned = staticmethod(abandoned)
 
     def begin(self) -> object:
         """Forget all connections and return them. They belong to another event loop, or to the parent of a fork."""
@@ -82,12 +84,16 @@ class AsyncConnections(AsyncWire[AsyncNode]):
         Use this only for draws: after None, the caller sends the command again. `packed`: the packed command. `until`:
         deadline on the monotonic clock. Raises RedisUnavailable after the deadline.
         """
-        if node.waiting:
-            return None  # calls that wait for a connection come first
-        try:
+        if node.idle:
             link = node.idle.pop()
-        except IndexError:
-            return None
+        else:
+            try:
+                link, _ = await self.connection(node, Deadline.until(until), connects=False)
+            except (Outdated, Crowded):
+                return None
+        draw = current_draw()
+        if draw is not None:
+            draw.sends = True
         look_out = self._look_out
         looking = look_out.begin()
         seconds = min(self.timeout, max(SHORTEST, until - monotonic()))
@@ -105,6 +111,8 @@ class AsyncConnections(AsyncWire[AsyncNode]):
             link.drop()
             raise
         finally:
+            if draw is not None:
+                draw.sends = False
             if looking:
                 look_out.end()
         node.idle.append(link)

@@ -23,6 +23,34 @@ T = TypeVar("T")
 NO_RETRY = Retry(NoBackoff(), 0)
 
 
+class Draw(asyncio.Task[T]):
+    """A draw that runs in a task of its own, because its request may outlive its caller.
+
+    `left`: whether the caller was cancelled. `sends`: whether the draw uses a connection, so that bytes may have left.
+    """
+
+    left = False
+    sends = False
+
+    def leave(self) -> None:
+        """End the draw, because its caller was cancelled. A draw that uses a connection ends itself later."""
+        self.left = True
+        if not self.sends:
+            self.cancel()
+
+
+def current_draw() -> Draw[Any] | None:
+    """Return the current task if it is a draw that may outlive its caller."""
+    task = asyncio.current_task()
+    return task if isinstance(task, Draw) else None
+
+
+def abandoned() -> bool:
+    """Whether the current task is a draw with a cancelled caller. Then it must send nothing more."""
+    draw = current_draw()
+    return draw is not None and draw.left
+
+
 class AsyncShown:
     """Base class for redis-py's connection classes. It gives access to values that have no public name there."""
 
@@ -136,7 +164,9 @@ class AsyncLink:
 async def _in_time(work: Awaitable[T], end: Deadline) -> T:
     """Wait for `work` and return its result. Raises redis.TimeoutError after the deadline `end`."""
     seconds = max(0.001, end.left())
-    alarm = asyncio.timeout(seconds)
+    alarm, draw = asyncio.timeout(seconds), current_draw()
+    if draw is not None:
+        draw.sends = True
     try:
         async with alarm:
             return await work
@@ -144,29 +174,38 @@ async def _in_time(work: Awaitable[T], end: Deadline) -> T:
         if not alarm.expired():  # not the deadline: a lost connection also raises TimeoutError
             raise
         raise redis.TimeoutError(f"no answer within {seconds:.3g} s") from error
+    finally:
+        if draw is not None:
+            draw.sends = False
 
 
 class AsyncWaker:
     """Lets a task sleep until a connection is free."""
 
-    __slots__ = ("_event", "_loop", "_thread")
+    __slots__ = ("_loop", "_thread", "_woken")
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._woken = self._loop.create_future()
 
     def wake(self) -> None:
         """Wake the task, or skip its next sleep. May be called from any thread."""
         with suppress(RuntimeError):  # the loop has ended
             if threading.get_ident() == self._thread:
-                self._event.set()
+                self._wake()
             else:
-                self._loop.call_soon_threadsafe(self._event.set)
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
 
     async def wait(self, seconds: float) -> None:
         """Sleep until `wake`, at most `seconds` seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        self._event.clear()
+        alarm = self._loop.call_later(seconds, self._wake)
+        try:
+            await self._woken
+        finally:
+            alarm.cancel()
+        self._woken = self._loop.create_future()

@@ -6,8 +6,8 @@ The store is called in a thread. Each step ends at the deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
 from issuer.drivers.aio.connections import AsyncConnections
+from issuer.drivers.aio.link import Draw, abandoned
 from issuer.drivers.store_pool import GRACE, Answer, StorePool
 from issuer.errors import ConfigurationError
 from issuer_persistence.contract import Store
@@ -76,21 +77,6 @@ async def waited(flight: Flight, seconds: float) -> bool:
 OUTLAST = 0.05
 
 
-class Work:
-    """A draw that runs in a task of its own.
-
-    `left`: whether the caller was cancelled. `waits`: whether the task waits for something else than a reply of Redis.
-    Then it is cancelled together with its caller. Otherwise it first processes the reply.
-    """
-
-    __slots__ = ("left", "task", "waits")
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
-        self.left = False
-        self.waits = False
-
-
 class AsyncRunner:
     """Runs the generators of `core`: executes their calls to the store and to Redis, if there is one."""
 
@@ -100,60 +86,45 @@ class AsyncRunner:
         self.redis = redis
         self.store_timeout = store_timeout
         self.pool = StorePool(self.store, self.store_timeout)
-        self._work: dict[asyncio.Task[Any] | None, Work] = {}
+        #: The draws that process a reply of Redis although their caller was cancelled.
+        self._left: set[Draw[Any]] = set()
 
     def after_fork(self) -> None:
         """In a forked child: forget the threads and tasks, because they belong to the parent."""
         self.pool = StorePool(self.store, self.store_timeout)
-        self._work = {}
+        self._left = set()
 
     async def see_through(self, draw: Coroutine[Any, Any, T]) -> T:
-        """Run a draw. If its caller is cancelled, the draw still processes the pending reply of Redis, and then ends.
+        """Run a draw. If its caller is cancelled, the draw ends. If it has sent a request, it reads the reply first.
 
-        Without this the connection would be lost. The process would also have to assume that the draw has elected this
+        Otherwise the connection would be lost. The process would also have to assume that the draw has elected this
         process to load the next segment.
         """
-        task = asyncio.Task(draw)  # the loop's task factory might run it before `work` exists
-        work = self._work[task] = Work(task)
-        task.add_done_callback(self._done)
+        task = Draw(draw)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            work.left = True
-            if work.waits:
-                task.cancel()
+            self._left.add(task)
+            task.add_done_callback(self._ended)
+            task.leave()
             raise
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        work = self._work.pop(task, None)
-        if work is not None and work.left and not task.cancelled():
+    def _ended(self, task: Draw[Any]) -> None:
+        self._left.discard(task)
+        if not task.cancelled():
             task.exception()  # nobody else reads it
 
     def go_on(self) -> None:
         """Raise CancelledError if the current task is a draw with a cancelled caller."""
-        work = self._work.get(asyncio.current_task()) if self._work else None
-        if work is not None and work.left:
+        if abandoned():
             raise asyncio.CancelledError
 
     async def end(self, seconds: float) -> None:
         """Wait at most `seconds` seconds for the draws of cancelled callers, then cancel these draws."""
-        left = [work.task for work in self._work.values() if work.left]
-        if left:
-            _, late = await asyncio.wait(left, timeout=seconds)
+        if self._left:
+            _, late = await asyncio.wait(self._left, timeout=seconds)
             for task in late:
                 task.cancel()
-
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        work = self._work.get(asyncio.current_task())
-        if work is None:
-            yield
-            return
-        work.waits = True
-        try:
-            yield
-        finally:
-            work.waits = False
 
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run the steps to their end and return their value. Errors of the store become public errors.
@@ -182,15 +153,13 @@ class AsyncRunner:
         self.go_on()
         match step:
             case Ask():
-                with spans.around(step, tag, self.store), self._waiting():
+                with spans.around(step, tag, self.store):
                     return await self._asked(step, deadline, tag, outlasts=outlasts)
             case Sleep():
-                with self._waiting():
-                    await asyncio.sleep(step.seconds)
+                await asyncio.sleep(step.seconds)
                 return None
             case Wait():
-                with self._waiting():
-                    return await waited(step.flight, step.seconds)
+                return await waited(step.flight, step.seconds)
         if self.redis is None:
             raise ConfigurationError("this issuer has no Redis")
         with spans.around(step, tag):
@@ -198,32 +167,22 @@ class AsyncRunner:
 
     async def _asked(self, step: Ask, deadline: Deadline, tag: str | None, *, outlasts: bool) -> object:
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[object] = loop.create_future()
-
-        def settle(found: Answer) -> None:
-            answer, error = found
-            if answered.done():  # the deadline has passed, or the caller was cancelled
-                return
-            if error is not None:
-                answered.set_exception(error)
-            else:
-                answered.set_result(answer)
+        #: An error is a result too. As the exception of a future that nobody awaits any more, it would be logged.
+        answered: asyncio.Future[Answer] = loop.create_future()
 
         def tell(found: Answer) -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, found)
+                loop.call_soon_threadsafe(answered.set_result, found)
 
         timeout = self.pool.submit(step, deadline, tag, tell)
         try:
-            async with asyncio.timeout(timeout + GRACE):
-                return await (asyncio.shield(answered) if outlasts else answered)
+            await asyncio.wait((answered,), timeout=timeout + GRACE)
         except asyncio.CancelledError:
             if not outlasts or not (await asyncio.wait((answered,), timeout=min(timeout, OUTLAST)))[0]:
                 raise
-            return answered.result()
-        except TimeoutError:
-            if answered.done() and not answered.cancelled():
-                # The answer has arrived, so use it. Either the store itself raised this TimeoutError, or the loop was
-                # blocked, so that the answer and the timeout came together.
-                return answered.result()
-            raise self.pool.late(timeout, tag) from None
+        if not answered.done():
+            raise self.pool.late(timeout, tag)
+        answer, error = answered.result()
+        if error is not None:
+            raise error
+        return answer

@@ -5,6 +5,7 @@ Most draws use a faster path, see connections.py. The blocking twin of this modu
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Server, Sighting, Visit
 from issuer.drivers.aio.link import NO_RETRY, AsyncLink, AsyncShown
 from issuer.drivers.redis_errors import Crowded, connection_error, meaning, settling
-from issuer.drivers.servers import LOOK_AGAIN, SHORTEST, AnyNode, RedisStep, Servers
+from issuer.drivers.servers import LOOK_AGAIN, SHORTEST, AnyNode, Permit, RedisStep, Servers
 from issuer.drivers.topology import EVIDENCE, Address, Exchange, LeftAlone, Outdated, Unreached, judge
 from issuer.errors import FenceError, IssuerError, RedisUnavailable
 from issuer.gateway import server_commands
@@ -63,13 +64,46 @@ class AsyncWire(Servers[N_co]):
                 raise
             raise meant from error
 
+    async def connection(
+        self, node: AnyNode[AsyncLink], deadline: Deadline, *, connects: bool
+    ) -> tuple[AsyncLink, bool]:
+        """Return a connection, and whether it was used before. If all connections are in use, wait for one.
+
+        A waiting call holds no lock. It gives up before its deadline, so that a call that gets a connection has time
+        left to detect that the server is down. `connects`: whether the connection may be a new one. If it may not,
+        raises Outdated. Raises Crowded.
+        """
+        found = self.find(node)
+        if found is None:
+            left = deadline.left()
+            until = Deadline(max(left / 2, left - EVIDENCE))
+            turn = node.pool.queue(node, until)
+            try:
+                while not turn.given and (left := until.left()):
+                    node.put_back(self.find(node))  # something may have become free before this call was in the queue
+                    await turn.waker.wait(min(left, LOOK_AGAIN))
+            except BaseException:
+                node.pool.leave(turn)
+                raise
+            if not turn.given:
+                node.pool.leave(turn)
+                problem = f"all {node.pool.most} connections to Redis of this process are in use"
+                raise Crowded(f"{problem}: raise the setting redis_connections")
+            found = turn.given.pop()
+        if not isinstance(found, Permit):
+            return found, True
+        if not connects:
+            raise Outdated
+        recipe = self.target.recipe(node.address, NO_RETRY, AsyncShown)
+        return AsyncLink(recipe.kind(**recipe.settings), found), False
+
 
 class AsyncRoundTrips:
     """The calls to Redis for one step. `sent`: the call that was sent last."""
 
     __slots__ = ("_deadline", "_end", "_route", "_servers", "sent")
 
-    def __init__(self, servers: Servers[AnyNode[AsyncLink]], step: RedisStep, deadline: Deadline) -> None:
+    def __init__(self, servers: AsyncWire[AnyNode[AsyncLink]], step: RedisStep, deadline: Deadline) -> None:
         self._servers = servers
         self._route = servers.route
         self._deadline = deadline
@@ -329,7 +363,7 @@ class AsyncRoundTrips:
         node = self._servers.nodes.get(exchange.address) or self._servers.make_node(exchange.address)
         end, deadline = self._end, self._deadline
         began = monotonic()
-        link, reused = await self._connection(exchange, node, deadline)
+        link, reused = await self._servers.connection(node, deadline, connects=exchange.connects)
         now = monotonic()
         # Waiting for a connection does not count: extend the deadline of the step's round trips by this time.
         end.at = min(end.at + now - began, max(deadline.at, now + SHORTEST))
@@ -339,11 +373,13 @@ class AsyncRoundTrips:
             # A call that must not be repeated needs a connection that the server has not closed.
             if reused and not call.repeatable and await link.stale():
                 link.drop()
-                link, reused = await self._connection(exchange, node, end)
+                link, reused = await self._servers.connection(node, end, connects=exchange.connects)
                 continue
             try:
                 if not reused:
                     await link.connect(end)
+                if self._servers.abandoned():
+                    break
                 answer = call.decode(await self._replied(exchange, link, end))
             except Exception as raised:  # noqa: BLE001 - `connection_error` raises all other errors
                 link.drop()
@@ -351,12 +387,12 @@ class AsyncRoundTrips:
                 closed = isinstance(error, redis.ConnectionError)
                 if closed and not reused:
                     raise _unreached(error) from error.__cause__
-                if not closed or not call.repeatable:
+                if not closed or not call.repeatable or self._servers.abandoned():
                     raise error  # noqa: B904 - it has its own cause
                 # The server closed this connection while it was idle. So the server has probably closed the other idle
                 # connections too.
                 node.drop_idle()
-                link, reused = await self._connection(exchange, node, end)
+                link, reused = await self._servers.connection(node, end, connects=exchange.connects)
                 continue
             except BaseException:
                 link.drop()
@@ -370,6 +406,8 @@ class AsyncRoundTrips:
                 if node.closed or node.waiting:
                     node.settle()
             return answer
+        node.put_back(link)
+        raise CancelledError
 
     async def _replied(self, exchange: Exchange, link: AsyncLink, end: Deadline) -> Any:
         call = exchange.call
@@ -390,47 +428,6 @@ class AsyncRoundTrips:
             if exchange.asking:
                 await link.reply(pack("ASKING"), end)
             return await link.reply(call.packed, end)
-
-    # ------------------------------------------------------------------ a connection
-
-    async def _connection(
-        self, exchange: Exchange, node: AnyNode[AsyncLink], deadline: Deadline
-    ) -> tuple[AsyncLink, bool]:
-        """Return a connection, and whether it was used before. If all connections are in use, wait for one.
-
-        A waiting call holds no lock. It gives up before its deadline, so that a call that gets a connection has time
-        left to detect that the server is down. Raises Outdated, Crowded.
-        """
-        pool, turn = node.pool, None
-        left = deadline.left()
-        until = Deadline(max(left / 2, left - EVIDENCE))
-        try:
-            while True:
-                if pool.is_next(turn):
-                    try:
-                        return node.idle.pop(), True
-                    except IndexError:
-                        pass
-                    if pool.free and not exchange.connects:
-                        raise Outdated
-                    permit = pool.permit()
-                    if permit is not None:
-                        recipe = self._servers.target.recipe(exchange.address, NO_RETRY, AsyncShown)
-                        return AsyncLink(recipe.kind(**recipe.settings), permit), False
-                    other = self._servers.idle_elsewhere()
-                    if other is not None:
-                        other.drop()
-                        continue
-                if turn is None:
-                    turn = pool.queue(until)
-                elif left := until.left():
-                    await turn.waker.wait(min(left, LOOK_AGAIN))
-                else:
-                    problem = f"all {pool.most} connections to Redis of this process are in use"
-                    raise Crowded(f"{problem}: raise the setting redis_connections")
-        finally:
-            if turn is not None:
-                pool.leave(turn)
 
 
 def _joined(calls: Sequence[RedisCall[Any]]) -> RedisCall[list[Any]]:

@@ -23,8 +23,6 @@ class Node(AnyNode[Link]):
         Use this only for draws: after None, the caller sends the command again. `packed`: the packed command. Raises
         redis.TimeoutError after `seconds` seconds.
         """
-        if self.waiting:
-            return None  # calls that wait for a connection come first
         try:
             link = self.idle.pop()
         except IndexError:
