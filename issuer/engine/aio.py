@@ -36,6 +36,10 @@ T = TypeVar("T")
 #: How many counters of a draw are converted to numbers at once. During this time, 0.1 ms, no other task runs.
 PIECE = 1000
 
+#: If all connections to Redis are in use, `take` of at most this many numbers shares a draw with others. A connection
+#: for each would cost 160 tasks two thirds of their numbers. More numbers would keep the calls that share waiting.
+SHARES = 100
+
 
 class AsyncEngine(AsyncEngineCalls):
     """An AsyncIssuer without its public methods; see BaseEngine. Some methods are for the HTTP and Redis servers."""
@@ -136,6 +140,9 @@ class AsyncEngine(AsyncEngineCalls):
             try:
                 while len(numbers) < n and combiner.serving is None:
                     self.runner.go_on()
+                    if n <= SHARES and combiner.crowded:
+                        await combiner.share(numbers, n - len(numbers), deadline)
+                        break
                     drawn = await combiner.draw(n - len(numbers), deadline)
                     scheme = combiner.state.scheme  # read it now: it can change while the loop below lets others run
                     for at in range(0, len(drawn), PIECE):

@@ -100,9 +100,9 @@ def test_draws_that_are_cancelled_while_they_wait_for_a_connection_are_not_sent(
     """They stood in the queue until they had a connection. New calls waited behind them, for seconds."""
 
     async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1)) as ids:
+        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1, scheduler=None)) as ids:
             calls: dict[str, Callable[[], Awaitable[object]]] = {
-                "take": lambda: ids.take("a", 2),
+                "take": lambda: ids.take("a", 200),
                 "key": lambda: ids.next("a", key="k"),
             }
             await ids.create("a")
@@ -131,7 +131,7 @@ def test_a_draw_that_is_cancelled_while_it_connects_is_not_sent_and_leaves_its_c
     """If the connection was closed, callers with less patience than a login takes would never be served."""
 
     async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=2)) as ids:
+        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=2, scheduler=None)) as ids:
             await ids.create("a")
             assert await ids.next("a") == 1
             redis = ids.engine.runner.redis
@@ -157,7 +157,7 @@ def test_a_draw_whose_connection_breaks_after_its_caller_has_left_is_not_sent_ag
     redis_proxy: FaultProxy, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path)) as ids:
+        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, scheduler=None)) as ids:
             await ids.create("a")
             assert await ids.next("a", key="b") == 1
             redis_proxy.hold(times=1)
@@ -166,11 +166,38 @@ def test_a_draw_whose_connection_breaks_after_its_caller_has_left_is_not_sent_ag
             gone.cancel()
             await asyncio.wait([gone])
             runner = ids.engine.runner
-            redis_proxy.drop_requests(times=1)
             redis_proxy.cut()
             await eventually(lambda: not runner._left)
-            redis_proxy.pass_through()
             assert await ids.next("a") == 2
+
+    run(main(), timeout=240.0)
+
+
+@pytest.mark.parametrize("distance", [1, 7])
+def test_takes_that_find_all_connections_in_use_share_a_draw(
+    redis_proxy: FaultProxy, tmp_path: Path, distance: int
+) -> None:
+    async def main() -> None:
+        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, redis_connections=1, scheduler=None)) as ids:
+            await ids.create("a", step=100_000, stride=distance, offset=1)
+            first = await ids.next("a")
+            redis_proxy.hold(times=1)
+            sent = asyncio.create_task(ids.take("a", 2))
+            await eventually(lambda: redis_proxy.held)
+            shared = [asyncio.create_task(ids.take("a", n)) for n in range(1, 41)]
+            combiner = ids.engine.registry.combiner("a")
+            await eventually(lambda: combiner.waiting == sum(range(1, 41)))
+            shared[4].cancel()
+            requests = redis_proxy.count()
+            redis_proxy.release()
+            taken = [await sent, *(await asyncio.gather(*shared, return_exceptions=True))]
+            assert redis_proxy.hits - requests <= 3
+            assert isinstance(taken.pop(5), asyncio.CancelledError)
+            assert [len(each) for each in taken] == [2, 1, 2, 3, 4, *range(6, 41)]  # type: ignore[arg-type]
+            numbers = [first, *(number for each in taken for number in each)]  # type: ignore[union-attr]
+            assert len({*numbers}) == len(numbers)
+            assert all((number - first) % distance == 0 for number in numbers)
+            assert max(numbers) <= first + distance * (2 + sum(range(1, 41)))
 
     run(main(), timeout=240.0)
 
@@ -185,10 +212,10 @@ def test_draws_that_wait_for_a_connection_take_the_short_way(
         async with issuer.aconnect(**settings(redis_url, tmp_path, scheduler=None)) as ids:
             await ids.create("a", step=100_000)
             # In the first round connections are made, and the tag becomes known.
-            await asyncio.gather(*(ids.take("a", 2) for _ in range(10 * MOST)))
+            await asyncio.gather(*(ids.take("a", 200) for _ in range(10 * MOST)))
             steps.clear()
-            taken = await asyncio.gather(*(ids.take("a", 2) for _ in range(10 * MOST)))
-            assert len({number for each in taken for number in each}) == 20 * MOST
+            taken = await asyncio.gather(*(ids.take("a", 200) for _ in range(10 * MOST)))
+            assert len({number for each in taken for number in each}) == 2000 * MOST
             assert steps == []
 
     long = AsyncRunner.run

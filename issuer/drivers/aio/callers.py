@@ -77,6 +77,38 @@ class Waiter:
         raise NotImplementedError
 
 
+class Share(Waiter):
+    """A task that takes several numbers, and shares a draw with other callers. `drawn`: list for its numbers."""
+
+    __slots__ = ("drawn", "taken")
+
+    def __init__(self, drawn: list[int], n: int, taken: asyncio.Future[None]) -> None:
+        self.client, self.missing = self, n
+        self.drawn, self.taken = drawn, taken
+
+    def done(self) -> bool:
+        """Return whether the task needs no more numbers."""
+        return self.taken.done()
+
+    def set_result(self, number: int) -> None:
+        """Receive the last missing number."""
+        self.give((number,))
+
+    def give(self, numbers: Sequence[int]) -> None:
+        """Receive numbers. With the last one, the task goes on."""
+        self.drawn += numbers
+        self.missing -= len(numbers)
+        if not self.missing and not self.taken.done():
+            self.taken.set_result(None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Receive an error in place of the missing numbers."""
+        self.taken.set_exception(error)
+
+    def flush(self) -> None:
+        """Do nothing: the task has what it was given."""
+
+
 class Queue:
     """Callers that wait for a draw, in the order of their calls.
 

@@ -17,7 +17,7 @@ from issuer.core.steps import Steps, renewed
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import Buffer
 from issuer.core.supply.supply import Supply
-from issuer.drivers.aio.callers import Queue, Waiter, fail, flush, hand_out
+from issuer.drivers.aio.callers import Queue, Share, Waiter, fail, flush, hand_out
 from issuer.drivers.aio.connections import AsyncNode
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.servers import SHORTEST
@@ -162,6 +162,26 @@ class AsyncCombiner:
             return number
         deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
         return (await self._runner.see_through(self.run(self.supply.obtain(1, deadline), deadline)))[0]
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a draw would wait for a connection to Redis, because all are in use."""
+        node = self._node
+        return node is not None and not (node.idle or node.pool.free or self.state.buffer or self._by_others)
+
+    async def share(self, numbers: list[int], n: int, deadline: Deadline) -> None:
+        """Add n numbers to the list. They come from the next draw for the callers in the queue."""
+        if self._server is None:
+            self._begin()
+        share, queue = Share(numbers, n, self.loop.create_future()), self._queue
+        queue.callers.append(share)
+        queue.until.append(deadline.at)
+        queue.waiters += 1
+        try:
+            await share.taken
+        except asyncio.CancelledError:
+            self.left = True
+            raise
 
     async def give_turn(self) -> None:
         """Once in TURN_EVERY calls, let other tasks run: a task that takes a number from memory is not suspended."""
