@@ -19,6 +19,7 @@ from issuer.gateway.keys import check_found
 from issuer_persistence import journal
 from issuer_persistence.errors import TagMissing
 from issuer_persistence.journal import Journals, Known
+from issuer_persistence.reads import ReadLedger, ReadTag
 from issuer_persistence.records import HIGHEST, Tag, TagChanges
 
 #: The argument `from_journal`: the paths of journal files, or the content that was read from these files.
@@ -87,12 +88,12 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
             same applies if the store shows the tag as deleted, but the journals show that it was created again later.
             If the journals list the tag as deleted, it is also deleted again.
     """
-    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    record = yield from ask(ReadTag(tag))
     if said is None and (record is None or record.deleted):
         raise UnknownTag(tag)
     known = record if record is not None or said is None else said.record
     _check_counter(known, at_least)
-    ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=BUFFERS, timeout=timeout))
+    ledger = yield from ask(ReadLedger(tag, BUFFERS))
     highest = max(at_least, *(entry.high for entry in ledger), record.max if record else 0, said.top if said else 0)
     issued = record.max if record else said.beneath(BUFFERS) if said else 0
     sound = record is not None and not record.deleted and not record.halted
@@ -322,7 +323,7 @@ def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[
     journals, by name.
     """
     witnesses = said or {}
-    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    record = yield from ask(ReadTag(tag))
     if record is None and tag in witnesses:
         record = witnesses[tag].record
     if record is None or not parts.has_parts(record):

@@ -27,6 +27,7 @@ from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import check_found
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
+from issuer_persistence.reads import ReadSegments
 from issuer_persistence.records import HIGHEST, now_ms
 
 #: If the store's `max` is lower than the highest number in the journal, `max` is read again after this many seconds.
@@ -113,9 +114,7 @@ class Audit:
             if self._key is not None:
                 yield from self._with_redis(self._check_hash(self._key), self._key)
             return True
-        page = yield from ask(
-            lambda store, timeout: store.segments(self._tag, beyond=self._beyond, count=PAGE, timeout=timeout)
-        )
+        page = yield from ask(ReadSegments(self._tag, PAGE, self._beyond))
         self._beyond = page.last
         self._note(page.damaged)
         segments = [entry for entry in page.entries if entry.low < entry.high]

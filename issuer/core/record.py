@@ -14,6 +14,7 @@ from issuer.core.steps import Steps, ask
 from issuer.errors import ForeignHash, UnknownTag
 from issuer.gateway import tag_scripts
 from issuer_persistence.errors import TagPresent
+from issuer_persistence.reads import ReadTag
 from issuer_persistence.records import Tag, TagSettings
 
 
@@ -26,7 +27,7 @@ def read_record(tag: str, *, make: bool = False, deleted: bool = False, within: 
         deleted: If True, the tag must be deleted. If False, it must not be deleted.
         within: Longest duration of each call of the store, in seconds.
     """
-    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout), within)
+    record = yield from ask(ReadTag(tag), within)
     if record is None and make:
         record = yield from _made(tag, within)
     if record is None or record.deleted is not deleted:
@@ -60,7 +61,7 @@ def _made(tag: str, within: float) -> Steps[Tag | None]:
     try:
         return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout), within))
     except TagPresent:  # another process has created the tag
-        return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout), within))
+        return (yield from ask(ReadTag(tag), within))
 
 
 #: How long the first draw of a process waits for the store's id, in seconds. A first connection to MongoDB takes 20 ms

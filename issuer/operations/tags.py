@@ -31,6 +31,7 @@ from issuer.operations.config import IssuerConfig
 from issuer.operations.tag_options import TagOptions
 from issuer.strategies.registry import check, settled
 from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
+from issuer_persistence.reads import ReadTag
 from issuer_persistence.records import HIGHEST, PACING, Order, Tag, TagSettings
 from issuer_persistence.scheme_json import PLAIN, frozen
 
@@ -107,7 +108,7 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
 
     Nothing is changed. Invalid settings raise the errors of `create_many`.
     """
-    record = yield from _record(check_tag(tag))
+    record = yield from ask(ReadTag(check_tag(tag)))
     there = None if record is None or record.deleted else record
     if _uncounted(asked):
         asked = _settled(tag, asked, config, there)
@@ -124,10 +125,6 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
     return _differences(there, asked, keys=config.settings.keys) | differs
 
 
-def _record(tag: str) -> Steps[Tag | None]:
-    return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
-
-
 def _uncounted(asked: TagOptions) -> bool:
     """Whether the options request a strategy that has no counter."""
     return bool(asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT)
@@ -135,7 +132,7 @@ def _uncounted(asked: TagOptions) -> bool:
 
 def _records(tags: Iterable[str]) -> Steps[Mapping[str, Tag | None]]:
     """Return the record of each of these tags, or None for an unknown tag. All records are read together."""
-    batch = TagBatch({tag: _record(tag) for tag in tags})
+    batch = TagBatch({tag: ask(ReadTag(tag)) for tag in tags})
     while batch.pending:
         yield from batch.go_on()
     for error in batch.errors.values():
@@ -273,7 +270,7 @@ def _scheme(
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
     # If a deleted tag had this name, the new stride or scrambling must continue the old one. So read the old record.
-    found = (yield from _record(tag)) if _PIECES & given.keys() else None
+    found = (yield from ask(ReadTag(tag))) if _PIECES & given.keys() else None
     scheme, limit = made(
         given,
         tag=tag,
@@ -315,7 +312,7 @@ def limit_of_parts(record: Tag) -> int:
 
 def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bool) -> Steps[dict[str, TagSettings]]:
     """Return the settings of the shards of a new tag, by name. Shards that exist in the store are left out."""
-    record = yield from _record(tag)
+    record = yield from ask(ReadTag(tag))
     if record is not None and not record.deleted:
         raise TagExists(tag)
     names = [part_tag(tag, str(shard)) for shard in range(1 << int(scheme["shards"]["shard_bits"]))]

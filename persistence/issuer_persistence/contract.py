@@ -386,6 +386,8 @@ class Store(ABC):
         Each call is a function. Its arguments are a store and a time limit in seconds. The function may use the
         store's methods about one tag, and `store_id`, `witnessed` and `tags`.
 
+        A call can be a `reads.Read`. The store may then answer several of them, about different tags, by one request.
+
         After 0.1 s no further call is begun. The caller must pass the calls that were not made to another `batch`.
 
         Args:

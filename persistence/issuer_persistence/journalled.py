@@ -11,11 +11,14 @@ from issuer_persistence.errors import Full, MaxBehind, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.journal import ROTATE_AT, Journal, about
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
+from issuer_persistence.reads import alike
 from issuer_persistence.records import Tag, TagChanges, TagSettings
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from issuer_persistence.contract import T
 
 log = logging.getLogger("issuer.journal")
 
@@ -130,6 +133,11 @@ class Journalled(Store):
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         return self._store.entries(tag, ids, timeout=timeout)
+
+    def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
+        """See `Store.batch`. Calls that only read need no journal."""
+        reads = alike(calls)
+        return self._store.batch(reads, timeout=timeout) if reads else super().batch(calls, timeout=timeout)
 
     def prune(self, *, before: int, timeout: float) -> int:
         return self._store.prune(before=before, timeout=timeout)

@@ -22,6 +22,7 @@ from tests.benchmarks.doors import http_, resp
 from tests.benchmarks.failover import failover
 from tests.benchmarks.figures import Figure, heading, line, summary, write
 from tests.benchmarks.local import leased, stream
+from tests.benchmarks.mongo import mongo
 from tests.benchmarks.observed import observed
 from tests.benchmarks.people import people
 from tests.benchmarks.persistence import persistence
@@ -84,6 +85,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "take": take,
     "direct": direct,
     "sql": sql,
+    "mongo": mongo,
     "processes": processes,
     "border": border,
     "server": inside,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from issuer_persistence import contract
 from issuer_persistence.errors import Corrupt, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.journalled import Journalled
-from issuer_persistence.ledger import Purpose
+from issuer_persistence.ledger import LedgerPage, Purpose
+from issuer_persistence.reads import Read, ReadLedger, ReadSegments, ReadTag
 from issuer_persistence.records import Tag, TagSettings
 from tests.contract.benches import TIMEOUT, SQLiteBench, create, get, ranges, reserve
 
@@ -78,6 +80,68 @@ def test_a_batch_ends_after_a_while_and_its_other_calls_are_not_made(
     assert len(bench.store.batch([recovered(tag) for tag in TAGS], timeout=TIMEOUT)) == 1
     assert [get(bench.store, tag).max for tag in TAGS] == [50] + [0] * (len(TAGS) - 1)
     assert len(done(bench.store, [recovered(tag) for tag in TAGS])) == len(TAGS)
+
+
+def alone(store: Store, call: Callable[[Store, float], object]) -> object:
+    try:
+        return call(store, TIMEOUT)
+    except StoreError as error:
+        return error
+
+
+def comparable(answer: object) -> object:
+    return (type(answer), str(answer)) if isinstance(answer, StoreError) else answer
+
+
+def made(bench: Bench) -> list[str]:
+    """Make tags with ledgers of 0 to 4 entries, a deleted one, a lost one and damages. Return all names."""
+    for number, tag in enumerate(TAGS):
+        create(bench.store, tag, step=10)
+        for _ in range(number % 5):
+            reserve(bench.store, tag=tag)
+    for spoil in (
+        lambda: bench.store.delete("t4", timeout=TIMEOUT),
+        lambda: bench.forge(tag="t7", low=60, high=50),
+        lambda: bench.forge(tag="lost", low=60, high=70),
+        lambda: bench.forge(tag="lost", low=60, high=50),
+        lambda: bench.tamper("t9", step=0),
+    ):
+        with suppress(StoreError):  # an SQL database takes no such value, and Leaf's table no such deletion
+            spoil()
+    return [*TAGS, "lost", "never"]
+
+
+@pytest.mark.covers("U.19")
+def test_a_batch_reads_of_many_tags_what_is_read_of_each_alone(bench: Bench) -> None:
+    names = made(bench)
+    for tags in (sorted(names), [*reversed(names), "t1", "t1"]):
+        for newest in (0, 3, 1000):
+            reads: list[Read[Any]] = [ReadTag(tag) for tag in tags] + [ReadLedger(tag, newest) for tag in tags]
+            expected = [comparable(alone(bench.store, each)) for each in reads]
+            assert [comparable(each) for each in done(bench.store, reads)] == expected
+
+
+@pytest.mark.covers("U.19")
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_pages_of_a_batch_have_each_entry_once(bench: Bench, size: int) -> None:
+    """Such a page can be shorter than it could be."""
+    tags = sorted(made(bench))
+    entries: dict[str, list[object]] = {tag: [] for tag in tags}
+    damaged: dict[str, list[object]] = {tag: [] for tag in tags}
+    reads = [ReadSegments(tag, size) for tag in tags]
+    while reads:
+        following = []
+        for read, page in zip(reads, done(bench.store, reads), strict=True):
+            assert isinstance(page, LedgerPage)
+            assert len(page.entries) + len(page.damaged) <= size
+            entries[read.tag] += page.entries
+            damaged[read.tag] += map(comparable, page.damaged)
+            if page.last is not None:
+                following.append(ReadSegments(read.tag, size, page.last))
+        reads = following
+    whole = {tag: bench.store.segments(tag, count=1000, timeout=TIMEOUT) for tag in tags}
+    assert entries == {tag: page.entries for tag, page in whole.items()}
+    assert damaged == {tag: [*map(comparable, page.damaged)] for tag, page in whole.items()}
 
 
 def test_a_batch_that_only_reads_changes_no_file(sqlite_bench: SQLiteBench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,10 +20,13 @@ from issuer.gateway.keys import redis_key
 from issuer_persistence.contract import Store
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.memory import MemoryStore
+from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.records import Tag, TagSettings
 from issuer_persistence.sqlite.store import SQLiteStore
 from tests.colours import Connect
 from tests.contract.benches import TIMEOUT
+from tests.contract.conftest import mongo_bench_at
+from tests.contract.heard import Heard
 from tests.servers.cluster import ClusterServers
 
 #: Three pages and a half.
@@ -36,8 +40,12 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PAGE", PAGE)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "mongodb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "mongodb":
+        for bench in mongo_bench_at(request.getfixturevalue("mongo_url")):
+            yield bench.store
+        return
     made: Store = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "store.db")
     yield made
     made.close()
@@ -127,6 +135,20 @@ def _recovered(ids: Any, *, dry_run: bool) -> dict[str, Any]:
 
 def _error(error: IssuerError) -> Any:
     return type(error), error.tag, error.args
+
+
+@pytest.mark.covers("U.19")
+def test_all_tags_in_mongodb_need_a_few_requests_for_each_page(connect: Connect, mongo_url: str) -> None:
+    for bench in mongo_bench_at(mongo_url):
+        bench.store.create_many(dict.fromkeys(TAGS, TagSettings(step=10)), timeout=TIMEOUT)
+        for tag in TAGS:
+            bench.store.reserve(tag, 10, purpose=Purpose("load"), timeout=TIMEOUT)
+        with Heard(bench.url) as heard, connect(store=MongoStore(heard.database), redis="none", scheduler=None) as ids:
+            ids.tags()  # the first call also looks for the store
+            for call in (ids.verify, partial(ids.recover, dry_run=True)):
+                heard.commands.clear()
+                call()
+                assert len(heard.commands) <= 1 + 2 * -(-len(TAGS) // PAGE), heard.commands  # with a page of the names
 
 
 @pytest.mark.live

@@ -29,6 +29,7 @@ from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import due_channel, has_blanks
 from issuer_persistence.facts import StoreFacts
 from issuer_persistence.ledger import LedgerEntry
+from issuer_persistence.reads import ReadLedger
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 T = TypeVar("T")
@@ -238,7 +239,7 @@ class Examination:
         tag, facts = record.tag, self.facts
         if isinstance(facts.store_error, StoreUnavailable):
             return None
-        ledger = yield from _tried(ask(lambda store, left: store.ledger(tag, newest=WASTE_FROM, timeout=left)), tag)
+        ledger = yield from _tried(ask(ReadLedger(tag, WASTE_FROM)), tag)
         if isinstance(ledger, StoreUnavailable):
             if isinstance(facts.store_error, StoreUnavailable):
                 return None

@@ -18,6 +18,7 @@ from issuer.operations.config import IssuerConfig
 from issuer.operations.tag_options import TagOptions
 from issuer.operations.tags import compare, configure
 from issuer_persistence.errors import LimitHit
+from issuer_persistence.reads import ReadTag
 from issuer_persistence.records import Tag, TagChanges
 
 #: Settings of a scheme whose numbers are not those of an imported tag.
@@ -60,7 +61,7 @@ def plan(
         InvalidArgument: The tag cannot be imported.
     """
     tag, last, deleted = check_tag(source.tag), source.last, 0
-    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    record = yield from ask(ReadTag(tag))
     limit = before = source.limit
     if record is not None:
         _check_scheme(source, record)
@@ -93,7 +94,7 @@ def plan(
 def raise_existing(found: ImportPlan, config: IssuerConfig) -> Steps[None]:
     """Make an existing tag, and Redis, skip all numbers that the source may have given. Nothing is lowered."""
     source = found.source
-    record = yield from ask(lambda store, timeout: store.get(source.tag, timeout=timeout))
+    record = yield from ask(ReadTag(source.tag))
     if record is not None and source.app is not None:
         for part in (yield from parts.of(record)):
             yield from floor.configure(part, config.hash_key(part), TagChanges(raise_to=source.last))

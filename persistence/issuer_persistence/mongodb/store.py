@@ -15,20 +15,23 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import pymongo
 from bson.int64 import Int64
 from pymongo import MongoClient
+from pymongo.errors import OperationFailure
 
-from issuer_persistence.contract import CallDeadline, Store
+from issuer_persistence.contract import CallDeadline, Store, in_turn
 from issuer_persistence.errors import Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
 from issuer_persistence.mongodb import server
 from issuer_persistence.mongodb.call import (
     INDEX,
+    KNOWN,
     SCHEMA,
     Attempts,
     MongoCall,
@@ -42,8 +45,10 @@ from issuer_persistence.mongodb.call import (
     tag_record,
     unbound,
 )
+from issuer_persistence.mongodb.pages import answered
 from issuer_persistence.mongodb.server import facts, translated
 from issuer_persistence.newest import Newest
+from issuer_persistence.reads import Read, alike
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 from issuer_persistence.urls import mask
 
@@ -51,6 +56,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pymongo.database import Database
+
+    from issuer_persistence.contract import T
 
 log = logging.getLogger("issuer.store")
 
@@ -198,8 +205,9 @@ class MongoStore(Store):
                 try:
                     after = self._increment(call, hint, size, at_least=at_least, step_matters=n is None)
                 except Unconfirmed:
-                    # The record may have an invalid scheme, which the filter does not check. So remove the remembered
-                    # record. The next attempt reads the record first, so an invalid scheme wastes only one segment.
+                    # Since the record was read, somebody may have written an invalid value that the filter does not
+                    # check. So remove the remembered record. The next attempt reads the record first, so an invalid
+                    # value wastes only one segment.
                     self._hints.pop(tag, None)
                     raise
                 if after is not None:
@@ -228,7 +236,7 @@ class MongoStore(Store):
         }
         if step_matters:
             condition |= {"step": Int64(hint.step), "ahead": {"$in": [None, 1]} if hint.ahead == 1 else hint.ahead}
-        return call.change(hint.tag, condition, {"$inc": {"max": Int64(size)}})
+        return call.change(hint.tag, condition, {"$inc": {"max": Int64(size)}}, form=KNOWN)
 
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float
@@ -334,6 +342,16 @@ class MongoStore(Store):
         check_argument("before", before)
         with self._call(timeout) as call, call.write():
             return prune(call.segments, before)
+
+    def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
+        """See `Store.batch`. If the first calls read the same of different tags, this is one request."""
+        deadline, reads = CallDeadline(timeout), alike(calls)
+        if len(reads) > 1:
+            with self._call(deadline.left(), writes=False) as call, suppress(OperationFailure):
+                if answers := answered(call, reads):
+                    return answers
+        others = [*takewhile(lambda each: not isinstance(each, Read), calls)]
+        return in_turn(self, others or calls[: len(reads)], deadline.left())
 
     def examine(self, *, timeout: float) -> StoreFacts:
         with self._call(timeout, writes=False) as call:
