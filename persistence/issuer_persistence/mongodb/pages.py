@@ -30,7 +30,7 @@ def answered(call: MongoCall, reads: Sequence[Read[Any]]) -> list[Any]:
     tags = [each.tag for each in reads]
     match reads[0]:
         case ReadTag():
-            found = {each["_id"]: each for each in call.tags.find({"_id": {"$in": tags}})}
+            found = {each["_id"]: each for each in call.tags.find({"_id": {"$in": tags}}, batch_size=len(tags) + 1)}
             return [_tried(tag_record, found[tag]) if tag in found else None for tag in tags]
         case ReadLedger(newest=newest) if newest > 0:
             ledgers, cut = _first_rows(call, tags, newest * len(tags))
@@ -63,7 +63,8 @@ def _first_rows(call: MongoCall, tags: Sequence[str], count: int) -> tuple[list[
     Tags after the last entry are left out. The second value is True if the last ledger may have more entries.
     """
     limit = min(count, 2**31 - 1)
-    rows = [entry_row(each) for each in call.segments.find({"tag": {"$in": tags}}).sort(INDEX).limit(limit)]
+    found = call.segments.find({"tag": {"$in": tags}}, sort=INDEX, limit=limit, batch_size=limit)
+    rows = [*map(entry_row, found)]
     if any(isinstance(each["tag"], list) for each in rows):
         return [], False  # a document of another program has several tags
     ledgers = {tag: [*each] for tag, each in groupby(rows, lambda row: row["tag"])}
