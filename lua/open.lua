@@ -45,6 +45,8 @@ if not missing and scheme ~= own then return {'otherscheme', scheme} end
 if not current or not born or not store then
   arm(top, fresh, store_id, own, own_till)
   cur, max, mark, next_max, born, asked, till = top, top, top, false, fresh, false, own_till
+elseif here and not node then
+  redis.call('HSET', key, 'node', here) -- an older version prepared the hash
 end
 local clock = string.format('%.0f', now_ms())
 local over = own ~= '' and not less(clock, till)

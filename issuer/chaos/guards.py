@@ -24,12 +24,9 @@ _AS_RUN_ID = """info = string.gsub(info, '\\nmaster_replid:%x+',
   '\\nmaster_replid:' .. string.match(redis.call('INFO', 'server'), 'run_id:(%x+)'))
 """
 _RUN_ID = (_INFO, _INFO + _AS_RUN_ID)
-_FENCE = (
-    "if not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)",
-    "if false",
-)
+_FENCE = ("if fenced then\n", "if false then\n")
 _PREFIX = ("'\\nmaster_replid:' .. fence .. '\\r'", "fence")
-_ARM = "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)\n"
+_ARM = "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id,\n"
 _ARMED_WITH_NUMBERS = (
     "  if not missing then return redis.call('HSET', key, 'fence', reign, 'born', fresh, 'store', store_id) end\n"
 )

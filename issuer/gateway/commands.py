@@ -35,8 +35,8 @@ class RedisCall(Generic[T_co]):
     key: str = ""
 
 
-#: Finds the calls of Redis commands in the text of a script.
-_CALLED = re.compile(r"redis\.p?call\('(\w+)'")
+#: Finds the calls of Redis commands in the text of a script. Before MYID, CLUSTER is part of the name.
+_CALLED = re.compile(r"redis\.p?call\('(\w+(?:', 'MYID)?)'")
 
 #: Commands with a separate permission for each subcommand, such as "config|get".
 _CONTAINERS = ("CONFIG", "CLUSTER", "SENTINEL")
@@ -45,7 +45,7 @@ _CONTAINERS = ("CONFIG", "CLUSTER", "SENTINEL")
 def rights(call: RedisCall[Any]) -> set[str]:
     """Return the permissions that this call needs, with their names in a Redis ACL, such as "hget", "script|load"."""
     if call.text:
-        return {"evalsha", "script|load", *(name.lower() for name in _CALLED.findall(call.text))}
+        return {"evalsha", "script|load", *(name.replace("', '", "|").lower() for name in _CALLED.findall(call.text))}
     name, *words = [word.decode() for word in call.packed.split(b"\r\n")[2::2]]
     return {f"{name}|{words[0]}".lower() if name in _CONTAINERS else name.lower()}
 

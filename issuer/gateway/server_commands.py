@@ -87,6 +87,9 @@ def _info(reply: Any) -> dict[str, str]:
     return dict(_LINE.findall(reply.decode(errors="replace")))
 
 
+#: `CLUSTER MYID`: the id of a node of a Cluster.
+NODE_ID = RedisCall(pack("CLUSTER", "MYID"), "", bytes.decode, repeatable=True)
+
 #: `INFO server`: the kind of server, and its version.
 SERVER_INFO = RedisCall(pack("INFO", "server"), "", _info, repeatable=True)
 

@@ -13,14 +13,14 @@ if not less(cur, max) then
   redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked')
   cur, max, mark, next_max = next_cur, next_max, next_mark, false
 end
--- HINCRBY counts in 64-bit C integers and rejects an overflow. Its reply is a Lua number (a double), which is not exact
--- above 2^53. So cur is read again as a string.
+-- HINCRBY counts in 64-bit C integers and rejects an overflow. Its reply is a Lua number (a double), which is exact below
+-- 2^53. Above it, cur is read again as a string.
 local moved = redis.pcall('HINCRBY', key, 'cur', n)
 local overflow = type(moved) == 'table'
 -- After an overflow the rest of the segment is granted. So another error, such as a missing permission or no memory,
 -- must not be taken for an overflow. tostring: fakeredis returns a string that Lua's own functions do not accept.
 if overflow and not string.find(tostring(moved.err), 'overflow', 1, true) then return moved end
-local high = overflow and max or redis.call('HGET', key, 'cur')
+local high = overflow and max or moved < 2^53 and string.format('%.0f', moved) or redis.call('HGET', key, 'cur')
 if overflow or less(max, high) then
   redis.call('HSET', key, 'cur', max)
   high = max

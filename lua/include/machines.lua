@@ -7,7 +7,8 @@ local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
 if #reign ~= 40 then return {'notmaster'} end
 local now = now_ms()
-local state = redis.call('HMGET', key, 'reign', 'since', 'longest', 'store')
+local state = redis.call('HMGET', key, 'reign', 'since', 'longest', 'store', 'node')
+--@include here
 local held = redis.call('HMGET', key, number .. ':token', number .. ':lapses', number .. ':last')
 local since, longest = tonumber(state[2] or now), tonumber(state[3] or 0)
 local owner, lapses, last = held[1], tonumber(held[2] or 0), tonumber(held[3] or 0)

@@ -125,10 +125,7 @@ def test_with_the_fence_no_number_comes_twice_and_a_fault_costs_two_segments_at_
         assert issued == sorted(issued)
 
 
-FENCE = (
-    "if not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)",
-    "if false",
-)
+FENCE = ("if fenced then\n", "if false then\n")
 NOTMASTER = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
 #: Why the fence is no run id: it outlives a change of masters and back.
 INFO = "local info = redis.call('INFO', 'replication')\n"
@@ -137,7 +134,7 @@ RUN_ID = (
     INFO + "info = string.gsub(info, '\\nmaster_replid:%x+', "
     "'\\nmaster_replid:' .. string.match(redis.call('INFO', 'server'), 'run_id:(%x+)'))\n",
 )
-ARM = "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)\n"
+ARM = "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id,\n"
 ARM_WITH_NUMBERS = (
     "  if not missing then return redis.call('HSET', key, 'fence', reign, 'born', fresh, 'store', store_id) end\n" + ARM
 )

@@ -171,6 +171,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
         "weak",
         [healthy(draw=DrawFacts(**no)) for no in REFUSED],
     ),
+    (redis.node, "redis-node", "weak", [with_server(node_error=FenceError("no +cluster|myid"))]),
     (redis.reports, "redis-report", "advice", [healthy(report_error=FenceError("no +publish"))]),
     (redis.kind, "redis-kind", "weak", [with_server(info) for info in (DRAGONFLY, OLD_DRAGONFLY, ACTIVE_KEYDB)]),
     (redis.kind, "redis-kind", "weak", [with_server({"redis_version": version}) for version in ("6.0.16", "?")]),

@@ -203,12 +203,21 @@ class Examination:
         before = now_ms()
         time = yield from _tried(visit(server, server_commands.server_time()))
         denied = time if isinstance(time, IssuerError) else None
+        node = (yield from _tried(visit(server, server_commands.NODE_ID))) if info.get("cluster_enabled") == "1" else ""
         clock = None if isinstance(time, IssuerError) else _clock(time, before, now_ms())
         seen = []
         for replica in server_commands.replicas(info):
             seen.append((yield from _replica(replica, info)))  # noqa: PERF401 - a comprehension can't yield
         self.facts.servers.append(
-            replace(facts, info=info, settings=settings, clock=clock, clock_error=denied, replicas=tuple(seen))
+            replace(
+                facts,
+                info=info,
+                settings=settings,
+                clock=clock,
+                clock_error=denied,
+                node_error=node if isinstance(node, IssuerError) else None,
+                replicas=tuple(seen),
+            )
         )
 
     def _draw(self) -> Steps[None]:

@@ -57,6 +57,7 @@ class ServerFacts:
             server has no such setting.
         clock: Difference of the server's clock. None if TIME failed.
         clock_error: Error of TIME, or None.
+        node_error: Error of CLUSTER MYID, or None.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ServerFacts:
     settings: Mapping[str, str | None] = field(default_factory=dict)
     clock: ClockDifference | None = None
     clock_error: IssuerError | None = None
+    node_error: IssuerError | None = None
     replicas: tuple[ReplicaFacts, ...] = ()
 
 

@@ -76,6 +76,20 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
             yield Check("redis-info", server.name).ok("INFO is allowed", "The fence needs INFO.")
 
 
+@_each
+def node(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - every check has it
+    """Check whether the fence may read the id of a node of a Cluster. Other servers need no id."""
+    if isinstance(server.node_error, FenceError):
+        yield Check("redis-node", server.name).weak(
+            f"CLUSTER MYID is denied: {server.node_error}",
+            "Numbers are issued. But the fence does not detect a promoted replica that has kept the replication id of "
+            "its master, and numbers could be issued twice.",
+            "Allow CLUSTER MYID for the user: `ACL SETUSER <user> +cluster|myid`.",
+        )
+    else:
+        yield Check("redis-node", server.name).ok("CLUSTER MYID is allowed", "In a Cluster, the fence needs this id.")
+
+
 def draws(facts: Facts) -> Iterator[Finding]:
     """Check by a test draw, from a hash that does not exist, whether the scripts and their commands are allowed."""
     if facts.draw is None:
@@ -354,5 +368,5 @@ def _number(info: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-_REACHED = (reachable, info_allowed, kind, role, replid, draws, reports)
+_REACHED = (reachable, info_allowed, kind, role, replid, node, draws, reports)
 CHECKS = (*_REACHED, eviction, memory, persistence, min_replicas, read_only, lag, clock)
