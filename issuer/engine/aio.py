@@ -139,7 +139,8 @@ class AsyncEngine(AsyncEngineCalls):
             combiner = self.combiner(tag)
             try:
                 while len(numbers) < n and combiner.serving is None:
-                    self.runner.go_on()
+                    if numbers:
+                        self.runner.go_on()
                     if n <= SHARES and combiner.crowded:
                         await combiner.share(numbers, n - len(numbers), deadline)
                         break

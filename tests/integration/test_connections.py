@@ -157,17 +157,17 @@ def test_a_draw_whose_connection_breaks_after_its_caller_has_left_is_not_sent_ag
     redis_proxy: FaultProxy, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path, scheduler=None)) as ids:
+        given = settings(redis_proxy.url, tmp_path, scheduler=None)
+        async with issuer.aconnect(**given) as ids, issuer.aconnect(**given) as other:
             await ids.create("a")
-            assert await ids.next("a", key="b") == 1
-            redis_proxy.hold(times=1)
-            gone = asyncio.create_task(ids.next("a", key="k"))
+            assert await ids.next("a") == 1
+            redis_proxy.hold(match=b"EVALSHA", times=1)
+            gone = asyncio.create_task(other.take("a", 1))  # its first draw, which takes the long way
             await eventually(lambda: redis_proxy.held)
             gone.cancel()
             await asyncio.wait([gone])
-            runner = ids.engine.runner
             redis_proxy.cut()
-            await eventually(lambda: not runner._left)
+            await eventually(lambda: not other.engine.runner._left)
             assert await ids.next("a") == 2
 
     run(main(), timeout=240.0)

@@ -1,14 +1,14 @@
 """The timer of the sweeps."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from issuer.engine import scheduler
-from issuer.engine.scheduler import Tasks
-from tests.waiting import eventually, run
+from issuer.engine.scheduler import Tasks, Threads
+from tests.waiting import eventually, run, until
 
 
 def test_a_sweep_that_is_cancelled_before_it_begins_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +39,40 @@ def test_a_sweep_that_is_cancelled_before_it_begins_is_followed_by_others(monkey
         assert made[0] not in swept
 
     run(main(), 120)
+
+
+def test_the_end_of_a_loop_does_not_wait_for_a_job_that_ignores_its_cancellation() -> None:
+    async def main() -> None:
+        tasks, ended = Tasks(), asyncio.Event()
+
+        async def stubborn() -> None:
+            while not ended.is_set():
+                try:
+                    await ended.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        tasks.run(stubborn)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await tasks.cancel()
+        ended.set()
+
+    run(main(), 120)
+
+
+def test_a_sweep_that_finds_no_thread_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "SWEEP_EVERY", 0.01)
+    threads, swept = Threads(), list[int]()
+    put, refused = threads._crew.put, list[object]()
+
+    def refuse_once(job: Callable[[], None]) -> bool:
+        if refused:
+            return put(job)
+        refused.append(job)
+        return False
+
+    monkeypatch.setattr(threads._crew, "put", refuse_once)
+    threads.begin(lambda: swept.append(1))
+    until(lambda: len(swept) > 1)
+    threads.close()

@@ -386,7 +386,7 @@ class RoundTrips:
                 closed = isinstance(error, redis.ConnectionError)
                 if closed and not reused:
                     raise _unreached(error) from error.__cause__
-                if not closed or not call.repeatable or self._servers.abandoned():
+                if not closed or not call.repeatable:
                     raise error  # noqa: B904 - it has its own cause
                 # The server closed this connection while it was idle. So the server has probably closed the other idle
                 # connections too.
