@@ -237,6 +237,8 @@ class MongoServers:
         others = [each for each in self.members if each is not old]
         for each in others:
             each.kill()
+        with old.client(w=1) as client:  # of the caller's writes none may come in time
+            client["alone"]["written"].insert_one({})
         written()
         old.kill()
         for each in others:
