@@ -8,9 +8,22 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from issuer_persistence.forks import in_uwsgi_master, leave_signals, notice, register, under_way
+from issuer.errors import Unavailable
+from issuer_persistence.forks import GENERATION, in_uwsgi_master, leave_signals, notice, register, under_way
+from issuer_persistence.holding import acquired
 
-__all__ = ["PARENTS", "in_uwsgi_master", "leave_signals", "living", "no_fork", "notice", "register", "under_way"]
+__all__ = [
+    "GENERATION",
+    "PARENTS",
+    "in_uwsgi_master",
+    "leave_signals",
+    "living",
+    "no_fork",
+    "notice",
+    "refuse_inherited",
+    "register",
+    "under_way",
+]
 
 log = logging.getLogger("issuer")
 
@@ -41,9 +54,7 @@ def no_fork() -> threading.RLock:
 
 
 def _wait_for_imports() -> None:
-    if _importing.acquire(timeout=IMPORTS):
-        _waited.append(_importing)
-    else:
+    if not acquired(_importing, IMPORTS, _waited):
         log.error(
             "another thread has been importing modules for %g s: the process is forked before the import has finished",
             IMPORTS,
@@ -62,6 +73,17 @@ def _fresh_imports() -> None:
 
 
 register(before=_wait_for_imports, in_parent=_go_on, in_child=_fresh_imports)
+
+
+def refuse_inherited(generation: int, tag: str | None = None) -> None:
+    """Raise Unavailable if the process was forked since `GENERATION.now` had this value, and this is the child.
+
+    A call that was in progress at a fork can continue in the child: greenlets, tasks of an event loop, or the code that
+    a signal handler interrupted and forked in. The parent returns the numbers that such a call has drawn.
+    """
+    if generation != GENERATION.now:
+        call = "the call" if tag is None else f"tag {tag!r}: the call"
+        raise Unavailable(f"{call} began in the parent process, before the fork: repeat it", tag=tag, retry_after=0.001)
 
 
 def living(

@@ -127,8 +127,11 @@ class Desk:
 
     def after_fork(self) -> None:
         """What the facade does in a forked child."""
-        self.runner.after_fork()
-        self.runner.store.after_fork()
+        redis, store = self.runner.redis, self.runner.store
+        if redis is not None:
+            redis.begin()
+        self.runner = self._runner(store, redis, self.timeout)
+        store.after_fork()
 
     def __enter__(self) -> Self:
         return self

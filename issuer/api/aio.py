@@ -14,6 +14,7 @@ from issuer.drivers.aio.connections import AsyncConnections
 from issuer.engine.aio import AsyncEngine
 from issuer.engine.scheduler import Chosen
 from issuer.errors import IssuerError
+from issuer.forks import GENERATION, refuse_inherited
 from issuer.gateway.keys import check_tag
 from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import DrawOptions
@@ -101,10 +102,12 @@ class AsyncIssuer(AsyncIssuerCalls):
         except IssuerError as error:
             engine.refused(tag, error)
             raise
-        return number if combiner.state.scheme is None else self._valued(combiner, number)
+        plain = combiner.state.scheme is None and combiner.generation == GENERATION.now
+        return number if plain else self._valued(combiner, number)
 
     def _valued(self, combiner: AsyncCombiner, counter: int) -> int:
         try:
+            refuse_inherited(combiner.generation, combiner.tag)
             return combiner.state.value(counter)
         except IssuerError as error:
             self.engine.refused(combiner.tag, error)

@@ -5,7 +5,9 @@ from __future__ import annotations
 # Without this line, the first connection would import this module. If another thread forked at that moment, the child
 # would wait for the import's lock for ever (seen).
 import encodings.idna  # noqa: F401
+import os
 import re
+import socket
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,6 +19,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import redis
 import redis.asyncio
+from redis.connection import AbstractConnection, PythonRespSerializer
 from redis.maint_notifications import MaintNotificationsConfig
 
 from issuer import clock
@@ -24,6 +27,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Visit
 from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topology
 from issuer.errors import ConfigurationError, RedisUnavailable
+from issuer.forks import living
 from issuer.settings import REDIS_CONNECTIONS
 from issuer_persistence.urls import ENCODE, flaw
 
@@ -33,6 +37,9 @@ _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
 #: redis-py would subscribe each connection to messages about the maintenance of a server: one more round trip, and a
 #: message would replace our timeouts. Only some classes of connections have this setting, depending on the version.
 _MAINTENANCE, _IGNORED = "maint_notifications_config", MaintNotificationsConfig(enabled=False)
+
+#: redis-py sends arguments of more bytes than this apart. The value is redis-py's own.
+PACKED = 6000
 
 _FOR_SENTINELS = "sentinel_"
 _DEFAULT_PORT = {"sentinel": 26379, "cluster": 7000}
@@ -81,7 +88,16 @@ class Target:
         place = {"host": address.host, "port": address.port} if address.host is not None else {}
         kind = recipe.kind if base is None else _with_base(recipe.kind, base)
         quiet = {_MAINTENANCE: _IGNORED} if _MAINTENANCE in recipe.settings else {}
-        return Recipe(kind, {**recipe.settings, **_OURS, **quiet, "retry": retry, **place})
+        # If a signal handler raises an exception while hiredis packs a command, hiredis crashes the interpreter (seen).
+        packs = {"command_packer": _packer(recipe.settings)} if issubclass(recipe.kind, AbstractConnection) else {}
+        return Recipe(kind, {**recipe.settings, **_OURS, **quiet, **packs, "retry": retry, **place})
+
+
+def _packer(settings: Mapping[str, Any]) -> PythonRespSerializer:
+    encoding, errors = settings.get("encoding", "utf-8"), settings.get("encoding_errors", "strict")
+    return PythonRespSerializer(
+        PACKED, lambda word: word if isinstance(word, bytes) else str(word).encode(encoding, errors)
+    )
 
 
 @cache
@@ -333,8 +349,31 @@ RedisStep = Send | Pipeline | Masters | Visit | Elsewhere
 class AnyLink(Protocol):
     """A connection of either driver."""
 
+    #: The connection of redis-py. Its `socket` is the socket, or None while there is none.
+    connection: Any
+
     def drop(self) -> None:
         """Close the connection at once, without waiting."""
+
+
+def _cut(link: AnyLink) -> None:
+    """In a forked child: put a closed socket in the place of the parent's.
+
+    A call that was in progress at the fork can continue in the child. It must not read the parent's replies, or write
+    into the parent's requests. Python code cannot prevent all of this: if a signal handler forks, the C code of `recv`
+    reads again in both processes. The parent's own connection stays open.
+    """
+    ours = link.connection.socket
+    number = -1 if ours is None else ours.fileno()
+    if number >= 0:
+        near, far = socket.socketpair()
+        far.close()
+        os.dup2(near.fileno(), number, inheritable=False)
+        near.close()
+
+
+#: All connections of this process, including those in use.
+LINKS: weakref.WeakSet[AnyLink] = living(_cut)
 
 
 L = TypeVar("L", bound=AnyLink)

@@ -24,7 +24,7 @@ from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls.aio import AsyncEngineCalls
 from issuer.engine.scheduler import Chosen, Tasks
 from issuer.errors import IssuerError, UnknownTag
-from issuer.forks import PARENTS, notice
+from issuer.forks import GENERATION, PARENTS, notice, refuse_inherited
 from issuer.gateway.keys import check_tag
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
@@ -120,10 +120,14 @@ class AsyncEngine(AsyncEngineCalls):
 
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers. Plugins are called before and after the draw."""
-        if self.chain is None:
+        if self.chain is not None:
+            with self.attempt(tag):
+                return await self._around(tag, n, deadline)
+        generation = GENERATION.now
+        try:
             return await self.runner.see_through(self._taken(tag, n, deadline))
-        with self.attempt(tag):
-            return await self._around(tag, n, deadline)
+        finally:
+            refuse_inherited(generation, tag)
 
     async def _around(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         def draw() -> Awaitable[list[int]]:
@@ -320,8 +324,9 @@ class AsyncEngine(AsyncEngineCalls):
             self._chosen = None
         # This step must be first, because the parent's objects could repeat numbers. If a step raises an error, the
         # later steps are skipped, but the child runs on: the error is only logged.
+        PARENTS.append(self.runner)
+        self._make_runner(self.runner.redis)
         PARENTS.append(self._begin_anew())
-        self.runner.after_fork()
         self._loop = None
         self.config.store.after_fork()
 

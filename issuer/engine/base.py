@@ -15,7 +15,7 @@ from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.runtime import Runtime
 from issuer.engine.scheduler import Chosen, Scheduler
 from issuer.errors import IssuerError
-from issuer.forks import living
+from issuer.forks import GENERATION, living, refuse_inherited
 from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import Issuing
 from issuer.operations.registry import AnyCombiner, TagRegistry
@@ -57,9 +57,12 @@ class BaseEngine(ABC, Generic[L]):
         self._chosen = chosen
         #: Longest wait in seconds of a call that has no `timeout`.
         self.timeout = config.settings.timeout
-        self.runner = self._runner(config.store, redis, config.settings.store_timeout)
+        self._make_runner(redis)
         self.start()
         OPEN_ENGINES.add(self)
+
+    def _make_runner(self, redis: object) -> None:
+        self.runner = self._runner(self.config.store, redis, self.config.settings.store_timeout)
 
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
@@ -117,10 +120,16 @@ class BaseEngine(ABC, Generic[L]):
 
     @contextmanager
     def attempt(self, tag: str) -> Iterator[None]:
-        """Context manager around a call for numbers. If the call raises an IssuerError, the error is reported."""
+        """Context manager around a call for numbers. If the call raises an IssuerError, the error is reported.
+
+        If the process was forked during the call, the child's copy of the call raises Unavailable.
+        """
+        generation = GENERATION.now
         try:
             yield
+            refuse_inherited(generation, tag)
         except IssuerError as error:
+            refuse_inherited(generation, tag)  # `error.drawn` may contain numbers of the parent
             self.issuing.failed(tag, error)
             raise
 

@@ -21,7 +21,7 @@ from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls.blocking import EngineCalls
 from issuer.engine.scheduler import Chosen, Threads
 from issuer.errors import IssuerError
-from issuer.forks import notice
+from issuer.forks import GENERATION, notice, refuse_inherited
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
 from issuer.plugins.chain import Chain
@@ -87,6 +87,7 @@ class Engine(EngineCalls):
     # us more for each draw.
     def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
+        generation = GENERATION.now
         try:
             combiner = self.registry.combiner(tag)
             try:
@@ -95,12 +96,15 @@ class Engine(EngineCalls):
                     numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
             except OtherStrategyError:
                 pass
-            return numbers or self.generated(combiner, n, deadline)
+            numbers = numbers or self.generated(combiner, n, deadline)
+            refuse_inherited(generation, tag)
         except IssuerError as error:
+            refuse_inherited(generation, tag)
             error.drawn = numbers
             if self.chain is None:
                 self.issuing.failed(tag, error)
             raise
+        return numbers
 
     # ------------------------------------------------------------------ background work
 
@@ -144,7 +148,9 @@ class Engine(EngineCalls):
             # The caller's scheduler seems to run, but its thread is in the parent. So the child uses no scheduler: its
             # callers load segments.
             self._chosen = None
-        self.runner.after_fork()
+        if self.runner.redis is not None:
+            self.runner.redis.begin()
+        self._make_runner(self.runner.redis)
         self.start()
         self.config.store.after_fork()
 

@@ -35,6 +35,7 @@ from issuer.metrics.families import Families, several_processes
 from issuer.metrics.reading import Lines, Readings, Served
 from issuer.reentry import inside
 from issuer.tally import Tally
+from issuer_persistence.holding import acquired
 
 #: By default, this many tags get a label of their own.
 TAGS: Final = 200
@@ -376,25 +377,26 @@ def _before() -> None:
     If another thread held one of them during the fork, the child's copy of the lock would stay locked for ever.
     """
     _forking[os.getpid()] = threading.get_ident()
-    locks = [lock for book in list(_living) for lock in (book.exposing, book.lock)]
-    _releases.extend(lock.release for lock in locks if lock.acquire(timeout=FORK_WITHIN))
+    for book in list(_living):
+        for lock in (book.exposing, book.lock):
+            acquired(lock, FORK_WITHIN, _held)
 
 
 def _in_parent() -> None:
-    while _releases:
-        _releases.pop()()
+    while _held:
+        _held.pop().release()
     _forking.pop(os.getpid(), None)
 
 
 def _in_child() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent may hold the old lock
     _lock = threading.Lock()
-    _releases.clear()
+    _held.clear()
 
 
 #: For a process id: the id of the thread that is about to fork. A forked child has another process id than its parent,
 #: so it ignores the parent's entry.
 _forking: dict[int, int] = {}
-_releases: list[Callable[[], None]] = []
+_held: list[threading.Lock] = []
 _living: weakref.WeakSet[Book] = living(lambda each: each.after_fork())
 register(before=_before, in_parent=_in_parent, in_child=_in_child)

@@ -31,6 +31,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from issuer_persistence.holding import acquired
+
 log = logging.getLogger("issuer")
 
 Hook = Callable[[], None]
@@ -60,6 +62,22 @@ class State:
         #: Hooks `before` that the current fork must still call. At its beginning a fork copies them from `_hooks`.
         self.ahead: list[Hook | None] = []
         self.becoming = False
+
+
+class Generation:
+    """The generation of this process. `now`: how many forks lie between this process and the first one.
+
+    An object keeps the value of its creation. If `now` differs, the object belongs to the parent, and so do its
+    numbers.
+    """
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+
+
+GENERATION = Generation()
 
 
 #: Only one thread forks at a time. The others wait at most this many seconds. It is longer than the longest wait of a
@@ -139,6 +157,7 @@ def _become_child() -> None:
         if os.getpid() == _state.process or _state.becoming:
             return
         _state.becoming = True
+        GENERATION.now += 1  # first of all: calls that a hook lets continue must see it
         try:
             _run([each.in_child for each in _hooks])
         finally:
@@ -162,9 +181,7 @@ def _run(hooks: list[Hook | None]) -> None:
 def _take_turn() -> None:
     """Wait until no other thread forks. A process that was forked in C first gets a new lock, from `notice`."""
     notice()  # if this process was forked in C, the lock still belongs to its parent
-    if _turn.acquire(timeout=TURN):
-        _state.turns.append(threading.get_ident())
-    else:
+    if not acquired(_turn, TURN, _state.turns, threading.get_ident()):
         log.error("another thread's fork has not ended within %g s: this process is forked in the meantime", TURN)
 
 

@@ -201,7 +201,7 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     assert entered.wait(TIMEOUT)
     ending.start()
     store.before_fork()
-    assert store._ready_to_fork
+    assert store._held
     store.after_fork_in_parent()
     call.join()
     # A fork that waited in vain, no longer than the call's own deadline and a little: the child must not touch what the
@@ -214,7 +214,7 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
         began = time.monotonic()
         store.before_fork()
         assert time.monotonic() - began < 30
-        assert not store._ready_to_fork
+        assert not store._held
         assert open_.connection.in_transaction
         store.after_fork_in_child()
     with pytest.raises(Misconfigured, match="forked in the middle"):

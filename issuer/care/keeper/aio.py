@@ -25,6 +25,7 @@ from issuer.gateway.keys import due_channel, redis_key, tag_of
 from issuer.gateway.tag_scripts import Standing, stands
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
+from issuer_persistence.holding import acquired
 
 T = TypeVar("T")
 
@@ -107,13 +108,15 @@ class AsyncKeeper:
         store_id = await self._run(public(identity(), None), deadline, None)
         self._runtime.identity.id = self._runtime.identity.id or store_id
         if not self._on:
-            if self._starting.acquire(blocking=False):
-                try:
+            locks: list[threading.Lock] = []
+            try:
+                if acquired(self._starting, 0, locks):
                     await self.hear(0)
                     self._on = True
-                finally:
-                    self._starting.release()
-                self._runtime.attend()
+                    self._runtime.attend()
+            finally:
+                for each in locks:
+                    each.release()
         elif self._trouble is not None:
             raise self._trouble
 

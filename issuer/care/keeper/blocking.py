@@ -26,6 +26,7 @@ from issuer.gateway.keys import due_channel, redis_key, tag_of
 from issuer.gateway.tag_scripts import Standing, stands
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
+from issuer_persistence.holding import acquired
 
 T = TypeVar("T")
 
@@ -108,13 +109,15 @@ class Keeper:
         store_id = self._run(public(identity(), None), deadline, None)
         self._runtime.identity.id = self._runtime.identity.id or store_id
         if not self._on:
-            if self._starting.acquire(blocking=False):
-                try:
+            locks: list[threading.Lock] = []
+            try:
+                if acquired(self._starting, 0, locks):
                     self.hear(0)
                     self._on = True
-                finally:
-                    self._starting.release()
-                self._runtime.attend()
+                    self._runtime.attend()
+            finally:
+                for each in locks:
+                    each.release()
         elif self._trouble is not None:
             raise self._trouble
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -12,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from issuer.errors import CalledWithin
 from issuer.forks import under_way
 from issuer.reentry import CallLock
+from issuer_persistence.holding import acquired
 from issuer_persistence.records import DEFAULT_REFILL_AT, LEASE_MOST, Tag
 
 #: Ranges in a buffer: one in use, and the next one. A process that is killed loses at most these two.
@@ -275,10 +277,11 @@ class LocalBuffer(Generic[P]):
 
         If the lock is not free after `patience` seconds, the published numbers become a gap. -1: wait without limit.
         """
-        if not self._lock.thread.acquire(timeout=patience):
-            take_all(self._state[3])
-            return
+        locks: list[threading.RLock] = []
         try:
+            if not acquired(self._lock.thread, patience, locks):
+                take_all(self._state[3])
+                return
             with self._lock.call():
                 held, cur, at, shown, issued = self._state
                 left = take_all(shown)
@@ -287,7 +290,8 @@ class LocalBuffer(Generic[P]):
         except CalledWithin:
             take_all(self._state[3])
         finally:
-            self._lock.thread.release()
+            for each in locks:
+                each.release()
 
     def discard(self) -> None:
         """In a forked child: drop the parent's numbers, without a lock.

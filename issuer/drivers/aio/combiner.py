@@ -22,6 +22,7 @@ from issuer.drivers.aio.connections import AsyncNode
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.servers import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable
+from issuer.forks import refuse_inherited
 from issuer.gateway import tag_scripts
 from issuer.settings import seconds
 from issuer.strategies.serving import StrategyRunner
@@ -93,6 +94,7 @@ class AsyncCombiner:
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
+        self.generation = runner.generation
         self.loop = asyncio.get_running_loop()
         self._future: Callable[[], asyncio.Future[int]] = self.loop.create_future
         self._pack()
@@ -322,6 +324,7 @@ class AsyncCombiner:
                 drawn = numbers = await self._draw(n, until)
                 if mixed and self.state.scheme is not None:
                     numbers = values(self.state.value, drawn)
+            refuse_inherited(self.generation, self.tag)
         except Exception as error:  # noqa: BLE001 - every caller gets it
             self._failed(served, error)
             return

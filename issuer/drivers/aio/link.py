@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from issuer.clock import Deadline
-from issuer.drivers.servers import Permit
+from issuer.drivers.servers import LINKS, Permit
 from issuer.threads import in_thread
 
 T = TypeVar("T")
@@ -61,6 +61,12 @@ class AsyncShown:
     _reader: Any
     _writer: Any
 
+    @property
+    def socket(self) -> Any:
+        """The socket while it is connected."""
+        transport = getattr(self._writer, "transport", None)
+        return None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
+
     def abort(self) -> None:
         """Close the connection at once, without waiting for the server.
 
@@ -84,11 +90,12 @@ class AsyncShown:
 class AsyncLink:
     """A connection of redis-py that belongs to the issuer alone."""
 
-    __slots__ = ("_health", "connection", "permit")
+    __slots__ = ("__weakref__", "_health", "connection", "permit")
 
     def __init__(self, connection: Any, permit: Permit) -> None:
         self.connection = connection
         self.permit: Permit | None = permit
+        LINKS.add(self)
         self._health = bool(connection.health_check_interval)
         # If these timeouts were set, redis-py would create a task for each send.
         connection.socket_timeout = connection.socket_connect_timeout = None

@@ -19,22 +19,26 @@ from issuer.drivers.aio.connections import AsyncConnections
 from issuer.drivers.aio.link import Draw, abandoned
 from issuer.drivers.store_pool import GRACE, Answer, StorePool
 from issuer.errors import ConfigurationError
+from issuer.forks import GENERATION, refuse_inherited
 from issuer_persistence.contract import Store
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) -> T:
+async def drive(steps: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]], generation: int, tag: str | None) -> T:
     """Run the generator `steps` to its end: execute each step with `do`, and send the result or error back into it.
 
-    A cancellation is also thrown into the generator, so that the generator can clean up.
+    A cancellation is also thrown into the generator, so that the generator can clean up. `generation`: that of the
+    process in which the steps belong. In a forked child, all further steps are refused.
     """
     try:
         wanted = next(steps)
         while True:
             try:
+                refuse_inherited(generation, tag)
                 result = await do(wanted)
+                refuse_inherited(generation, tag)
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means
                 wanted = steps.throw(error)
             else:
@@ -85,14 +89,11 @@ class AsyncRunner:
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
+        #: A forked child has another runner, and this one refuses all steps there.
+        self.generation = GENERATION.now
         self.pool = StorePool(self.store, self.store_timeout)
         #: The draws that process a reply of Redis although their caller was cancelled.
         self._left: set[Draw[Any]] = set()
-
-    def after_fork(self) -> None:
-        """In a forked child: forget the threads and tasks, because they belong to the parent."""
-        self.pool = StorePool(self.store, self.store_timeout)
-        self._left = set()
 
     async def see_through(self, draw: Coroutine[Any, Any, T]) -> T:
         """Run a draw. If its caller is cancelled, the draw ends. If it has sent a request, it reads the reply first.
@@ -132,7 +133,8 @@ class AsyncRunner:
         A cancellation is thrown into the steps like any exception, so that they can clean up. A call to the store then
         continues in its thread, and numbers that this call reserves are a gap.
         """
-        return await drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
+        do = partial(self._result, deadline=deadline, tag=tag)
+        return await drive(public(steps, tag, self.store), do, self.generation, tag)
 
     async def work(self, window: float, job: Job) -> None:
         """Run a job of the scheduler, for at most `window` seconds.
@@ -142,7 +144,7 @@ class AsyncRunner:
         """
         deadline = Deadline(window)
         do = partial(self._result, deadline=deadline, tag=None, outlasts=True)
-        await drive(public(job(deadline), None, self.store), do)
+        await drive(public(job(deadline), None, self.store), do, self.generation, None)
 
     async def _result(self, step: Step, deadline: Deadline, tag: str | None, *, outlasts: bool = False) -> object:
         """Execute a step.

@@ -19,6 +19,7 @@ from issuer.drivers.redis_errors import Crowded, connection_error, meaning, sett
 from issuer.drivers.servers import LOOK_AGAIN, SHORTEST, AnyNode, Permit, RedisStep, Servers
 from issuer.drivers.topology import EVIDENCE, Address, Exchange, LeftAlone, Outdated, Unreached, judge
 from issuer.errors import FenceError, IssuerError, RedisUnavailable
+from issuer.forks import GENERATION, refuse_inherited
 from issuer.gateway import server_commands
 from issuer.gateway.commands import RedisCall, pack
 
@@ -101,12 +102,13 @@ class AsyncWire(Servers[N_co]):
 class AsyncRoundTrips:
     """The calls to Redis for one step. `sent`: the call that was sent last."""
 
-    __slots__ = ("_deadline", "_end", "_route", "_servers", "sent")
+    __slots__ = ("_deadline", "_end", "_generation", "_route", "_servers", "sent")
 
     def __init__(self, servers: AsyncWire[AnyNode[AsyncLink]], step: RedisStep, deadline: Deadline) -> None:
         self._servers = servers
         self._route = servers.route
         self._deadline = deadline
+        self._generation = GENERATION.now
         left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
         #: Deadline of all round trips of this step.
         self._end = Deadline(min(servers.timeout, max(SHORTEST, left)))
@@ -370,6 +372,7 @@ class AsyncRoundTrips:
         if exchange.share > 1:
             end = Deadline(end.left() / exchange.share)
         while True:
+            refuse_inherited(self._generation)  # the parent sends the same call
             # A call that must not be repeated needs a connection that the server has not closed.
             if reused and not call.repeatable and await link.stale():
                 link.drop()

@@ -17,6 +17,7 @@ from issuer.drivers.blocking.connections import NOWHERE
 from issuer.drivers.blocking.runner import Runner, ThreadLatch, run_in_thread, waited
 from issuer.drivers.servers import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
+from issuer.forks import GENERATION, refuse_inherited
 from issuer.gateway import tag_scripts
 from issuer.reentry import callees
 from issuer.strategies.serving import StrategyRunner
@@ -103,6 +104,7 @@ class Combiner:
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
+        self._generation = runner.generation
         self._pack()
         self._node = NOWHERE
         #: A call without a timeout of its own waits this many seconds for its batch. Then it checks the leader.
@@ -141,41 +143,53 @@ class Combiner:
         object. In a batch, a caller sleeps once, takes its number, and wakes the next thread. It does little else
         before it wakes the next thread, which needs the interpreter.
         """
-        turn = self._turn
+        state, turn, number = self.state, self._turn, 0
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - a keyword takes twice as long
-            until = monotonic() + self._timeout
-            batch = self._batch
-            seat = next(batch.seats)
-            if seat > 1:
-                lock = batch.lock
-                if lock.acquire(True, self._patience):  # noqa: FBT003 - as above
-                    number = batch.number(seat)
-                    lock.release()
-                    if number:
-                        return number if self.state.scheme is None else self.state.value(number)
-            return self.state.value(self._shared(Deadline.until(until), batch, seat))
-        state = self.state
-        before, reply = state.seen, _SENT
-        try:
-            reply = self._node.draw(self._one, self._seconds)
-            if reply is not None and len(reply) == NUMBERS and state.buffer is None and state.scheme is None:
-                high = int(reply[2])
-                if high > state.seen:
-                    state.seen = high
+            number = self._seated()
+        else:
+            before, reply = state.seen, _SENT
+            try:
+                reply = self._node.draw(self._one, self._seconds)
+                if reply is not None and len(reply) == NUMBERS and state.buffer is None:
+                    high = int(reply[2])
+                    if high > state.seen:
+                        number = state.seen = high
+                    elif not state.went_back(high - 1, before):
+                        number = high
+                if number:
                     state.alone += 1  # counts draws for metrics, in 20 ns
-                    return high
-                if not state.went_back(high - 1, before):
-                    state.alone += 1
-                    return high
-            return state.value(self._long(1, Deadline(self._timeout), reply, before)[1])
-        except redis.TimeoutError as error:
-            late = self._unanswered(error, self._seconds)
-            return state.value(self._long(1, Deadline(self._timeout - self._seconds), late, before)[1])
-        except BaseException as error:
-            self._struck(error, reply)
-            raise
-        finally:
-            turn.release()
+                else:
+                    number = self._long(1, Deadline(self._timeout), reply, before)[1]
+            except redis.TimeoutError as error:
+                late = self._unanswered(error, self._seconds)
+                number = self._long(1, Deadline(self._timeout - self._seconds), late, before)[1]
+            except BaseException as error:
+                self._struck(error, reply)
+                raise
+            finally:
+                turn.release()
+        # This comparison comes last: no signal handler, which might fork, can run between it and the return.
+        if state.scheme is None and self._generation == GENERATION.now:
+            return number
+        return self._valued(number)
+
+    def _valued(self, counter: int) -> int:
+        value = self.state.value(counter)
+        refuse_inherited(self._generation, self.tag)
+        return value
+
+    def _seated(self) -> int:
+        until = monotonic() + self._timeout
+        batch = self._batch
+        seat = next(batch.seats)
+        if seat > 1:
+            lock = batch.lock
+            if lock.acquire(True, self._patience):  # noqa: FBT003 - as above
+                number = batch.number(seat)
+                lock.release()
+                if number:
+                    return number
+        return self._shared(Deadline.until(until), batch, seat)
 
     def __iter__(self) -> Self:
         """Return itself: an iterator that never ends."""

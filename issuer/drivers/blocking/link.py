@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.clock import Deadline, monotonic
-from issuer.drivers.servers import FAR, LOOK_OUT, Permit
+from issuer.drivers.servers import FAR, LINKS, LOOK_OUT, Permit
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -57,7 +57,18 @@ class Link:
     deadline.
     """
 
-    __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection", "permit")
+    __slots__ = (
+        "__weakref__",
+        "_far",
+        "_feed",
+        "_gets",
+        "_receive",
+        "_send",
+        "_short",
+        "_wait",
+        "connection",
+        "permit",
+    )
 
     def __init__(self, connection: Any, permit: Permit) -> None:
         self.connection = connection
@@ -66,7 +77,7 @@ class Link:
         self._short = False
         #: This many of the next calls sleep and do not poll for the reply, because the last reply came after the poll.
         self._far = 0
-        self._process = os.getpid()
+        LINKS.add(self)
 
     def connect(self, end: Deadline) -> None:
         """Connect before the deadline. redis-py alone would use the whole timeout for each reply of the handshake."""
@@ -177,20 +188,12 @@ class Link:
         return reply
 
     def _through_redis_py(self, packed: bytes, seconds: float) -> Any:
-        self._check_process()
         if packed:
             self.connection.send_packed_command((packed,), check_health=True)
         try:
             return self.connection.read_response(disable_decoding=True, timeout=seconds, disconnect_on_error=False)
         except redis.ResponseError as error:
             return error
-        finally:
-            self._check_process()
-
-    def _check_process(self) -> None:
-        """Raise an error in a forked child: gevent continues copies of all greenlets there, with the same socket."""
-        if os.getpid() != self._process:
-            raise redis.ConnectionError("this connection belongs to the parent process")
 
     def stale(self) -> bool:
         """Return whether the server has closed the idle connection, or has sent a reply that nobody has read."""

@@ -15,6 +15,7 @@ from issuer.drivers import spans
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
+from issuer.forks import GENERATION, refuse_inherited
 from issuer.reentry import callees
 from issuer_persistence.contract import Store
 
@@ -22,13 +23,18 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-def drive(steps: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
-    """Run the generator `steps` to its end: execute each step with `do`, and send the result or error back into it."""
+def drive(steps: Generator[S, Any, T], do: Callable[[S], Any], generation: int, tag: str | None) -> T:
+    """Run the generator `steps` to its end: execute each step with `do`, and send the result or error back into it.
+
+    `generation`: that of the process in which the steps belong. In a forked child, all further steps are refused.
+    """
     try:
         wanted = next(steps)
         while True:
             try:
+                refuse_inherited(generation, tag)
                 result = do(wanted)
+                refuse_inherited(generation, tag)
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means, also for an interrupt
                 wanted = steps.throw(error)
             else:
@@ -88,22 +94,20 @@ class Runner:
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
+        #: A forked child has another runner, and this one refuses all steps there.
+        self.generation = GENERATION.now
         self.pool = StorePool(self.store, self.store_timeout)
-
-    def after_fork(self) -> None:
-        """In a forked child: forget the connections and threads, because they belong to the parent."""
-        self.pool = StorePool(self.store, self.store_timeout)
-        if self.redis is not None:
-            self.redis.begin()
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run the steps to their end and return their value. Errors of the store become public errors."""
-        return drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
+        do = partial(self._result, deadline=deadline, tag=tag)
+        return drive(public(steps, tag, self.store), do, self.generation, tag)
 
     def work(self, window: float, job: Job) -> None:
         """Run a job of the scheduler, for at most `window` seconds."""
         deadline = Deadline(window)
-        drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
+        do = partial(self._result, deadline=deadline, tag=None)
+        drive(public(job(deadline), None, self.store), do, self.generation, None)
 
     def within(self, calls: int = 0) -> bool:
         """Whether this thread is inside more than `calls` calls of this runner (`run`, `work`) or of its store."""

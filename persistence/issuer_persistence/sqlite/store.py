@@ -24,6 +24,7 @@ from issuer_persistence import forks, scheme_json
 from issuer_persistence.contract import CallDeadline, in_turn
 from issuer_persistence.errors import MaxBehind, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
+from issuer_persistence.holding import acquired
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.newest import Newest
 from issuer_persistence.records import Tag, check_argument
@@ -206,7 +207,8 @@ class SQLiteStore(TransactionalStore):
         #: Deadline of the newest call, as a time of `time.monotonic`.
         self._due = 0.0
         self._refusal = ""
-        self._ready_to_fork = False
+        #: The lock, while this process forks.
+        self._held: list[threading.Lock] = []
         _stores.add(self)
 
     @property
@@ -327,20 +329,19 @@ class SQLiteStore(TransactionalStore):
 
     def before_fork(self) -> None:
         """Before a fork: wait until a running call of another thread has ended, and lock the store."""
-        self._ready_to_fork = self._lock.acquire(timeout=self._patience())
+        acquired(self._lock, self._patience(), self._held)
 
     def after_fork_in_parent(self) -> None:
         """After a fork, in the parent: allow calls again."""
-        if self._ready_to_fork:
-            self._ready_to_fork = False
-            self._lock.release()
+        while self._held:
+            self._held.pop().release()
 
     def after_fork_in_child(self) -> None:
         """After a fork, in the child: make a new lock. If a call was running during the fork, reject all calls."""
         called, self._lock = self._lock.locked(), threading.Lock()
-        if called and not self._ready_to_fork:
+        if called and not self._held:
             self._refusal = "the process was forked in the middle of a call: create the store after the fork"
-        self._ready_to_fork = False
+        self._held.clear()
 
     def _patience(self) -> float:
         """Return how long to wait for a running call of another thread, in seconds. See FORK_GRACE."""
