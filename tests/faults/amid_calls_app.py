@@ -21,6 +21,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import Any
 
 import issuer
@@ -82,8 +83,8 @@ def got(call: Callable[[], list[int]]) -> None:
 def end() -> None:
     """Let the child write what its callers got, and the parent print it."""
     if os.getpid() != parent:
-        with open(child_file, "w", encoding="utf-8") as out:
-            json.dump({"numbers": numbers, "refused": refused, "others": others}, out)
+        told = json.dumps({"numbers": numbers, "refused": refused, "others": others})
+        Path(child_file).write_text(told, encoding="utf-8")
         os._exit(0)
     assert os.waitpid(children[0], 0)[1] == 0
     print(json.dumps(numbers), flush=True)

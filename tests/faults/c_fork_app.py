@@ -1,8 +1,9 @@
 """Forks as C code does, without a word to Python, after everything was used; each process prints what it draws.
 
-python c_fork_app.py REDIS STORE KIND CHILDREN EACH; KIND: strict, leased, direct, snowflake, stream
+python c_fork_app.py REDIS STORE KIND CHILDREN EACH; KIND: strict, leased, direct, snowflake, stream, tasks
 """
 
+import asyncio
 import ctypes
 import json
 import os
@@ -21,15 +22,39 @@ libc = ctypes.PyDLL(None)
 parent = os.getpid()
 sys.modules["uwsgi"] = SimpleNamespace(worker_id=lambda: int(os.getpid() != parent))  # type: ignore[assignment]
 
-ids = issuer.connect(redis=redis, store=store, scheduler=None, lease=0 if kind == "strict" else 500)
+
+async def opened() -> issuer.AsyncIssuer:
+    return issuer.aconnect(redis=redis, store=store, scheduler=None, lease=500)
+
+
+loop = asyncio.new_event_loop()
+ids: issuer.Issuer | issuer.AsyncIssuer
+if kind == "tasks":
+    ids = loop.run_until_complete(opened())
+else:
+    ids = issuer.connect(redis=redis, store=store, scheduler=None, lease=0 if kind == "strict" else 500)
 tag = "t"
-stream = ids.stream(tag) if kind == "stream" else None
+stream = ids.stream(tag) if kind == "stream" and isinstance(ids, issuer.Issuer) else None
+
+
+async def awaited(n: int) -> list[int]:
+    assert isinstance(ids, issuer.AsyncIssuer)
+    return [await ids.next(tag) for _ in range(n)]
 
 
 def draw(n: int) -> list[int]:
+    if isinstance(ids, issuer.AsyncIssuer):
+        return loop.run_until_complete(awaited(n)) if n else []
     if stream is not None:
         return list(islice(stream, n))
     return [ids.next(tag) for _ in range(n)]
+
+
+def finish() -> None:
+    if isinstance(ids, issuer.AsyncIssuer):
+        loop.run_until_complete(loop.shutdown_asyncgens())  # as `asyncio.run` does
+    else:
+        ids.close()
 
 
 drawn = draw(10)
@@ -44,7 +69,7 @@ for number in range(children + 1):
         with os.fdopen(writing, "w") as out:
             json.dump(draw(own), out)
             out.flush()
-            ids.close()
+            finish()
         os._exit(0)
     os.close(writing)
     drawn += draw(own)
@@ -58,5 +83,5 @@ with issuer.connect(redis=redis, store=store, scheduler=None) as other:
 if ended := [status for _ in ends if (status := os.wait()[1])]:
     sys.exit(f"children ended with {ended}")
 drawn += draw(each)
-ids.close()
+finish()
 print(json.dumps(told))

@@ -25,7 +25,8 @@ IN_MEMORY = ("drawn", "set aside")
 def test_a_call_that_a_fork_leaves_in_both_processes_returns_in_one(
     way: str, where: str, redis_url: str, tmp_path: Path
 ) -> None:
-    redis, store, child = "none" if where in IN_MEMORY else redis_url, f"sqlite:///{tmp_path / 'ids.db'}", tmp_path / "c"
+    redis, store = "none" if where in IN_MEMORY else redis_url, f"sqlite:///{tmp_path / 'ids.db'}"
+    child = tmp_path / "child"
     line = [sys.executable, "-m", "tests.faults.amid_calls_app", way, where, redis, store, str(child)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr

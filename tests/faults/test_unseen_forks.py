@@ -22,13 +22,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "direct": {"order": "trend"},
     "stream": {"order": "trend"},
     "snowflake": {"strategy": "snowflake"},
+    "tasks": {"order": "trend"},
 }
 
 
 @pytest.mark.parametrize(
     ("kind", "children"),
-    [*((kind, 4) for kind in KINDS), ("leased", 0)],
-    ids=[*KINDS, "leased, and its child only ends"],
+    [*((kind, 4) for kind in KINDS), ("leased", 0), ("tasks", 0)],
+    ids=[*KINDS, "leased, and its child only ends", "tasks, and its child only ends"],
 )
 def test_no_number_comes_twice_after_a_fork_in_c(
     kind: str, children: int, redis_server: RedisServer, redis_url: str, tmp_path: Path
