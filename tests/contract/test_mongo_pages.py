@@ -58,6 +58,13 @@ def test_pages_of_many_tags_hold_no_more_entries_than_a_page_of_one(heard: Heard
 NEWEST = [ReadLedger(tag, 2) for tag in TAGS]
 
 
+def test_a_ledger_that_ends_a_request_too_early_is_read_again(heard: Heard) -> None:
+    """16 entries of 8 tags: of the sixth tag, that is one of the two that are wanted."""
+    store, reads = MongoStore(heard.database), NEWEST[:8]
+    assert len(store.batch(reads, timeout=TIMEOUT)) == 5
+    assert done(store, reads) == [read(store, TIMEOUT) for read in reads]
+
+
 @pytest.fixture
 def long(heard: Heard, mongo_bench: MongoBench) -> Heard:
     """The same, and the first tag has so many entries that the ledgers are not read as a whole."""
