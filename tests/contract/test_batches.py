@@ -123,9 +123,10 @@ def test_a_batch_reads_of_many_tags_what_is_read_of_each_alone(bench: Bench) -> 
 
 @pytest.mark.covers("U.19")
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_pages_of_a_batch_have_each_entry_once(bench: Bench, size: int) -> None:
+@pytest.mark.parametrize("falling", [False, True])
+def test_pages_of_a_batch_have_each_entry_once(bench: Bench, size: int, falling: bool) -> None:
     """Such a page can be shorter than it could be."""
-    tags = sorted(made(bench))
+    tags = sorted(made(bench), reverse=falling)
     entries: dict[str, list[object]] = {tag: [] for tag in tags}
     damaged: dict[str, list[object]] = {tag: [] for tag in tags}
     reads = [ReadSegments(tag, size) for tag in tags]
