@@ -67,6 +67,9 @@ class StoreState:
 class RedisState:
     """State of a tag in Redis. A field that is not set is None. For example, all fields are None before the first draw.
 
+    After a restart or failover of Redis, the numbers of the old segments cannot be drawn. So their fields are None
+    until the next segment is loaded.
+
     Attributes:
         cur: Last number issued.
         max: Last number of the current segment.

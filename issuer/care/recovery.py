@@ -14,7 +14,7 @@ from issuer.core.requests import whole
 from issuer.core.scheme_record import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
 from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag, brief
-from issuer.gateway import server_commands, tag_scripts
+from issuer.gateway import tag_scripts
 from issuer.gateway.keys import check_found
 from issuer_persistence import journal
 from issuer_persistence.errors import TagMissing
@@ -101,7 +101,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     others, unvouched = Others(), False
     if key is not None:
         try:
-            hash = yield from send(tag_scripts.read_hash(key))
+            hash = yield from send(tag_scripts.read_raw(key))
         except RedisUnavailable as error:
             if not dry_run:
                 raise _unasked(tag, error) from error
@@ -147,8 +147,7 @@ def _of_this_term(key: str, hash: tag_scripts.Hash) -> Steps[bool]:
     """Return True if the hash is complete, and was written after the master's last restart or failover."""
     if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
         return False
-    info = yield from send(server_commands.replication_info(key))
-    return info.get("role") == "master" and info.get("master_replid") == hash.fence
+    return (yield from send(tag_scripts.read_hash(key))).cur is not None
 
 
 def _check_counter(record: Tag | None, at_least: int) -> None:
@@ -192,7 +191,7 @@ class Others:
 def _others(key: str, store_id: str) -> Steps[Others]:
     """Read the tag's hash on all Redis nodes except the master. A former or isolated master may have higher numbers."""
     top, asked, unasked = 0, [], []
-    (seen,) = yield from elsewhere([tag_scripts.read_hash(key)])
+    (seen,) = yield from elsewhere([tag_scripts.read_raw(key)])
     for each in seen:
         hash = each.reply
         if hash is None:

@@ -23,7 +23,7 @@ from issuer.core.record import read_record
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
-from issuer.gateway import server_commands, tag_scripts
+from issuer.gateway import tag_scripts
 from issuer.gateway.keys import check_found
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
@@ -187,7 +187,7 @@ class Audit:
 
     def _check_hash(self, key: str) -> Steps[None]:
         try:
-            hash = yield from send(tag_scripts.read_hash(key))
+            hash = yield from send(tag_scripts.read_raw(key))
         except CorruptState as error:  # the key has a value that is not a hash
             self._report("damaged hash", f"Redis key {key}: {error.args[0]}", key=key)
             return
@@ -205,14 +205,11 @@ class Audit:
                 self._report("damaged hash", problem, key=key)
             return
         self._hash = hash
-        info = yield from send(server_commands.replication_info(key))
-        # If the master's replication id has changed, the hash may come from an old snapshot. Then every draw from the
-        # hash is rejected, so its numbers are not searched in the ledger.
-        if hash.fence == info.get("master_replid"):
-            both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
-            for number, low, high in both:
-                if low is not None and high is not None and low < high:
-                    self._buffers.append(_Buffer(number, low, high, high))
+        # Every draw from a hash of another term is rejected, so its numbers are not searched in the ledger.
+        live = yield from send(tag_scripts.read_hash(key))
+        for number, low, high in ((1, live.cur, live.max), (2, live.next_cur, live.next_max)):
+            if low is not None and high is not None and low < high:
+                self._buffers.append(_Buffer(number, low, high, high))
         if hash.top > self._max:
             yield from self._read_max()  # the numbers may have been reserved since the last look
             yield from self._check_top(key, hash)

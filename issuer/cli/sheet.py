@@ -116,7 +116,8 @@ def _redis(seen: Inspection, *, direct: bool) -> list[tuple[str, str]]:
         return [("redis", "can't be reached")]
     state = seen.redis
     if state.cur is None and state.max is None:
-        return [("redis", "nothing drawn yet")]
+        lost = "no numbers since Redis restarted or failed over: the next draw loads a segment"
+        return [("redis", "nothing drawn yet" if state.fence is None else lost)]
     return [
         ("redis cur", "unknown" if state.cur is None else counted(state.cur, seen.scheme)),
         ("buffer 1", _buffer(seen, state.cur, state.max) + _marked(seen, state)),

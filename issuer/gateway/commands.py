@@ -67,6 +67,7 @@ NAMES = (
     "load",
     "floor",
     "once",
+    "read",
     "machine_claim",
     "machine_renew",
     "machine_release",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from issuer.gateway.commands import RedisCall, evalsha, pack
@@ -288,17 +288,21 @@ def _floored(reply: Any) -> Floored:
     return Floored(status)
 
 
-#: Fields of a tag's hash. FIELDS: all that `read_hash` reads. NUMBERS: those of them that are numbers. `cur`, `max`,
-#: `mark`: last number drawn, last number and threshold of the current segment. `next_...`: the same for the next one.
-#: `backs`: how often numbers were returned. `backs_before`, `backs_low`: the value of `backs` before the newest series
-#: of returns, and the lowest number that it reached (see lua/giveback.lua).
+#: Fields of a tag's hash, as `read` returns them. NUMBERS: those of them that are numbers. `cur`, `max`, `mark`: last
+#: number drawn, last number and threshold of the current segment. `next_...`: the same for the next one. `backs`: how
+#: often numbers were returned. `backs_before`, `backs_low`: the value of `backs` before the newest series of returns,
+#: and the lowest number that it reached (see lua/giveback.lua).
 NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark", "backs", "backs_before", "backs_low")
 FIELDS = (*NUMBERS, "fence", "born", "store", "scheme")
 
 
 @dataclass(frozen=True, slots=True)
 class Hash:
-    """A tag's hash in Redis. Missing fields are None. `corrupt`: name of a field that is not a whole number."""
+    """A tag's hash in Redis. Missing fields are None. `corrupt`: name of a field that is not a whole number.
+
+    No number can be drawn from a hash of another term of the Redis master. So `read_hash` returns such a hash without
+    its numbers. `lost`: highest of these numbers.
+    """
 
     cur: int | None
     max: int | None
@@ -311,11 +315,20 @@ class Hash:
     store: str | None
     scheme: str | None = None
     corrupt: str | None = None
+    lost: int = 0
 
     @property
     def top(self) -> int:
-        """The highest number in the valid fields of the hash. 0 if no field is valid."""
-        return max(filter(None, (self.cur, self.max, self.mark, self.next_cur, self.next_max)), default=0)
+        """The highest number in the valid fields of the hash, in any term. 0 if no field is valid."""
+        numbers = (self.cur, self.max, self.mark, self.next_cur, self.next_max, self.lost)
+        return max(filter(None, numbers), default=0)
+
+    @property
+    def due(self) -> bool:
+        """Whether the next draw finds no numbers, or a segment should be loaded: buffer 2 is free."""
+        if self.cur is None or self.mark is None:
+            return True
+        return self.next_max is None and self.cur >= self.mark
 
     @property
     def names_store(self) -> bool:
@@ -323,41 +336,23 @@ class Hash:
         return self.store is not None and is_id(self.store)
 
 
-#: The fields that a keeper reads.
-_OF_KEEPER = ("cur", "mark", "next_max", "store")
-
-#: The packed commands of `read_hash` and `stands`. Each is a pair: the bytes before the key, and the bytes after it.
-_READ, _STANDS = (tuple(pack("HMGET", "", *fields).split(pack("")[4:])) for fields in (FIELDS, _OF_KEEPER))
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """State of a tag's hash, as a keeper reads it. A keeper loads segments for all tags of a store.
-
-    `due`: the hash needs a segment. `store`: id of the store in the hash, "" if it has none, None if there is no hash.
-    """
-
-    due: bool
-    store: str | None = ""
-
-
 def read_hash(key: str) -> RedisCall[Hash]:
-    """Return a command that reads the hash of a tag."""
-    return RedisCall(pack(key)[4:].join(_READ), "", _hash, repeatable=True, key=key)
+    """`read`: read the hash of a tag. If it is from another term, its numbers are missing: nobody can draw them."""
+    return evalsha("read", (key,), (), _current, repeatable=True)
 
 
-def stands(key: str) -> RedisCall[Standing]:
-    """Return a command that reads only what a keeper needs from a tag's hash. It costs a third of `read_hash`."""
-    return RedisCall(pack(key)[4:].join(_STANDS), "", _standing, repeatable=True, key=key)
+def read_raw(key: str) -> RedisCall[Hash]:
+    """Return a command that reads the hash of a tag with its numbers, in whatever term. It also works on a replica."""
+    return RedisCall(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True, key=key)
 
 
-def _standing(reply: Any) -> Standing:
-    cur, mark, next_max, store = reply
-    if cur is None and mark is None and store is None:
-        return Standing(due=False, store=None)
-    if cur is None or mark is None or not (cur.isdigit() and mark.isdigit()):
-        return Standing(due=True)
-    return Standing(next_max is None and int(cur) >= int(mark), "" if store is None else store.decode(errors="replace"))
+def _current(reply: Any) -> Hash:
+    status, *fields = reply
+    hash = _hash(fields)
+    if status == b"current":
+        return hash
+    none = dict.fromkeys(("cur", "max", "mark", "next_cur", "next_max", "next_mark"))
+    return replace(hash, **none, lost=hash.top)
 
 
 def _hash(reply: Any) -> Hash:

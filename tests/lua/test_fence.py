@@ -43,6 +43,7 @@ def assert_fenced(tag: TagHash) -> None:
     fence = tag.field("fence") or ""
     with unchanged(tag):
         assert [tag.next(), tag.lease()] == [["fenced"]] * 2
+        assert tag.call("read")[:2] == ["fenced", tag.field("cur")]
         for reign in (fence, tag.reign()):
             assert tag.load(200, 300, reign=reign) == ["stale", "reign"]
             assert tag.give_back(40, 50, reign=reign) == ["spent", "reign"]
@@ -50,6 +51,7 @@ def assert_fenced(tag: TagHash) -> None:
     assert tag.next() == ["exhausted"]
     assert tag.load(200, 300) == ["current"]
     assert tag.next() == ["ok", "200", "201"]
+    assert tag.call("read")[:3] == ["current", "201", "300"]
 
 
 def test_a_restart_from_a_snapshot_ends_the_reign(server: RedisServer) -> None:

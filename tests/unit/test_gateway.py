@@ -15,7 +15,7 @@ GIVE_BACK: RedisCall[GivenBack] = tag_scripts.give_back(KEY, 5, 9, reign=REIGN, 
 OPEN: RedisCall[Opened] = tag_scripts.open(KEY, "b", "s", 4, "claim")
 LOAD: RedisCall[Loaded] = tag_scripts.load(KEY, 0, 9, 2, reign=REIGN, born="b")
 FLOOR: RedisCall[Floored] = tag_scripts.floor(KEY, 9, "b", "s", "keep")
-PEEK: RedisCall[Hash] = tag_scripts.read_hash(KEY)
+PEEK: RedisCall[Hash] = tag_scripts.read_raw(KEY)
 
 
 def resp(*words: bytes) -> bytes:
@@ -79,7 +79,16 @@ class TestPeeking:
         numbers = [b"5", b"9007199254740993", b"2", b"20", b"30", b"22", b"3", b"1", b"0"]
         known = PEEK.decode([*numbers, REIGN.encode(), b"b1", b"s1", b"c1"])
         assert known == Hash(5, 2**53 + 1, 2, 20, 30, 22, REIGN, "b1", "s1", "c1")
-        assert PEEK.decode([None] * 13) == Hash(*[None] * 10)
+        assert PEEK.decode([None] * 13) == Hash(None, None, None, None, None, None, None, None, None)
+
+    def test_a_hash_of_another_term_has_no_numbers_but_all_the_rest(self) -> None:
+        read = tag_scripts.read_hash(KEY).decode
+        fields = [b"5", b"10", b"2", b"20", b"30", b"22", b"3", b"1", b"0", REIGN.encode(), b"b1", b"s1", b"c1"]
+        assert read([b"current", *fields]) == PEEK.decode(fields)
+        found = read([b"fenced", *fields])
+        assert found == Hash(None, None, None, None, None, None, REIGN, "b1", "s1", "c1", lost=30)
+        assert (found.top, found.due, found.names_store) == (30, True, False)
+        assert read([b"fenced", b"x", *fields[1:]]).corrupt == "cur"
 
     def test_a_field_that_is_no_number_is_named(self) -> None:
         for field in range(9):

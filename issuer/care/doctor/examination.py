@@ -281,7 +281,7 @@ class Examination:
             # a FLUSHALL. The rate would be too high: it counts each segment as used when the next is reserved.
             seen = replace(seen, rate=None)
         store_max = None
-        if max(hash.max or 0, hash.next_max or 0) > seen.record.max:
+        if hash.top > seen.record.max:
             store_max = yield from self._max_now(tag)
         return replace(seen, hash=hash, store_max=store_max)
 

@@ -224,7 +224,7 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
 def behind(facts: Facts) -> Iterator[Finding]:
     """Check whether Redis holds numbers above the store's `max`."""
     for tag, hash in _hashes(facts):
-        top = max(hash.max or 0, hash.next_max or 0)
+        top = hash.top
         if tag.store_max is not None and tag.store_max < top and hash.store in (None, facts.store_id):
             yield Check("tag-store-behind", f"tag {tag.record.tag}", tag.record.tag).weak(
                 f"max is {tag.store_max} in the store, but Redis has numbers up to {top}",

@@ -22,7 +22,7 @@ from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.wire import AsyncWire
 from issuer.errors import InvalidArgument, IssuerError
 from issuer.gateway.keys import due_channel, redis_key, tag_of
-from issuer.gateway.tag_scripts import Standing, stands
+from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
 from issuer_persistence.holding import acquired
@@ -205,11 +205,11 @@ class AsyncKeeper:
             None,
         )
         names = [record.tag for record in page if countable(record.scheme)]
-        calls = [stands(redis_key(settings.prefix, tag)) for tag in names]
+        calls = [read_hash(redis_key(settings.prefix, tag)) for tag in names]
         found = await self._run(pipeline(calls), Deadline(settings.store_timeout), None) if calls else []
-        for tag, standing in zip(names, found, strict=True):
+        for tag, hash in zip(names, found, strict=True):
             # A tag without a hash needs no segment yet. When the first number is drawn, Redis reports the tag.
-            if not isinstance(standing, Standing) or standing.due or self._foreign(standing):
+            if not isinstance(hash, Hash) or ((hash.top or hash.store) and (hash.due or self._foreign(hash))):
                 self._registry.combiner(tag).supply.used()
         self._found += len(page)
         if len(page) == PAGE:
@@ -220,6 +220,6 @@ class AsyncKeeper:
             self._after, self._all, self._urgent = None, self._found, False
             self._due = self._began + WALK_EVERY
 
-    def _foreign(self, standing: Standing) -> bool:
+    def _foreign(self, hash: Hash) -> bool:
         ours = self._runtime.identity.id
-        return bool(ours) and standing.store not in (None, ours)
+        return bool(ours) and hash.store != ours

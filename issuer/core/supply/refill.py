@@ -86,9 +86,7 @@ class Refill:
         if hash is None or self.election.mine:
             return self.election.mine
         self.warn_if_near(hash.cur or 0)
-        if hash.cur is None or hash.mark is None:
-            return True
-        return hash.next_max is None and hash.cur >= hash.mark
+        return hash.due
 
     def warn_if_near(self, cur: int) -> None:
         """Emit LimitNear if at least 80 % of the numbers are used and it was not sent yet.
