@@ -1,9 +1,9 @@
 """What befalls the servers and the store, and what is on its way.
 
 Faults by name, as `World.faults` counts them: "lost" replies, "copy" of a message, "crash", "fork", "cut" (a process
-doesn't reach Redis), "snapshot", "rollback" to it, "restart" with all that was there, "promote", "flush", "forget"
-(what was kept for a key), "tick" (a server's clock shows the next period), "back" (the one before), "backup",
-"restore"; and what operators do: see operators.py.
+doesn't reach Redis), "snapshot", "rollback" to it, "restart" with all that was there, "promote", "takeover" (in a
+Cluster), "flush", "forget" (what was kept for a key), "tick" (a server's clock shows the next period), "back" (the one
+before), "backup", "restore"; and what operators do: see operators.py.
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def arrival(world: World, state: State, message: Message) -> Steps:
         harm = ""
         if reply[0] in ("notmaster", "stale", "full", "spent"):
             after = _refused(world, after)
-        elif hash and hash.fence != node.reign:
+        elif hash and (hash.fence, hash.node) != (node.reign, node.id):
             harm = f"DEAD: {kind} was taken by a hash that nobody can draw from"
         elif kind == "load" and node.hash and node.hash.next_max != scripts.NONE:
             harm = "PUSHED OUT: buffer 2 held numbers"
@@ -173,6 +173,11 @@ def _promotions(world: World, state: State) -> Steps:
             after = world.spent("promote", put_node(state, where, made))
             yield f"{name(where)} is promoted, {name(master)} is still alive", after, ""
             yield f"{name(where)} is promoted, {name(master)} follows it", _demoted(after, master, where), ""
+        if world.may("takeover", state):
+            # A node of a Cluster that knew no address of its master when it started keeps its master's reign.
+            after = world.spent("takeover", put_node(state, where, node._replace(master=True, last=state.highest)))
+            yield f"{name(where)} takes over, {name(master)} is still alive", after, ""
+            yield f"{name(where)} takes over, {name(master)} follows it", _demoted(after, master, where), ""
         ahead = state.nodes[master]
         if (node.hash, node.kept) != (ahead.hash, ahead.kept):
             caught_up = node._replace(hash=ahead.hash, kept=ahead.kept)

@@ -9,6 +9,7 @@ class Guards:
 
     # In every script.
     role: bool = True  # it asks for role:master
+    node: bool = True  # in a Cluster, a hash that was armed for another node is of another reign
     replid: bool = True  # a fence is compared with master_replid alone, never with master_replid2
     # In next, lease and once.
     fence: bool = True  # a hash of another reign is refused

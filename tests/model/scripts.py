@@ -53,6 +53,8 @@ class Hash(NamedTuple):
     backs: int = 0
     backs_before: int = 0
     backs_low: int = 0
+    #: The node of a Cluster for which it was armed. 0: none is named.
+    node: int = 0
 
     @property
     def top(self) -> int:
@@ -72,18 +74,22 @@ class Node(NamedTuple):
     #: Its clock stands in that period.
     clock: int = 0
     kept: Kept = ()
+    #: Its id in a Cluster. 0: there is no Cluster.
+    id: int = 0
 
 
 Left = tuple[Reply, Hash | None]
 
 
-def _same_reign(node: Node, fence: int, guards: Guards) -> bool:
-    return fence == node.reign or (not guards.replid and fence == node.older != NONE)
+def _same_reign(node: Node, hash: Hash, guards: Guards) -> bool:
+    if guards.node and hash.node not in (0, node.id):
+        return False
+    return hash.fence == node.reign or (not guards.replid and hash.fence == node.older != NONE)
 
 
 def armed(node: Node, at: int, born: int, store: int, *, scheme: Scheme, until: int) -> Hash:
     """The hash holds no numbers any more, only the floor."""
-    return Hash(at, at, at, node.reign, born, store, scheme=scheme, until=until if scheme else UNKNOWN)
+    return Hash(at, at, at, node.reign, born, store, scheme=scheme, until=until if scheme else UNKNOWN, node=node.id)
 
 
 def _second(hash: Hash) -> Hash:
@@ -100,7 +106,7 @@ def _refused(node: Node, guards: Guards, scheme: Scheme, *, leasing: bool) -> Re
         return ("notmaster",)
     if hash is None:
         return ("empty",)
-    if guards.fence and not _same_reign(node, hash.fence, guards):
+    if guards.fence and not _same_reign(node, hash, guards):
         return ("fenced",)
     if guards.draw_scheme and hash.scheme != scheme:
         return ("scheme", hash.scheme)
@@ -176,13 +182,13 @@ def open(
         return ("notmaster",), hash
     if hash and hash.store not in (NONE, store):
         return ("otherstore", hash.store), hash
-    lacking = hash is None or not _same_reign(node, hash.fence, guards) or NONE in (hash.born, hash.store)
+    lacking = hash is None or not _same_reign(node, hash, guards) or NONE in (hash.born, hash.store)
     if hash and hash.scheme != scheme and (guards.arm_scheme if lacking else guards.open_scheme):
         return ("otherscheme", hash.scheme), hash
     if hash is None or (lacking and guards.arm_empties):
         hash = armed(node, hash.top if hash else 0, born, store, scheme=scheme, until=until)
     elif lacking:
-        hash = hash._replace(fence=node.reign, born=born, store=store, scheme=scheme, until=until)
+        hash = hash._replace(fence=node.reign, node=node.id, born=born, store=store, scheme=scheme, until=until)
     over = bool(scheme) and node.clock >= hash.until
     due = over or (hash.next_max == NONE and hash.cur >= hash.mark)
     if role == "resign":
@@ -201,7 +207,7 @@ def load(node: Node, guards: Guards, low: int, high: int, *, reign: int, born: i
         return ("notmaster",), hash
     if hash is None:
         return ("stale", "missing"), None
-    if guards.load_reign and (reign != node.reign or not _same_reign(node, hash.fence, guards)):
+    if guards.load_reign and (reign != node.reign or not _same_reign(node, hash, guards)):
         return ("stale", "reign"), hash
     if guards.load_born and hash.born != born:
         return ("stale", "born"), hash
@@ -224,7 +230,7 @@ def give_back(  # noqa: PLR0911 - statuses
         return ("notmaster",), hash
     if hash is None:
         return ("spent", "missing"), None
-    if guards.give_reign and (reign != node.reign or not _same_reign(node, hash.fence, guards)):
+    if guards.give_reign and (reign != node.reign or not _same_reign(node, hash, guards)):
         return ("spent", "reign"), hash
     if guards.give_born and hash.born != born:
         return ("spent", "born"), hash
@@ -260,7 +266,7 @@ def floor(
     if not scheme:
         scheme, until = (hash.scheme, hash.until) if hash else ((), UNKNOWN)
     same = hash is not None and (hash.scheme == scheme or not guards.floor_drops)
-    if hash is None or not same or not _same_reign(node, hash.fence, guards) or at >= hash.top:
+    if hash is None or not same or not _same_reign(node, hash, guards) or at >= hash.top:
         hash = armed(node, max(at, hash.top if hash else 0), written, store, scheme=scheme, until=until)
     else:
         if at >= hash.max:

@@ -181,7 +181,7 @@ class World:
     @property
     def forgets(self) -> bool:
         """Whether Redis may lose what it has kept."""
-        return not self.faults.keys().isdisjoint(("flush", "rollback", "promote", "forget"))
+        return not self.faults.keys().isdisjoint(("flush", "rollback", "promote", "takeover", "forget"))
 
     @property
     def until(self) -> int:
@@ -191,11 +191,12 @@ class World:
     @property
     def may_split(self) -> bool:
         """Whether two masters may be alive at once."""
-        return "promote" in self.faults
+        return not self.faults.keys().isdisjoint(("promote", "takeover"))
 
     def start(self) -> State:
         """Return the state in which nothing has happened yet: the first server is the others' master."""
-        nodes = tuple(Node(master=not number, reign=1) for number in range(self.nodes))
+        named = "takeover" in self.faults
+        nodes = tuple(Node(master=not each, reign=1, id=named * (each + 1)) for each in range(self.nodes))
         record = Store(scheme=self.scheme, limit=self.limit)
         backup = (record,) if "restore" in self.faults and "backup" not in self.faults else ()
         return State(record, nodes, (FRESH,) * self.processes, tuple(self.faults.values()), backup=backup)
@@ -258,7 +259,8 @@ def fresh_born(state: State) -> int:
 
 def born_for(state: State, node: Node) -> int:
     """Return the born that an `open` on that server carries: a fresh one, or any if nothing is armed by it."""
-    return 0 if node.hash and node.hash.fence == node.reign else fresh_born(state)
+    hash = node.hash
+    return 0 if hash and (hash.fence, hash.node) == (node.reign, node.id) else fresh_born(state)
 
 
 def fresh_reign(state: State) -> int:

@@ -29,6 +29,7 @@ MUTATIONS = [
     Mutation("role", "REPEAT", "a lagging replica is promoted", "from B"),
     Mutation("replid", "REPEAT", "a lagging replica is promoted", "B is promoted"),
     Mutation("replid", "REPEAT", "Redis goes back to a snapshot", "A starts again"),
+    Mutation("node", "REPEAT", "a node of a Cluster takes over", "B takes over"),
     Mutation("fence", "REPEAT", "a lagging replica is promoted", "B is promoted"),
     Mutation("fence", "REPEAT", "Redis goes back to a snapshot", "A starts again"),
     Mutation("clamp", "ABOVE", "leases given back", "leases"),
@@ -154,6 +155,14 @@ def test_a_store_restored_while_issuers_run_repeats_with_every_guard_in_place() 
     found = search(world, "REPEAT", most=60_000)
     assert found.harm, f"no harm in {found.states} states"
     assert any("raised: A is floored" in label for label in found.trace), str(found)
+
+
+def test_two_takeovers_in_a_row_lead_back_to_a_hash_that_nobody_has_opened_between_them() -> None:
+    """What the fence cannot detect in a Cluster: docs/explain/fence.md."""
+    found = search(replace(SMALL["a node of a Cluster takes over"], faults={"takeover": 2}), "REPEAT", most=60_000)
+    took = [number for number, label in enumerate(found.trace) if "takes over" in label]
+    assert len(took) == 2, str(found)
+    assert not any("opens" in label for label in found.trace[slice(*took)])
 
 
 def test_every_guard_is_left_out_somewhere() -> None:

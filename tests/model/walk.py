@@ -125,7 +125,7 @@ class Walk(StoreWalk):
             name: str(value)
             for name, value in numbers.items()
             if value != NONE
-            and name not in ("fence", "born", "store", "asked", "scheme", "until")
+            and name not in ("fence", "node", "born", "store", "asked", "scheme", "until")
             and "backs" not in name
         }
         found |= {name: self.name(numbers[name]) for name in ("fence", "born", "store") if numbers[name] != NONE}

@@ -7,6 +7,7 @@ SMALL = {
     "a process crashes, replies are lost, keys are lost": World({"crash": 1, "lost": 1, "flush": 1}, step=2, highest=4),
     "Redis goes back to a snapshot": World({"snapshot": 1, "rollback": 1}, step=2, highest=4),
     "a lagging replica is promoted": World({"promote": 1}, nodes=2, step=2, highest=2),
+    "a node of a Cluster takes over": World({"takeover": 1}, nodes=2, step=2, highest=2),
     "recovered under load": World({"recover": 1, "flush": 1}, step=1, highest=2),
     "leases, and a recovery": World({"recover": 1}, lease=2, strict=False, stops=True, processes=1, step=2, highest=4),
     "leases given back": World({"flush": 1}, lease=2, strict=False, stops=True, step=2, highest=4, processes=1),
