@@ -257,10 +257,14 @@ def test_a_plus_in_a_parameter_is_a_plus_and_a_blank_stays_one(postgres_bench: S
 def test_of_two_schemas_the_tables_that_are_used_are_checked(postgres_bench: SQLBench, first: str) -> None:
     name = postgres_bench.prefix
     other = {"good": "bad", "bad": "good"}[first]
+    create(postgres_bench.store)
     try:
         for schema in ("good", "bad"):
             with postgres_bench.cursor() as cursor:
                 cursor.execute(f"CREATE SCHEMA {name}{schema}")
+                cursor.execute(f"SET LOCAL search_path = {name}{schema}")
+                for statement in postgres_bench.past.definitions():  # as an administrator does
+                    cursor.execute(statement)
             with closing(PostgreSQLStore.open(f"{postgres_bench.url}&options=-csearch_path%3D{name}{schema}")) as store:
                 create(store)
         with postgres_bench.cursor() as cursor:
@@ -273,7 +277,6 @@ def test_of_two_schemas_the_tables_that_are_used_are_checked(postgres_bench: SQL
                 with pytest.raises(Misconfigured, match="numeric"):
                     reserve(store, 10)
     finally:
-        create(postgres_bench.store)
         with postgres_bench.cursor() as cursor:
             cursor.execute(f"DROP SCHEMA {name}good, {name}bad CASCADE")
 

@@ -55,6 +55,8 @@ class PostgreSQLStore(SQLStore):
     def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
         super().__init__(url, prefix=prefix)
         self._reserve = _reserving(self.statements)
+        #: The search path of each transaction: that of the login until the schema of the tables is known.
+        self._path = "DEFAULT"
 
     types = Types(
         name='TEXT COLLATE "C"',
@@ -67,11 +69,7 @@ class PostgreSQLStore(SQLStore):
             "flag": ("boolean", ""),
             "share": ("double precision", ""),
         },
-        # Several schemas of the search path may have tables of this name. The statements use the first one.
-        schema=(
-            "(SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
-            "WHERE pg_class.oid = to_regclass(quote_ident(table_name)))"
-        ),
+        schema="current_schema()",
     )
 
     about = "SELECT current_setting('server_version'), (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -109,6 +107,8 @@ class PostgreSQLStore(SQLStore):
         milliseconds = max(1, round(left * 1000))
         cursor.execute(
             f"BEGIN ISOLATION LEVEL READ COMMITTED{'' if writes else ' READ ONLY'}; "
+            # Another program may have left a search path in the session, in which there are other tables.
+            f"SET LOCAL search_path TO {self._path}; "
             f"SET LOCAL statement_timeout = {milliseconds}; SET LOCAL lock_timeout = {milliseconds}; "
             # If this machine loses its power, the server would keep the row locked until TCP gives up, for hours.
             f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}; "
@@ -164,8 +164,38 @@ class PostgreSQLStore(SQLStore):
         wrong = code.startswith(_WRONG) if code else unsent
         return (Misconfigured if wrong else Unconfirmed)(f"{self.url}: {text}")
 
+    def locate(self, transaction: SQLTransaction) -> None:
+        """See `SQLStore.locate`. Each further transaction has the schema of the tables as its search path.
+
+        If the path does not lead to tables, and another schema has some, another process uses those.
+        """
+        found = self._schemas(transaction)
+        seen = [schema for schema, visible in found.items() if visible]
+        if len(seen) == 1:
+            self._path = f"{seen[0]}, pg_temp"  # temporary tables would come first otherwise
+            transaction.cursor.execute(f"SET LOCAL search_path TO {self._path}")
+        elif found:
+            [(path,)] = transaction.rows("SHOW search_path")
+            raise Misconfigured(
+                f"{self.url}: the tables {', '.join(self.statements.names)} are in {' and '.join(found)}, and the "
+                f"search_path {path} leads to {' and '.join(seen) or 'none of them'}: correct the search_path of the "
+                "role, the database or the URL; for a separate store, add a prefix to the URL, such as prefix=shop_"
+            )
+
+    def _schemas(self, transaction: SQLTransaction) -> dict[str, bool]:
+        """Return the schemas with tables of this store, each with whether the search path leads to one of them."""
+        return dict(
+            transaction.rows(
+                "SELECT quote_ident(nspname), bool_or(pg_table_is_visible(pg_class.oid)) FROM pg_class "
+                "JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE relname IN (%s, %s, %s) "
+                "AND relpersistence <> 't' AND has_schema_privilege(relnamespace, 'USAGE') GROUP BY nspname ORDER BY 1",
+                self.statements.names,
+            )
+        )
+
     def make_tables(self, transaction: SQLTransaction) -> None:
         transaction.cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING,))
+        self.locate(transaction)  # another process may have made them meanwhile
         for statement in self.definitions():
             transaction.cursor.execute(statement)
 
@@ -205,6 +235,15 @@ class PostgreSQLStore(SQLStore):
                 StoreSetting(
                     "synchronous_standby_names", repr(names), bool(names), BEHIND,
                     "Set synchronous_standby_names to the names of the standbys that may take over.",
+                )
+            )  # fmt: skip
+        schemas = self._schemas(transaction)
+        if schemas:
+            found.append(
+                StoreSetting(
+                    "schemas", ", ".join(schemas), len(schemas) == 1,
+                    "A process with another search_path uses other tables, and reserves the same numbers.",
+                    "Rename or remove the tables that are not used.",
                 )
             )  # fmt: skip
         return found

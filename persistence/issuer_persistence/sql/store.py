@@ -116,6 +116,9 @@ class SQLStore(TransactionalStore):
     def translated(self, error: Exception) -> Exception | None:
         """Return the error for an error of the driver: a StoreError, Conflict or NoTables. None if it is not one."""
 
+    def locate(self, transaction: SQLTransaction) -> None:
+        """Find where the tables are, for this transaction and all further ones. Raise Misconfigured if in doubt."""
+
     @abstractmethod
     def make_tables(self, transaction: SQLTransaction) -> None:
         """Create the tables that do not exist."""
@@ -200,9 +203,9 @@ class SQLStore(TransactionalStore):
                 transaction = self.within(link, writes=writes)
                 try:
                     yield transaction
-                except (StoreError, Conflict):
+                except (StoreError, Conflict) as error:
                     link.connection.rollback()
-                    done = True
+                    done = not isinstance(error, Misconfigured)  # only new sessions see what is corrected
                     raise
                 self.commit(link) if writes else link.connection.rollback()
                 done = True
@@ -283,6 +286,7 @@ class SQLStore(TransactionalStore):
         """Check the tables. Return their schema, 0 if it is not written yet, None if there are no tables."""
         try:
             with self._open(deadline, writes=False) as transaction:
+                self.locate(transaction)
                 found = dict(transaction.rows(self.statements.schema))
                 schema = int(found.get("schema", 0))
                 if schema > SCHEMA:

@@ -13,7 +13,9 @@ import pytest
 
 from issuer_persistence.opening import open_store
 from issuer_persistence.sql.store import SQLStore
+from tests.servers.absent import absent
 from tests.servers.mariadb import MariaDBServer
+from tests.servers.pgbouncer import PgBouncer, find_pgbouncer
 from tests.servers.postgres import PostgresServer
 
 T = TypeVar("T")
@@ -72,4 +74,19 @@ def postgres(postgres_server: PostgresServer) -> Iterator[Database]:
 def mariadb(mariadb_server: MariaDBServer) -> Iterator[Database]:
     made = Database(mariadb_server)
     with made.ends:
+        yield made
+
+
+@pytest.fixture
+def bouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """A pgbouncer in transaction mode with three sessions."""
+    with PgBouncer(find_pgbouncer() or absent("pgbouncer", "pgbouncer"), postgres_server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def small_bouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """The same with a single session: all clients get it in turn."""
+    program = find_pgbouncer() or absent("pgbouncer", "pgbouncer")
+    with PgBouncer(program, postgres_server.port, sessions=1) as made:
         yield made

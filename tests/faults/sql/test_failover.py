@@ -18,7 +18,6 @@ from tests.contract.benches import TIMEOUT, Bench, SQLBench, check_contiguous, c
 from tests.contract.test_races import at_once
 from tests.servers.absent import absent
 from tests.servers.mariadb import MariaDBServer, find_mariadb
-from tests.servers.pgbouncer import PgBouncer, find_pgbouncer
 from tests.servers.ports import LOOPBACK
 from tests.servers.postgres import PostgresServer, Standby, find_postgres
 from tests.servers.proxy import FaultProxy
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.faults.sql.conftest import Database
+    from tests.servers.pgbouncer import PgBouncer
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
 
@@ -125,12 +125,6 @@ def test_a_promotion_of_the_synchronous_standby_loses_nothing(
 
 
 # ------------------------------------------------------------------------------------------------ pgbouncer
-
-
-@pytest.fixture
-def bouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
-    with PgBouncer(find_pgbouncer() or absent("pgbouncer", "pgbouncer"), postgres_server.port) as made:
-        yield made
 
 
 def central() -> list[Callable[..., None]]:
