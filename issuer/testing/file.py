@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from issuer_persistence import locks
@@ -37,18 +38,15 @@ class OpenFile(SQLiteFile):
     def transaction(self, deadline: CallDeadline, *, writes: bool) -> Iterator[sqlite3.Connection]:
         """Run the block in a transaction. The lock file excludes all other processes meanwhile."""
         try:
-            lock = locks.locked(self.lock, os.O_RDWR | os.O_CREAT, deadline)
+            with locks.locked(self.lock, partial(locks.open_file, self.lock, os.O_RDWR | os.O_CREAT), deadline):
+                connection = self._opened_once()
+                connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+                with connection:  # commits, or rolls back after an error
+                    yield connection
         except FileNotFoundError as error:
             raise Misconfigured(f"{self.path}: this test double has ended") from error
-        try:
-            connection = self._opened_once()
-            connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-            with connection:  # commits, or rolls back after an error
-                yield connection
         except sqlite3.Error as error:
             raise self._translated(error) from error
-        finally:
-            locks.close(lock)
 
     def close(self) -> None:
         """Close the connection of this process."""

@@ -7,6 +7,9 @@ import errno
 #: Error numbers of the system for a full disk, or a user's full quota.
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
+#: Error numbers of the system for a shortage that ends by itself: no file descriptor or no memory is left.
+SHORTAGE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
 
 class StoreError(Exception):
     """Base class of all errors of stores."""

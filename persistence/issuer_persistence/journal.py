@@ -23,8 +23,9 @@ import json
 import os
 import re
 import socket
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
@@ -309,14 +310,10 @@ class Journal:
 
         Errors are those of `prepare`.
         """
-        with self._errors():
-            descriptor = self._locked(CallDeadline(timeout))
-            try:
-                self._mend(descriptor)
-                if self._head(descriptor, store_id) is None:
-                    self._put(store_id, [encoded(fields) for fields in tags])
-            finally:
-                locks.close(descriptor)
+        with self._errors(), self._locked(CallDeadline(timeout)) as descriptor:
+            self._mend(descriptor)
+            if self._head(descriptor, store_id) is None:
+                self._put(store_id, [encoded(fields) for fields in tags])
 
     def tops(self, store_id: str) -> Mapping[str, int]:
         """Return the highest reserved number of each tag, or {} if there is no journal.
@@ -342,16 +339,12 @@ class Journal:
         for the lock, in seconds. The time of fsync is not limited.
         """
         try:
-            with self._errors():
-                descriptor = self._locked(CallDeadline(timeout))
-                try:
-                    self._mend(descriptor)
-                    if self._head(descriptor, store_id) is None:
-                        return False
-                    _write(descriptor, list(map(encoded, lines)))
-                    return True
-                finally:
-                    locks.close(descriptor)
+            with self._errors(), self._locked(CallDeadline(timeout)) as descriptor:
+                self._mend(descriptor)
+                if self._head(descriptor, store_id) is None:
+                    return False
+                _write(descriptor, list(map(encoded, lines)))
+                return True
         except StoreError:
             self._has_failed = True
             raise
@@ -370,8 +363,8 @@ class Journal:
     def _open(self, flags: int, suffix: str = "") -> int:
         return locks.open_file(f"{self.path}{suffix}", flags | os.O_APPEND)
 
-    def _locked(self, deadline: CallDeadline) -> int:
-        return locks.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, deadline)
+    def _locked(self, deadline: CallDeadline) -> AbstractContextManager[int]:
+        return locks.locked(self.path, partial(self._open, os.O_RDWR | os.O_CREAT), deadline)
 
     def _head(self, descriptor: int, store_id: str) -> dict[str, Any] | None:
         """Return the head of the file. None if it is not complete. If it names another store, raise Misconfigured."""
@@ -411,16 +404,13 @@ class Journal:
 
     def _set_right(self, store_id: str, deadline: CallDeadline) -> None:
         """Take the lock. After a failed append, check that there is space again. If the file is full, rotate it."""
-        descriptor = self._locked(deadline)
-        try:
+        with self._locked(deadline) as descriptor:
             self._mend(descriptor)
             if self._has_failed:
                 _try_to_write(descriptor)
                 self._has_failed = False
             if self._is_due(descriptor, self._head(descriptor, store_id)):
                 self._rotate(descriptor, store_id)
-        finally:
-            locks.close(descriptor)
 
     def _rotate(self, full: int, store_id: str) -> None:
         """Keep the full file under another name, and put a new file in its place.

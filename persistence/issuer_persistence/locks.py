@@ -11,12 +11,14 @@ import fcntl
 import os
 import random
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from issuer_persistence import forks
+from issuer_persistence.errors import Unconfirmed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from issuer_persistence.contract import CallDeadline
@@ -36,20 +38,27 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> in
     return descriptor
 
 
-def locked(path: Path, flags: int, deadline: CallDeadline, mode: int = 0o666) -> int:
-    """Open the file at the path, and lock it. Errors are those of `lock`."""
+@contextmanager
+def locked(path: Path, opened: Callable[[], int], deadline: CallDeadline) -> Iterator[int]:
+    """Hold the lock of the file at the path during the block. `opened` opens the file. Errors are those of `lock`.
+
+    Nothing runs between the lock and the block, so an exception of a signal handler leaves no lock behind.
+    """
     forks.notice()
     while True:
-        descriptor = open_file(path, flags, mode)
+        descriptor = opened()
         try:
-            lock(descriptor, deadline)
-            if is_at(descriptor, path):
-                return descriptor
-        except BaseException:
+            try:
+                lock(descriptor, deadline)
+            except Unconfirmed as error:
+                raise Unconfirmed(f"{path} is locked by another process: {error}") from error
+            if is_same := is_at(descriptor, path):
+                yield descriptor
+        finally:
             close(descriptor)
-            raise
+        if is_same:
+            return
         # The file was replaced during the wait. Other processes lock the new file, so open the new file, too.
-        close(descriptor)
 
 
 def lock(descriptor: int, deadline: CallDeadline) -> None:

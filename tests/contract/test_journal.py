@@ -251,12 +251,11 @@ def test_a_newer_format_or_a_path_where_nothing_can_be_written_costs_no_number(t
 def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, path: Path) -> None:
     fill(store)
     before = path.read_bytes()
-    holder = Journal(path)._locked(CallDeadline(TIMEOUT))
-    for _ in range(3):
-        with pytest.raises(Unconfirmed, match=r"not journalled|not done within"):
-            store.reserve("orders", None, purpose=Purpose("test"), timeout=0.05)
-    assert path.read_bytes() == before
-    locks.close(holder)
+    with Journal(path)._locked(CallDeadline(TIMEOUT)):
+        for _ in range(3):
+            with pytest.raises(Unconfirmed, match=r"not journalled|not done within"):
+                store.reserve("orders", None, purpose=Purpose("test"), timeout=0.05)
+        assert path.read_bytes() == before
     # However often it is tried, it costs one segment; none, if the time was over before it was reserved.
     assert reserve(store).low <= 50
 
@@ -264,12 +263,11 @@ def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, p
 def test_who_waited_while_it_was_rotated_appends_to_the_new_file(store: Journalled, path: Path) -> None:
     fill(store)
     rotating = Journal(path)
-    full = rotating._locked(CallDeadline(TIMEOUT))
     waiting = threading.Thread(target=lambda: reserve(store))
-    waiting.start()
-    until(lambda: len(locks._descriptors) > 1, timeout=TIMEOUT)
-    rotating._rotate(full, store.store_id(timeout=TIMEOUT))
-    locks.close(full)
+    with rotating._locked(CallDeadline(TIMEOUT)) as full:
+        waiting.start()
+        until(lambda: len(locks._descriptors) > 1, timeout=TIMEOUT)
+        rotating._rotate(full, store.store_id(timeout=TIMEOUT))
     waiting.join(TIMEOUT)
     assert not waiting.is_alive()
     assert tops(read([path])) == {"orders": 50}
@@ -304,7 +302,8 @@ def test_many_tags_are_carried_over_once_not_at_every_line(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_doesnt_keep_the_lock_of_a_parent_that_died(store: Journalled, path: Path) -> None:
     fill(store)
-    descriptor = Journal(path)._locked(CallDeadline(TIMEOUT))
+    held = Journal(path)._locked(CallDeadline(TIMEOUT))
+    descriptor = held.__enter__()
     never, never_written = os.pipe()
     if (child := os.fork()) == 0:
         try:

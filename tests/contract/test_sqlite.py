@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +20,6 @@ import pytest
 
 import issuer
 import issuer_persistence.sqlite.store
-from issuer_persistence import locks
 from issuer_persistence.errors import MaxBehind, Misconfigured, TagPresent, Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
@@ -372,7 +371,7 @@ def test_a_range_that_a_program_without_the_lock_reserves_once_more_is_seen_by_v
     create(sqlite_bench.store, step=10)
     older: Any = sqlite_bench.store
     write, beside = SQLiteTransaction.write, run_python(["-c", _TWICE, str(sqlite_bench.path)])
-    monkeypatch.setattr(older._file, "_locked", lambda *_, **__: None)
+    monkeypatch.setattr(older._file, "_alone", lambda *_, **__: nullcontext())
 
     def late(*arguments: Any) -> object:
         Path(f"{sqlite_bench.path}-shm").read_bytes()
@@ -595,7 +594,7 @@ def test_a_file_that_another_process_creates_meanwhile_is_not_opened_without_the
     """The other one creates the file just after a call has found no lock file, or no database."""
     other = sqlite_bench.open()
     opened, created = list[str](), list[object]()
-    exists, locked, really_opened = os.path.exists, locks.locked, SQLiteFile._opened
+    exists, really_opened = os.path.exists, SQLiteFile._opened
 
     def create_once() -> None:
         if not created:
@@ -607,20 +606,12 @@ def test_a_file_that_another_process_creates_meanwhile_is_not_opened_without_the
         create_once()
         return found
 
-    def locking(*arguments: Any) -> int:
-        try:
-            return locked(*arguments)
-        except FileNotFoundError:
-            create_once()
-            raise
-
     def noting(file: SQLiteFile, options: str, deadline: Any) -> sqlite3.Connection:
         opened.append(options)
         return really_opened(file, options, deadline)
 
     with monkeypatch.context() as patched:
         patched.setattr(os.path, "exists", looking)
-        patched.setattr(locks, "locked", locking)
         patched.setattr(SQLiteFile, "_opened", noting)
         if writes:
             with pytest.raises(TagPresent):

@@ -16,12 +16,13 @@ import re
 import sqlite3
 import stat
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from issuer_persistence import locks
-from issuer_persistence.errors import NO_SPACE, Full, Misconfigured, StoreError, Unconfirmed
+from issuer_persistence.errors import NO_SPACE, SHORTAGE, Full, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.records import fresh_version
 from issuer_persistence.sqlite.schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
 
@@ -152,61 +153,50 @@ class SQLiteFile:
 
     @contextmanager
     def _alone(self, deadline: CallDeadline, *, writes: bool) -> Iterator[None]:
-        """Exclude all other processes, and other stores of this process, during the block."""
-        descriptor = self._locked(deadline, writes=writes)
-        try:
-            yield
-            if descriptor is not None and not locks.is_at(descriptor, self.lock):
-                # Another process may have created a new lock file, locked that one, and written at the same time.
-                raise Unconfirmed(
-                    f"{self.lock} was removed or replaced while it was locked, so the call may or may not have taken "
-                    "effect"
-                )
-        finally:
-            if descriptor is not None:
-                locks.close(descriptor)
+        """Exclude all other processes, and other stores of this process, during the block.
 
-    def _locked(self, deadline: CallDeadline, *, writes: bool) -> int | None:
-        """Lock the lock file, and return its descriptor.
-
-        If `writes` is False and the lock file is missing, return None, and do not create the file.
+        If `writes` is False and the lock file is missing, do not create it: there is nobody to exclude.
         """
+        if not writes and not os.path.exists(self.lock):  # noqa: PTH110 - as above
+            yield
+            return
+        try:
+            with locks.locked(self.lock, partial(self._open_lock, writes=writes), deadline) as descriptor:
+                yield
+                if not locks.is_at(descriptor, self.lock):
+                    # Another process may have created a new lock file, locked that one, and written at the same time.
+                    raise Unconfirmed(
+                        f"{self.lock} was removed or replaced while it was locked, so the call may or may not have "
+                        "taken effect"
+                    )
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _open_lock(self, *, writes: bool) -> int:
         if writes:
-            self._make_directory()
+            for each in reversed([each for each in self.path.parents if not each.exists()]):
+                each.mkdir(mode=0o700, exist_ok=True)
         database = _stat(self.path)
         mode = _MODE if database is None else stat.S_IMODE(database.st_mode)
         try:
-            try:
-                descriptor = locks.locked(self.lock, os.O_RDWR | (os.O_CREAT if writes else 0), deadline, mode)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) and not writes:
-                    return None
-                if error.errno not in _DENIED or not self.lock.exists():
-                    raise
-                descriptor = locks.locked(self.lock, os.O_RDONLY, deadline)  # read access is enough for a lock
+            descriptor = locks.open_file(self.lock, os.O_RDWR | (os.O_CREAT if writes else 0), mode)
         except OSError as error:
-            raise self._not_locked(error) from error
-        except Unconfirmed as error:
-            raise Unconfirmed(f"{self.path} is locked: another process holds {self.lock}: {error}") from error
+            if error.errno not in _DENIED or not self.lock.exists():
+                raise
+            descriptor = locks.open_file(self.lock, os.O_RDONLY)  # read access is enough for a lock
         if writes and database is not None:
             _share(descriptor, database)
         return descriptor
 
-    def _not_locked(self, error: OSError) -> Exception:
+    def _unusable(self, error: OSError) -> Exception:
         if error.errno in NO_SPACE:
             return Full(self.path)
+        if error.errno in SHORTAGE:
+            return Unconfirmed(f"{self.path}: {error}")
         return Misconfigured(
             f"{self.path}: cannot be opened or created: {error}. The store locks {self.lock.name} beside it: use a "
             "local disk with flock, and a directory that this user can write to"
         )
-
-    def _make_directory(self) -> None:
-        try:
-            missing = [each for each in self.path.parents if not each.exists()]
-            for each in reversed(missing):
-                each.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise Misconfigured(f"{self.path}: its directory cannot be created: {error}") from error
 
     # The database, under the lock.
 
@@ -391,8 +381,10 @@ def _empty() -> Iterator[sqlite3.Connection]:
 
 def _share(descriptor: int, database: os.stat_result) -> None:
     """Give the lock file (`descriptor`) the owner and mode of the database, as SQLite does with its log."""
-    found = os.fstat(descriptor)
-    with suppress(PermissionError):  # the lock file belongs to another user, who has already shared it
+    # EPERM: the lock file belongs to another user, who has already shared it. EINVAL: the owner of the database has no
+    # number in this container.
+    with suppress(OSError):
+        found = os.fstat(descriptor)
         if stat.S_IMODE(found.st_mode) != stat.S_IMODE(database.st_mode):
             os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (database.st_uid, database.st_gid):
@@ -415,6 +407,8 @@ def _mount_points() -> set[str]:
     """Return the paths of all mount points of this process. Empty if the system does not list them."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORTAGE:
+            raise
         return set()
     return {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in lines}
