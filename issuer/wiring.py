@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from issuer.core.error_mapping import store_error
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
     #: The class of the connections to Redis: one for the blocking interface, one for the asyncio interface.
     T = TypeVar("T", bound=Connections | AsyncConnections)
+
+#: An issuer: Issuer or AsyncIssuer.
+Ids = TypeVar("Ids")
 
 log = logging.getLogger("issuer")
 
@@ -116,18 +120,7 @@ def connect(
     Raises:
         ConfigurationError: A setting is invalid, or settings contradict each other.
     """
-    arguments = locals()
-    with no_fork():
-        from issuer.api.blocking import Issuer
-    if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
-        raise ConfigurationError(
-            f"scheduler must be 'background', None or an APScheduler scheduler, not {brief(scheduler)}"
-        )
-    resolved, to_redis, measure = _parts(arguments, Chain(plugins), connections=_redis)
-    ids = Issuer(resolved, to_redis, scheduler)
-    if measure is not None:
-        measure(ids)
-    return ids
+    return _connect(locals(), os.environ)
 
 
 def aconnect(
@@ -194,22 +187,56 @@ def aconnect(
     Raises:
         ConfigurationError: A setting is invalid, or settings contradict each other.
     """
-    arguments = locals()
+    return _aconnect(locals(), os.environ)
+
+
+def without_environment(connect: Callable[..., Ids], /, **given: Any) -> Ids:
+    """Call `connect` or `aconnect` as if no environment variable were set. `given`: its arguments.
+
+    The environment of the process stays unchanged, because other threads may use it at the same time.
+    """
+    call = signature(connect).bind(**given)
+    call.apply_defaults()
+    made: Ids = _CALLS[connect](call.arguments, {})
+    return made
+
+
+def _connect(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Issuer:
+    with no_fork():
+        from issuer.api.blocking import Issuer
+    scheduler = arguments["scheduler"]
+    if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
+        raise ConfigurationError(
+            f"scheduler must be 'background', None or an APScheduler scheduler, not {brief(scheduler)}"
+        )
+    resolved, to_redis, measure = _parts(arguments, environ, Chain(arguments["plugins"]), connections=_redis)
+    ids = Issuer(resolved, to_redis, scheduler)
+    if measure is not None:
+        measure(ids)
+    return ids
+
+
+def _aconnect(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> AsyncIssuer:
     with no_fork():
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
         from issuer.api.aio import AsyncIssuer
+    scheduler = arguments["scheduler"]
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler must be 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
-    resolved, to_redis, measure = _parts(arguments, AsyncChain(plugins), connections=_async_redis)
+    resolved, to_redis, measure = _parts(arguments, environ, AsyncChain(arguments["plugins"]), connections=_async_redis)
     ids = AsyncIssuer(resolved, to_redis, scheduler)
     if measure is not None:
         measure(ids)
     return ids
 
 
+_CALLS: Final[Mapping[Any, Callable[..., Any]]] = {connect: _connect, aconnect: _aconnect}
+
+
 def _parts(
     arguments: Mapping[str, Any],
+    environ: Mapping[str, str],
     chain: Chain | AsyncChain,
     *,
     connections: Callable[[object, float, int], T | None],
@@ -221,6 +248,7 @@ def _parts(
 
     Args:
         arguments: Arguments of `connect`. `issuer.settings` defines which arguments are settings.
+        environ: Environment variables.
         chain: The plugins.
         connections: Function that returns the connections to Redis. Its arguments: URL or client, timeout in seconds,
             maximum number of connections.
@@ -232,7 +260,7 @@ def _parts(
     given = {
         each.name: _given(each.argument, arguments[each.argument]) for each in DEFINITIONS.values() if each.connect
     }
-    settings = load(given, config=arguments["config"])
+    settings = load(given, config=arguments["config"], environ=environ)
     for name, key in settings.keys.items():
         checked_key(name, key, settings.sources["keys"])
     instance = _instance(settings) if instance is None else instance

@@ -18,7 +18,7 @@ from issuer.chaos.call_files import ERRORS, CallEntry, Follower, all_calls
 from issuer.chaos.checker import check
 from issuer.chaos.crew import Workers
 from issuer.chaos.proxy import FaultProxy
-from issuer.chaos.scratch import binary, without_settings
+from issuer.chaos.scratch import binary
 from issuer.chaos.screen import Screen
 from issuer.chaos.server import RedisServer
 from issuer.chaos.watched import Watched
@@ -26,7 +26,7 @@ from issuer.chaos.worker import LOADS, Job, Setup
 from issuer.errors import IssuerError
 from issuer.gateway.keys import redis_key
 from issuer.terminal import numbered
-from issuer.wiring import connect
+from issuer.wiring import connect, without_environment
 
 TAG = "orders"
 STEP = 1000
@@ -91,9 +91,8 @@ def play() -> bool:
         store = f"sqlite:///{folder / 'issuer.db'}"
         config = folder / "issuer.toml"
         config.touch()
-        with without_settings():
-            made_here = connect(redis=front.url, store=store, timeout=10.0, scheduler=None, config=config)
-            issuer = ends.enter_context(made_here)
+        given = {"redis": front.url, "store": store, "timeout": 10.0, "scheduler": None, "config": config}
+        issuer = ends.enter_context(without_environment(connect, **given))
         issuer.create(TAG, step=STEP)
         click.secho(f"{PROCESSES} processes draw numbers of one tag. No number may be issued twice.", bold=True)
         click.echo(f"\n  Redis  {name}\n  store  SQLite, in a temporary folder\n"

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from issuer.chaos.checker import Verdict
 from issuer.chaos.faults import Fault
-from issuer.chaos.scratch import binary, without_settings
+from issuer.chaos.scratch import binary
 from issuer.chaos.screen import Screen
 from issuer.chaos.world import Terms, World
 from issuer.errors import IssuerError
@@ -65,10 +65,9 @@ def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) ->
                     return
                 yield fault
 
-    with without_settings():
-        while left() > 0 and not total.stuck:
-            made = TemporaryDirectory(prefix="issuer-chaos-", ignore_cleanup_errors=True)
-            with made as folder, World(Path(folder), program, Terms(without=tuple(without))) as world:
-                total.add(play(world, islice(shuffled(), BOUT)))
+    while left() > 0 and not total.stuck:
+        made = TemporaryDirectory(prefix="issuer-chaos-", ignore_cleanup_errors=True)
+        with made as folder, World(Path(folder), program, Terms(without=tuple(without))) as world:
+            total.add(play(world, islice(shuffled(), BOUT)))
     screen.clear()
     return total

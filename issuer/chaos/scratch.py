@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,13 +35,3 @@ def in_wheel(package: str, pattern: str) -> Path | None:
 def plain_environment() -> dict[str, str]:
     """Return the environment without the user's ISSUER_ variables, which would change the run."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
-
-
-@contextmanager
-def without_settings() -> Iterator[None]:
-    """Hide the user's ISSUER_ variables, which name other servers."""
-    hidden = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("ISSUER_")}
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)

@@ -28,7 +28,7 @@ from issuer.chaos.watched import Strike, Watched
 from issuer.chaos.worker import Colour, Job, Setup
 from issuer.errors import IssuerError
 from issuer.gateway.keys import redis_key
-from issuer.wiring import connect
+from issuer.wiring import connect, without_environment
 from issuer_persistence.records import Tag
 
 #: Indices of the tags: a strict tag, a trend tag with a lease, and a trend tag without a lease.
@@ -140,7 +140,8 @@ class World:
 
     def connected(self) -> Issuer:
         """Return an issuer for this process, which connects through `desk`."""
-        return connect(
+        return without_environment(
+            connect,
             redis=self.desk_url,
             store=self.store,
             prefix=PREFIX,

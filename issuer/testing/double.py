@@ -14,14 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from issuer.chaos.scratch import without_settings
 from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.blocking import Engine
 from issuer.errors import InvalidArgument, IssuerError
 from issuer.testing.proxy import DoubleProxy, moved
 from issuer.testing.server import DoubleServer, own_server
 from issuer.testing.store import AWAY, LOST, DoubledStore
-from issuer.wiring import aconnect, connect
+from issuer.wiring import aconnect, connect, without_environment
 
 if TYPE_CHECKING:
     from issuer.api.aio import AsyncIssuer
@@ -166,8 +165,7 @@ class Double:
         Args:
             settings: Arguments of `issuer.connect`.
         """
-        with without_settings():
-            return connect(**self._with(settings))
+        return without_environment(connect, **self._with(settings))
 
     def aconnect(self, **settings: Any) -> AsyncIssuer:
         """Return a new AsyncIssuer on this double. Close it, or use `async with`.
@@ -175,8 +173,7 @@ class Double:
         Args:
             settings: Arguments of `issuer.aconnect`.
         """
-        with without_settings():
-            return aconnect(**self._with(settings))
+        return without_environment(aconnect, **self._with(settings))
 
     @property
     def environment(self) -> dict[str, str]:

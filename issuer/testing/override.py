@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import wraps
 from inspect import getattr_static, iscoroutinefunction
@@ -12,11 +12,16 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import issuer
-from issuer.chaos.scratch import without_settings
+from issuer.forks import no_fork
 from issuer.testing.double import Double
 
 #: A function or a class.
 T = TypeVar("T")
+
+#: The doubles of the overrides that have not ended, oldest first. The newest one is used.
+_open: list[Double] = []
+#: For each of them, what restores the variables and the default issuers that were there before it.
+_earlier: list[ExitStack] = []
 
 #: Methods of a test class whose names begin so are tests.
 _TEST = "test"
@@ -41,22 +46,18 @@ class override:  # noqa: N801 - used as a decorator, like those of unittest.mock
     def __init__(self, **settings: Any) -> None:
         """Prepare. `settings`: arguments of `issuer.connect`, for the issuers of the double."""
         self._settings = settings
-        self._ends: list[tuple[Double, ExitStack]] = []
+        self._doubles: list[Double] = []
 
     def __enter__(self) -> Double:
-        with ExitStack() as ends:
-            double = ends.enter_context(Double(**self._settings))
-            ends.enter_context(without_settings())
-            for name, value in double.environment.items():
-                os.environ[name] = value
-                ends.callback(os.environ.pop, name, None)
-            ends.enter_context(issuer.set_default(lambda: double.ids))
-            ends.enter_context(issuer.set_adefault(lambda: double.aids))
-            self._ends.append((double, ends.pop_all()))
+        double = Double(**self._settings).__enter__()
+        self._doubles.append(double)
+        _begin(double)
         return double
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._ends.pop()[1].close()
+        double = self._doubles.pop()
+        _end(double)
+        double.close()
 
     async def __aenter__(self) -> Double:
         return self.__enter__()
@@ -65,7 +66,7 @@ class override:  # noqa: N801 - used as a decorator, like those of unittest.mock
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         try:
-            await self._ends[-1][0].aclose()
+            await self._doubles[-1].aclose()
         finally:
             self.__exit__(kind, error, at)
 
@@ -76,6 +77,40 @@ class override:  # noqa: N801 - used as a decorator, like those of unittest.mock
             return cast("T", _in_function(decorated, self._settings))
         (_in_test_case if issubclass(decorated, unittest.TestCase) else _in_class)(decorated, self._settings)
         return tests
+
+
+def _begin(double: Double) -> None:
+    """Let the process use a double."""
+    with no_fork(), ExitStack() as earlier:  # another thread may begin or end an override
+        before = _variables()
+        earlier.callback(_set_variables, before)
+        _set_variables(double.environment)
+        earlier.enter_context(issuer.set_default(lambda: double.ids))
+        earlier.enter_context(issuer.set_adefault(lambda: double.aids))
+        _open.append(double)
+        _earlier.append(earlier.pop_all())
+
+
+def _end(double: Double) -> None:
+    """Let the process use the newest of the other doubles, or what it used before the first one."""
+    with no_fork():
+        at = _open.index(double)
+        _open.remove(double)
+        if at == len(_open):
+            _earlier.pop().close()
+        else:
+            del _earlier[at + 1]  # the double above this one now restores what was before this one
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("ISSUER_")}
+
+
+def _set_variables(variables: Mapping[str, str]) -> None:
+    """Replace all variables of the issuer. In no moment are there none: a thread that connects would use a file."""
+    os.environ.update(variables)
+    for name in _variables().keys() - variables.keys():
+        os.environ.pop(name, None)
 
 
 def _in_function(function: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """The double is a whole issuer: each kind of tag works, as with servers that were set up."""
 
+import asyncio
 import os
 import threading
 from collections import deque
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import issuer
+from issuer.plugins import Plugin
+from issuer.settings import load
 from issuer.testing import Double, override
 from issuer.testing.proxy import DoubleProxy
 from issuer.testing.server import DATABASES, LONGEST_PLACE, new_folder, own_server
@@ -131,15 +134,26 @@ def test_paths_of_sockets_are_short_enough(monkeypatch: pytest.MonkeyPatch, tmp_
     assert len(str(folder.parent)) <= LONGEST_PLACE
 
 
-def test_settings_of_the_environment_do_not_leak_in(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, double: Double
-) -> None:
+@pytest.fixture
+def production(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Settings of production in the environment. Return the path of its journal, which tests must not write."""
     (tmp_path / "issuer.toml").write_text('prefix = "leaked"\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ISSUER_STORE_URL", "mongodb://production/issuer")
     monkeypatch.setenv("ISSUER_TIMEOUT", "0")
+    monkeypatch.setenv("ISSUER_JOURNAL", str(tmp_path / "journal"))
+    return tmp_path / "journal"
+
+
+def test_settings_of_the_environment_do_not_leak_in(production: Path, double: Double) -> None:
+    async def drawn() -> int:
+        async with double.aconnect() as ids:
+            await ids.create("messages")
+            return await ids.next("messages")
+
     double.ids.create("orders")
     assert double.ids.next("orders") == 1
+    assert asyncio.run(drawn()) == 1
     assert os.environ["ISSUER_TIMEOUT"] == "0"
     with override(timeout=9):
         assert "ISSUER_TIMEOUT" not in os.environ
@@ -147,3 +161,27 @@ def test_settings_of_the_environment_do_not_leak_in(
             ids.create("orders")
             assert ids.next("orders") == 1
     assert os.environ["ISSUER_STORE_URL"] == "mongodb://production/issuer"
+    assert not production.exists()
+
+
+def test_while_an_issuer_is_opened_other_threads_see_the_variables_of_the_process(
+    production: Path, double: Double
+) -> None:
+    seen: list[object] = []
+
+    def plugins() -> Iterator[Plugin]:  # read while the issuer is being opened
+        seen.extend([os.environ["ISSUER_JOURNAL"], load().store_url])
+        yield from ()
+
+    double.connect(plugins=plugins())
+
+    async def main() -> None:
+        await double.aconnect(plugins=plugins()).close()
+
+    asyncio.run(main())
+    assert seen == [str(production), "mongodb://production/issuer"] * 2
+
+
+def test_an_unknown_argument_is_rejected(double: Double) -> None:
+    with pytest.raises(TypeError, match="timout"):
+        double.connect(timout=1)

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import unittest
+from collections import UserDict
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import issuer
+from issuer.settings import Settings, load
 from issuer.testing import Double, override
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("U.22")]
@@ -39,6 +42,66 @@ def test_a_block_has_both_defaults_and_puts_back_what_was_before() -> None:
         assert drawn() == 4
         assert asyncio.run(adrawn()) == 5
     assert os.environ == before
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))], ids=str)
+def test_overlapping_blocks_end_in_any_order(order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISSUER_STORE_URL", "mongodb://production/issuer")
+    monkeypatch.setenv("ISSUER_TIMEOUT", "1")
+    before = dict(os.environ)
+    with issuer.set_default(no_issuer), issuer.set_adefault(no_issuer):
+        blocks = [override() for _ in range(3)]
+        doubles = {block: block.__enter__() for block in blocks}
+        for at in order:
+            blocks[at].__exit__(None, None, None)
+            del doubles[blocks[at]]
+            if doubles:
+                newest = [*doubles.values()][-1]
+                assert {name: value for name, value in os.environ.items() if name.startswith("ISSUER_")} == (
+                    newest.environment
+                )
+                assert issuer.default() is newest.ids
+                assert asyncio.run(adefault_store()) == newest.store_url
+        assert os.environ == before
+        with pytest.raises(LookupError):
+            issuer.default()
+        with pytest.raises(LookupError):
+            asyncio.run(adefault_store())
+
+
+def no_issuer() -> Any:
+    raise LookupError
+
+
+async def adefault_store() -> str:
+    return issuer.adefault().engine.config.store.url
+
+
+def test_there_is_no_moment_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISSUER_REDIS_URL", "redis://production")
+    monkeypatch.setenv("ISSUER_STORE_URL", "mongodb://production/issuer")
+    seen: list[Settings] = []
+
+    class Watched(UserDict[str, str]):
+        """The environment, as another thread sees it after each change."""
+
+        def __setitem__(self, name: str, value: str) -> None:
+            super().__setitem__(name, value)
+            seen.append(load(environ=self.data))
+
+        def __delitem__(self, name: str) -> None:
+            super().__delitem__(name)
+            seen.append(load(environ=self.data))
+
+    watched = Watched()
+    watched.data = dict(os.environ)
+    with Double(), monkeypatch.context() as patch:  # the server has started
+        patch.setattr(os, "environ", watched)
+        with override(), override():
+            pass
+    assert len(seen) > 6
+    assert not any(each.embedded for each in seen)
+    assert watched.data == os.environ
 
 
 def test_it_is_found_at_the_package_and_imported_only_then() -> None:

@@ -81,12 +81,10 @@ def _open(connect: Callable[..., T], using: str) -> T:
     tested = testing()
     _opened.add(tested)
     if tested:
-        from issuer.chaos.scratch import without_settings
+        from issuer.wiring import without_environment
 
         with _lock:
-            given = _doubled(using)
-            with without_settings():
-                return connect(**given)
+            return without_environment(connect, **_doubled(using))
     return connect(**arguments(using))
 
 

@@ -114,6 +114,26 @@ Template._render = instrumented_test_render  # as django-debug-toolbar does
 """
 
 
+def test_no_issuer_and_no_setting_of_production_reaches_a_test(shop: Shop) -> None:
+    given, variable = shop.folder / "given", shop.folder / "variable"
+    shop.change("settings.py", "ISSUER = {", f"ISSUER = {{'journal': {str(given)!r}, ")
+    program = """
+from django.test.utils import setup_test_environment
+from issuer.contrib.django import ids
+from issuer.contrib.django.issuers import environment
+earlier = ids("eu")
+store = earlier.engine.config.store.url
+setup_test_environment()
+ids().create("a")
+names = sorted(name for name in environment("default") if name.startswith("ISSUER_"))
+print(ids().next("a"), ids("eu") is earlier, ids("eu").engine.config.store.url == store, names)
+"""
+    names = ["ISSUER_CONFIG", "ISSUER_REDIS_URL", "ISSUER_STORE_URL"]
+    assert shop.shell(program, ISSUER_JOURNAL=str(variable)) == f"1 False False {names}"
+    assert not given.exists()
+    assert not variable.exists()
+
+
 def test_a_server_that_looks_like_a_test_draws_from_its_issuer(shop: Shop) -> None:
     shop.manage("migrate", "--run-syncdb")
     shop.change("settings.py", 'ALLOWED_HOSTS = ["*"]', 'ALLOWED_HOSTS = ["testserver"]')
