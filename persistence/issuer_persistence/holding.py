@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import compress
+from itertools import compress, tee
 from operator import methodcaller
 from typing import Any
 
@@ -15,6 +15,6 @@ def acquired(lock: Any, seconds: float, held: list[Any], entry: object = None) -
     Without `with`, a signal handler can raise an exception between `acquire` and the next line, and nobody would
     release the lock. Here C code does both: it acquires the lock, and appends it.
     """
-    before = len(held)
-    held.extend(compress((entry or lock,), map(methodcaller("acquire", timeout=seconds), (lock,))))
-    return len(held) > before
+    first, again = tee(map(methodcaller("acquire", timeout=seconds), (lock,)))
+    held.extend(compress((entry or lock,), first))
+    return bool(next(again))
