@@ -140,3 +140,11 @@ class MariaDBServer:
     def end(self) -> None:
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def follow(self, primary: "MariaDBServer") -> None:
+        """Become a replica of that server, and read what it has logged."""
+        self.execute(
+            f"CHANGE MASTER TO MASTER_HOST='{LOOPBACK}', MASTER_PORT={primary.port}, MASTER_USER='tester', "
+            "MASTER_USE_GTID=slave_pos"
+        )
+        self.execute("START SLAVE")

@@ -32,7 +32,7 @@ _OF_PARENTS: list[SQLLink] = []
 class SQLLink:
     """An open connection, and a second file descriptor of its socket."""
 
-    __slots__ = ("_connection", "_cursor", "_process", "_socket", "notices", "used_at")
+    __slots__ = ("_connection", "_cursor", "_process", "_socket", "acknowledged", "notices", "used_at")
 
     def __init__(self, connection: Any, fileno: int) -> None:
         """Make a link. `connection`: connection of a driver by PEP 249. `fileno`: file descriptor of its socket."""
@@ -41,6 +41,8 @@ class SQLLink:
         self._cursor = connection.cursor()
         #: Warnings of the server since the COMMIT began.
         self.notices: list[str] = []
+        #: What a semi-synchronous server of MySQL reports of its replicas' replies. {} if it is not semi-synchronous.
+        self.acknowledged: dict[str, str] = {}
         self.used_at = time.monotonic()
         self._socket = socket.socket(fileno=os.dup(fileno))
         self._process = os.getpid()

@@ -6,7 +6,7 @@ import re
 from contextlib import ExitStack
 from dataclasses import asdict
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 try:
     import psycopg
@@ -100,12 +100,12 @@ class PostgreSQLStore(SQLStore):
         connection.add_notice_handler(lambda notice: _noted(notice, link.notices))
         return link
 
-    def begin(self, cursor: Any, left: float, *, writes: bool) -> None:
+    def begin(self, link: SQLLink, left: float, *, writes: bool) -> None:
         # One round trip. The settings are local to the transaction, because pgbouncer gives the session to others. A
         # role's or database's default can be `off`: a crash of the server would lose the last commits.
         # READ WRITE is never asked for: with `default_transaction_read_only`, a server is taken out of use.
         milliseconds = max(1, round(left * 1000))
-        cursor.execute(
+        link.cursor.execute(
             f"BEGIN ISOLATION LEVEL READ COMMITTED{'' if writes else ' READ ONLY'}; "
             # Another program may have left a search path in the session, in which there are other tables.
             f"SET LOCAL search_path TO {self._path}; "

@@ -105,7 +105,7 @@ class SQLStore(TransactionalStore):
         """Open a connection within so many seconds."""
 
     @abstractmethod
-    def begin(self, cursor: Any, left: float, *, writes: bool) -> None:
+    def begin(self, link: SQLLink, left: float, *, writes: bool) -> None:
         """Begin a transaction. The server ends its statements after so many seconds."""
 
     @abstractmethod
@@ -228,7 +228,7 @@ class SQLStore(TransactionalStore):
                 self._fail(error, deadline)
             try:
                 with self.until(link, deadline.left()):
-                    self.begin(link.cursor, deadline.left(), writes=writes)
+                    self.begin(link, deadline.left(), writes=writes)
             except BaseException as error:
                 link.close()
                 if not isinstance(error, Exception):
