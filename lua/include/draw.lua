@@ -20,7 +20,7 @@ local overflow = type(moved) == 'table'
 -- After an overflow the rest of the segment is granted. So another error, such as a missing permission or no memory,
 -- must not be taken for an overflow. tostring: fakeredis returns a string that Lua's own functions do not accept.
 if overflow and not string.find(tostring(moved.err), 'overflow', 1, true) then return moved end
-local high = overflow and max or moved < 2^53 and string.format('%.0f', moved) or redis.call('HGET', key, 'cur')
+local high = overflow and max or moved < 2^53 and string.format('%d', moved) or redis.call('HGET', key, 'cur')
 if overflow or less(max, high) then
   redis.call('HSET', key, 'cur', max)
   high = max
