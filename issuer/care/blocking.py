@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from issuer.care import Outcome, inspection, recovery
+from issuer.care import Outcome, inspection, pruning, recovery
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.examination import TOGETHER, Examination, judge
 from issuer.care.doctor.findings import Facts, Finding
@@ -33,8 +33,7 @@ from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
 from issuer.reentry import CallLock
 from issuer_persistence.journal import Known
-from issuer_persistence.ledger import LEDGER_KEPT
-from issuer_persistence.records import Tag, now_ms
+from issuer_persistence.records import Tag
 
 T = TypeVar("T")
 
@@ -49,6 +48,9 @@ LOOKS = 1000
 #: At most one run of `refresh` is in progress. If it has not ended after this many seconds, it counts as lost, because
 #: it may never have started. Then another run may begin.
 REFRESH_LOST = 60.0
+
+#: Seconds until old ledger entries are deleted again after an error.
+PRUNE_AGAIN = 60.0
 
 
 class Care:
@@ -89,9 +91,7 @@ class Care:
         self._runtime = runtime
         self._run = run
         self._deadline = deadline
-        #: Time of the last deletion of old ledger entries, in ms since 1970.
-        self.pruned = 0
-        self._refresh_due = 0.0
+        self._refresh_due = self._prune_due = 0.0
         #: The combiners of the tags that the last sweep has checked.
         self._moving: list[Combiner] = []
 
@@ -304,7 +304,7 @@ class Care:
         now = monotonic()
         idle = self._registry.idle
         walks = self.keeper is not None and self.keeper.walks
-        stale = walks or idle or self._prune_due or any(each.supply.stale for each in self._moving)
+        stale = walks or idle or now >= self._prune_due or any(each.supply.stale for each in self._moving)
         if now > self._refresh_due and stale:
             self._refresh_due = now + REFRESH_LOST
             self._background(self.refresh)
@@ -360,20 +360,17 @@ class Care:
                     self._registry.troubled(combiner, error)
                     if isinstance(error, StoreUnavailable):
                         return
-            if self._prune_due:
+            if monotonic() >= self._prune_due:
                 self._prune()
         finally:
             self._refresh_due = 0.0
 
-    @property
-    def _prune_due(self) -> bool:
-        return now_ms() - self.pruned >= LEDGER_KEPT // 90
-
     def _prune(self) -> None:
-        """Delete old ledger entries. This is done once a day."""
-        self.pruned = now = now_ms()
-        steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
+        """Delete some old ledger entries."""
+        wait = PRUNE_AGAIN
         try:
-            self._run(steps, Deadline(self._config.settings.store_timeout), None)
+            wait = self._run(pruning.prune(), Deadline(pruning.SHARE + self._config.settings.store_timeout), None)
         except IssuerError as error:
-            log.debug("old ledger entries could not be deleted: %s", error)
+            if not self._registry.closed:
+                log.warning("old ledger entries could not be deleted: %s", error)
+        self._prune_due = monotonic() + wait

@@ -311,9 +311,8 @@ class AsyncEngine(AsyncEngineCalls):
         """
         self.registry.discard()
         forgotten = self.registry, self.scheduler, self._stay
-        self._stay, pruned = None, self.care.pruned
+        self._stay = None
         self.start()
-        self.care.pruned = pruned
         return forgotten, self.runner.redis and self.runner.redis.begin()
 
     def after_fork(self) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
+    from issuer_persistence.pruning import Pruned
     from issuer_persistence.records import Tag, TagChanges, TagSettings
 
 
@@ -372,12 +373,16 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def prune(self, *, before: int, timeout: float) -> int:
-        """Delete old ledger entries, but keep the newest entry of each tag. Return how many were deleted.
+    def prune(self, *, before: int, timeout: float) -> Pruned:
+        """Delete some of the old ledger entries, but keep the newest entry of each tag.
+
+        A call must not keep other calls waiting, so it deletes few entries. The store keeps how far the deletion has
+        come, and the next call goes on there, in any process. At the end, the store deletes nothing for a day. If
+        another process is deleting entries, the call does nothing.
 
         Args:
             before: Time in ms since 1970. Entries from before this time are deleted.
-            timeout: Longest duration of the call in seconds, above 0.
+            timeout: Longest duration of the call in seconds, above 0. The server must end its statements, too.
         """
 
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:

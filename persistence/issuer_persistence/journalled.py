@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from issuer_persistence.contract import T
+    from issuer_persistence.pruning import Pruned
 
 log = logging.getLogger("issuer.journal")
 
@@ -139,7 +140,7 @@ class Journalled(Store):
         reads = alike(calls)
         return self._store.batch(reads, timeout=timeout) if reads else super().batch(calls, timeout=timeout)
 
-    def prune(self, *, before: int, timeout: float) -> int:
+    def prune(self, *, before: int, timeout: float) -> Pruned:
         return self._store.prune(before=before, timeout=timeout)
 
     def examine(self, *, timeout: float) -> StoreFacts:

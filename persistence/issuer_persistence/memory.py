@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from issuer_persistence.errors import Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreFacts
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
+from issuer_persistence.pruning import Row
 from issuer_persistence.records import Tag, check_argument, fresh_version
 from issuer_persistence.transactional import Transaction, TransactionalStore
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class MemoryStore(TransactionalStore, Transaction):
         #: The names of all tags, also of the deleted ones, sorted.
         self._names: list[str] = []
         self._ledger: dict[str, LedgerEntry] = {}
+        self._progress = ""
 
     @classmethod
     def open(cls, url: str) -> MemoryStore:
@@ -104,6 +106,24 @@ class MemoryStore(TransactionalStore, Transaction):
         if found is not None:
             self._ledger[entry] = replace(found, high=min(found.high, high))
 
+    def progress(self) -> str:
+        return self._progress
+
+    def note_progress(self, progress: str) -> None:
+        self._progress = progress
+
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+        every = (Row(each.tag, each.high, each.low, each.id, each.time) for each in self._ledger.values())
+        if beyond is None:
+            found = [each for each in every if each.tag > tag]
+        else:
+            found = [each for each in every if each.tag == tag and each[1:4] > tuple(beyond)]
+        return sorted(found)[:count]
+
+    def drop(self, ids: Sequence[str]) -> None:
+        for each in ids:
+            del self._ledger[each]
+
     def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
         check_argument("count", count, 1)
         with self.transaction(timeout):
@@ -131,15 +151,6 @@ class MemoryStore(TransactionalStore, Transaction):
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         with self.transaction(timeout):
             return [self._ledger[each] for each in ids if each in self._ledger and self._ledger[each].tag == tag]
-
-    def prune(self, *, before: int, timeout: float) -> int:
-        check_argument("before", before)
-        with self.transaction(timeout):
-            kept = {self._entries(tag)[0].id for tag in {each.tag for each in self._ledger.values()}}
-            old = [each.id for each in self._ledger.values() if each.time < before and each.id not in kept]
-            for entry in old:
-                del self._ledger[entry]
-            return len(old)
 
     def examine(self, *, timeout: float) -> StoreFacts:
         with self.transaction(timeout):

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import TagMissing
 from issuer_persistence.ledger import Reservation
+from issuer_persistence.pruning import prune
 from issuer_persistence.records import Tag, check_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from issuer_persistence.ledger import LedgerEntry, Purpose
+    from issuer_persistence.ledger import LedgerEntry, Position, Purpose
+    from issuer_persistence.pruning import Pruned, Row
     from issuer_persistence.records import TagChanges, TagSettings
 
 
@@ -51,6 +53,24 @@ class Transaction(ABC):
 
     def inspect(self, record: Tag) -> None:  # noqa: B027 - most stores have nothing to check
         """Check the record of a tag before a reservation. Raise an error to reject the reservation."""
+
+    # ------------------------------------------------------------------ deletion of old entries, see `pruning.Ledger`
+
+    @abstractmethod
+    def progress(self) -> str:
+        """See `pruning.Ledger`."""
+
+    @abstractmethod
+    def note_progress(self, progress: str) -> None:
+        """See `pruning.Ledger`."""
+
+    @abstractmethod
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+        """See `pruning.Ledger`."""
+
+    @abstractmethod
+    def drop(self, ids: Sequence[str]) -> None:
+        """See `pruning.Ledger`."""
 
     def live(self, tag: str) -> Tag:
         """Return the record of a tag. If the tag was never created, or was deleted, raise TagMissing."""
@@ -127,6 +147,11 @@ class TransactionalStore(Store):
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
         check_argument("at_least", at_least)
         return self.change(tag, timeout, lambda found: found.recovered(at_least))
+
+    def prune(self, *, before: int, timeout: float) -> Pruned:
+        check_argument("before", before)
+        with self.transaction(timeout) as transaction:
+            return prune(transaction, before)
 
     def change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
         """Replace the record of a tag by what the function `change` returns for it. Return the new record."""

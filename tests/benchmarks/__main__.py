@@ -27,6 +27,7 @@ from tests.benchmarks.observed import observed
 from tests.benchmarks.people import people
 from tests.benchmarks.persistence import persistence
 from tests.benchmarks.processes import processes
+from tests.benchmarks.pruning import prune
 from tests.benchmarks.rounds import FULL, QUICK, Effort
 from tests.benchmarks.sizing import sizing
 from tests.benchmarks.sql import sql
@@ -86,6 +87,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "direct": direct,
     "sql": sql,
     "mongo": mongo,
+    "prune": prune,
     "processes": processes,
     "border": border,
     "server": inside,

@@ -99,7 +99,7 @@ def test_no_document_of_another_program_is_changed_by_anything_that_a_store_does
                 call()
     store.halt("orders", timeout=TIMEOUT)
     store.recover("orders", at_least=35, timeout=TIMEOUT)
-    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT) == 3
+    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT).deleted == 3
     store.delete("orders", timeout=TIMEOUT)
     create(store, step=10)
     after = stored(mongo_bench)

@@ -585,10 +585,10 @@ def test_pruning_keeps_the_newest_entry_of_each_tag(store: Store) -> None:
         create(store, tag, step=10)
         for _ in range(3):
             reserve(store, tag=tag)
-    assert store.prune(before=1, timeout=TIMEOUT) == 0
-    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT) == 4
+    assert store.prune(before=1, timeout=TIMEOUT).deleted == 0
+    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT).deleted == 4
     assert ranges(store) == ranges(store, "users") == [(20, 30)]
-    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT) == 0
+    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT).deleted == 0
 
 
 def test_closing_twice_is_harmless(bench: Bench) -> None:

@@ -122,7 +122,7 @@ def use(store: MongoStore) -> None:
         assert store.recover("b", at_least=50, timeout=TIMEOUT).max == 50
         store.delete("b", timeout=TIMEOUT)
         assert [each.high for each in store.ledger("a", newest=9, timeout=TIMEOUT)] == [25, 20, 10]
-        assert store.prune(before=2**62, timeout=TIMEOUT) == 2
+        assert store.prune(before=2**62, timeout=TIMEOUT).deleted == 2
         with store._call(TIMEOUT) as call:
             call.confirm()  # as after an error
             # As if another process had created "a" in the meantime: the other record is removed again.

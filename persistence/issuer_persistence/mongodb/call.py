@@ -179,12 +179,13 @@ def rows(
     segments: Collection[Document], tag: str, count: int, *, beyond: Position | None = None, upward: bool = False
 ) -> list[Document]:
     """Return the documents of a page of the ledger. The arguments are those of `Store.segments`."""
-    following = {} if beyond is None else _following(beyond, upward=upward)
-    found = segments.find({"tag": tag, **following})
+    further = {} if beyond is None else following(beyond, upward=upward)
+    found = segments.find({"tag": tag, **further})
     return [entry_row(each) for each in found.sort(_UP if upward else DOWN).limit(min(count, 2**31 - 1))]
 
 
-def _following(beyond: Position, *, upward: bool) -> Document:
+def following(beyond: Position, *, upward: bool) -> Document:
+    """Return the filter condition for the entries of a tag that follow a position."""
     than = "$gt" if upward else "$lt"
     high, low, entry = beyond
     if isinstance(high, bool) or not isinstance(high, int | float):
@@ -225,17 +226,6 @@ def shorten(segments: Collection[Document], tag: str, highs: Mapping[str, int]) 
             for entry, high in highs.items()
         ]
     )
-
-
-def prune(segments: Collection[Document], before: int) -> int:
-    """Delete ledger entries older than `before`, but keep each tag's newest entry. Return how many were deleted."""
-    dropped = 0
-    for tag in segments.distinct("tag"):
-        newest = segments.find_one({"tag": tag, "$and": [OUR_ENTRY]}, sort=DOWN) if isinstance(tag, str) else None
-        if newest is not None:
-            old = {"tag": tag, "time": {"$lt": Int64(before)}, "$and": [OUR_ENTRY, {"_id": {"$ne": newest["_id"]}}]}
-            dropped += segments.delete_many(old).deleted_count
-    return dropped
 
 
 def entry_row(found: Document) -> Document:

@@ -38,7 +38,6 @@ from issuer_persistence.mongodb.call import (
     Replaced,
     by_id,
     entry_document,
-    prune,
     rows,
     shorten,
     stored,
@@ -46,8 +45,10 @@ from issuer_persistence.mongodb.call import (
     unbound,
 )
 from issuer_persistence.mongodb.pages import answered
+from issuer_persistence.mongodb.pruning import MongoLedger
 from issuer_persistence.mongodb.server import facts, translated
 from issuer_persistence.newest import Newest
+from issuer_persistence.pruning import Pruned, prune
 from issuer_persistence.reads import Read, alike
 from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
 from issuer_persistence.urls import mask
@@ -338,10 +339,10 @@ class MongoStore(Store):
         with self._call(timeout, writes=False) as call:
             return by_id(call.segments, tag, ids)
 
-    def prune(self, *, before: int, timeout: float) -> int:
+    def prune(self, *, before: int, timeout: float) -> Pruned:
         check_argument("before", before)
-        with self._call(timeout) as call, call.write():
-            return prune(call.segments, before)
+        with self._call(timeout) as call:
+            return prune(MongoLedger(call), before)
 
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
         """See `Store.batch`. If the first calls read the same of different tags, this is one request."""

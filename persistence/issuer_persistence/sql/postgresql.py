@@ -57,6 +57,10 @@ class PostgreSQLStore(SQLStore):
         self._reserve = _reserving(self.statements)
         #: The search path of each transaction: that of the login until the schema of the tables is known.
         self._path = "DEFAULT"
+        # Without this, PostgreSQL may sort all entries of a tag for each page, if it does not know how many there are.
+        self.statements.walk_above = self.statements.walk_on.replace(
+            '"tag" > %s', '("tag", "high") >= (%s, %s) AND ("tag", "high", "low", "id") > (%s, %s, %s, %s)'
+        )
 
     types = Types(
         name='TEXT COLLATE "C"',

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from issuer_persistence.ledger import Purpose
+    from issuer_persistence.pruning import Pruned
     from issuer_persistence.records import TagSettings
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class SQLStore(TransactionalStore):
 
     def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
         self._address = url
-        self.statements = Statements(checked_prefix(prefix), self.types.schema)
+        self.statements = Statements(checked_prefix(prefix), self.types.schema, self.types.limited)
         self._links = Links(self.connect)
         self._closed = False
         #: In the copy of this object that the calls of a batch use: the transaction of the batch.
@@ -260,7 +261,7 @@ class SQLStore(TransactionalStore):
             deadline = CallDeadline(left)
             done = self._prepare(deadline)
             with self._open(deadline, writes=True) as transaction:
-                transaction.cursor.execute(self.statements.note_server, (self.identity(transaction),))
+                transaction.cursor.execute(self.statements.note, (self.identity(transaction), "server"))
             return done
 
         return self._repeated(timeout, upgrade)
@@ -435,15 +436,8 @@ class SQLStore(TransactionalStore):
 
         return [LedgerEntry.checked(_fields(each)) for each in self._looked(timeout, look, _NO_ROWS)]
 
-    def prune(self, *, before: int, timeout: float) -> int:
-        check_argument("before", before)
-
-        def prune(left: float) -> int:
-            with self.transaction(left) as transaction:
-                transaction.cursor.execute(self.statements.prune, (before,))
-                return int(transaction.cursor.rowcount)
-
-        return self._repeated(timeout, prune)
+    def prune(self, *, before: int, timeout: float) -> Pruned:
+        return self._repeated(timeout, lambda left: super(SQLStore, self).prune(before=before, timeout=left))
 
     def examine(self, *, timeout: float) -> StoreFacts:
         return self._repeated(timeout, self._examined)
@@ -454,7 +448,7 @@ class SQLStore(TransactionalStore):
         with self._open(deadline, writes=False) as transaction:
             [(version, milliseconds)] = transaction.rows(self.about)
             settings = self.settings(transaction)
-            noted = transaction.rows(self.statements.server) if schema else []
+            noted = transaction.rows(self.statements.noted, ("server",)) if schema else []
             if noted:
                 server, before = self.identity(transaction), noted[0][0]
                 settings.append(

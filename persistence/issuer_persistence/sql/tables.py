@@ -72,6 +72,8 @@ class Types:
         schema: SQL expression for the schema of the table `table_name`, in the information schema.
         index_within: True if the ledger's index is created within its table. MySQL has no CREATE INDEX IF NOT EXISTS.
         suffix: What follows the definition of a table.
+        limited: What precedes a statement of `prune`, so that the server ends it after a second. "" if the transaction
+            has a limit already.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Types:
     schema: str
     index_within: bool = False
     suffix: str = ""
+    limited: str = ""
 
     def column(self, kind: str) -> str:
         """Return the type of a column for CREATE TABLE."""
@@ -97,8 +100,8 @@ class Types:
 class Statements:
     """The statements for the tables with this prefix."""
 
-    def __init__(self, prefix: str, schema: str) -> None:
-        """Write the statements. `schema`: see `Types`."""
+    def __init__(self, prefix: str, schema: str, limited: str = "") -> None:
+        """Write the statements. `schema` and `limited`: see `Types`."""
         #: Names of the tables, in the order of `COLUMNS`.
         self.names = tuple(f"{prefix}{name}" for name in COLUMNS)
         self.tags, self.segments, self.meta = (f'"{name}"' for name in self.names)
@@ -116,9 +119,9 @@ class Statements:
         self.store_id = f'SELECT "value" FROM {self.meta} WHERE "name" = \'id\''  # noqa: S608
         #: The schema, and the layout of a store on the table of another program.
         self.schema = f'SELECT "name", "value" FROM {self.meta} WHERE "name" IN (\'schema\', \'layout\')'  # noqa: S608
-        self.server = f'SELECT "value" FROM {self.meta} WHERE "name" = \'server\''  # noqa: S608
+        self.noted = f'SELECT "value" FROM {self.meta} WHERE "name" = %s'  # noqa: S608
         self.meta_names = f'SELECT "name" FROM {self.meta}'  # noqa: S608
-        self.note_server = f'UPDATE {self.meta} SET "value" = %s WHERE "name" = \'server\''  # noqa: S608
+        self.note = f'UPDATE {self.meta} SET "value" = %s WHERE "name" = %s'  # noqa: S608
         self.put_meta = f'INSERT INTO {self.meta} ("name", "value") VALUES (%s, %s)'  # noqa: S608
         #: Highest number of the ledger that is above `max`. In a returned entry, low equals high.
         self.taken = f'SELECT max("high") FROM {self.segments} WHERE "tag" = %s AND "high" > %s AND "low" < "high"'  # noqa: S608
@@ -138,11 +141,13 @@ class Statements:
         self.below = f'{of_tag} AND "high" <= %s AND {position} < (%s, %s, %s) {newest}'
         self.above = f'{of_tag} AND "high" >= %s AND {position} > (%s, %s, %s) {oldest}'
         self.entries = f'{of_tag} AND "id" IN '
-        #: The entries that are older than a time and are not the newest one of their tag. The inner SELECT stands
-        #: within another one, because MySQL cannot delete from a table that a subquery reads.
-        self.prune = f"""DELETE FROM {self.segments} WHERE "time" < %s AND "id" NOT IN (SELECT "id" FROM (
-            SELECT "id", row_number() OVER (PARTITION BY "tag" ORDER BY "high" DESC, "low" DESC, "id" DESC) AS "nth"
-            FROM {self.segments}) AS "every" WHERE "nth" = 1)"""  # noqa: S608
+        walked = f'{limited}SELECT "tag", "high", "low", "id", "time" FROM {self.segments}'  # noqa: S608
+        self.walk_on = f'{walked} WHERE "tag" > %s ORDER BY "tag", "high", "low", "id" LIMIT %s'
+        #: MySQL would read a whole tag for the condition that PostgreSQL has in its place.
+        self.walk_above = (
+            f'{walked} WHERE "tag" = %s AND "high" >= %s AND ("tag", "high", "low", "id") > (%s, %s, %s, %s) {oldest}'
+        )
+        self.drop = f'{limited}DELETE FROM {self.segments} WHERE "id" IN '  # noqa: S608
 
     def definitions(self, types: Types) -> list[str]:
         """Return the statements that create the tables and the ledger's index, unless they exist."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from issuer_persistence import scheme_json
 from issuer_persistence.errors import MaxBehind, StoreError, TagMissing
+from issuer_persistence.pruning import Row
 from issuer_persistence.records import Tag
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, TAG_COLUMNS, Statements
 from issuer_persistence.transactional import Transaction
@@ -16,11 +17,14 @@ from issuer_persistence.transactional import Transaction
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from issuer_persistence.ledger import LedgerEntry
+    from issuer_persistence.ledger import LedgerEntry, Position
     from issuer_persistence.sql.connections import SQLLink
 
 #: How many names or ids one statement has. Longer lists are sent in parts.
 LIST_MOST = 1000
+
+#: Name in the table `meta` of what the store keeps about the deletion of old ledger entries.
+_PRUNING = "pruning"
 
 
 class Conflict(Exception):
@@ -106,6 +110,23 @@ class SQLTransaction(Transaction):
 
     def shorten(self, entry: str, high: int) -> None:
         self.cursor.execute(self.statements.shorten, (high, entry, high))
+
+    def progress(self) -> str:
+        return "".join(text for (text,) in self.rows(self.statements.noted, (_PRUNING,)))
+
+    def note_progress(self, progress: str) -> None:
+        self.cursor.execute(self.statements.note, (progress, _PRUNING))
+        if self.cursor.rowcount == 0:
+            self.cursor.execute(self.statements.put_meta, (_PRUNING, progress))
+
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+        if beyond is None:
+            return [Row(*each) for each in self.rows(self.statements.walk_on, (tag, count))]
+        place = (tag, beyond[0], tag, *beyond, count)
+        return [Row(*each) for each in self.rows(self.statements.walk_above, place)]
+
+    def drop(self, ids: Sequence[str]) -> None:
+        self.cursor.execute(f"{self.statements.drop}{listed(ids)}", ids)
 
     def inspect(self, record: Tag) -> None:
         """Raise MaxBehind if the ledger contains numbers above the record's `max`, which would be reserved again."""

@@ -27,6 +27,7 @@ from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.holding import acquired
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.newest import Newest
+from issuer_persistence.pruning import Row
 from issuer_persistence.records import Tag, check_argument
 from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
@@ -62,6 +63,10 @@ def _marks(columns: Sequence[str]) -> str:
     return ", ".join("?" * len(columns))
 
 
+def _integer(column: str) -> str:
+    return f"typeof({column}) = 'integer'"
+
+
 # The lint rule S608 warns of SQL with foreign text. These statements consist of the constants above only.
 _PUT_TAG = f"INSERT OR REPLACE INTO tags ({_names(TAG_COLUMNS)}) VALUES ({_marks(TAG_COLUMNS)})"  # noqa: S608 - see above
 _PUT_ENTRY = f"INSERT INTO segments ({_names(ENTRY_COLUMNS)}) VALUES ({_marks(ENTRY_COLUMNS)})"  # noqa: S608 - see above
@@ -80,9 +85,12 @@ _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRS
 _TAKEN = "SELECT max(high) FROM segments WHERE tag = ? AND high > ? AND high <= 9223372036854775807 AND low < high"
 _ENDING_WITHIN = "SELECT id FROM segments INDEXED BY segments_by_number WHERE tag = ? AND high BETWEEN ? AND ?"
 _OVERLAPPING = "SELECT id FROM segments WHERE tag = ? AND high > ? AND low < ?"
-_PRUNE = """DELETE FROM segments WHERE time < ? AND id <> (
-    SELECT newest.id FROM segments AS newest WHERE newest.tag = segments.tag
-    ORDER BY newest.high DESC, newest.low DESC, newest.id DESC LIMIT 1)"""
+# The index sorts a tag's highest number first, so it is read backward, the last tag first. Blobs sort after all texts.
+_WALKED = f"SELECT tag, high, low, id, time FROM segments WHERE {' AND '.join(map(_integer, ('high', 'low', 'time')))}"  # noqa: S608
+_WALK_ABOVE = f"{_WALKED} AND tag = ? AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
+_WALK_ON = f"{_WALKED} AND tag < coalesce(nullif(?, ''), x'') ORDER BY tag DESC, high, low, id LIMIT ?"
+# Programs that do not know this table ignore it.
+_PROGRESS = "CREATE TABLE IF NOT EXISTS pruning (progress TEXT NOT NULL)"
 
 
 def _record(row: Sequence[object]) -> Tag:
@@ -126,6 +134,21 @@ class SQLiteTransaction(Transaction):
 
     def shorten(self, entry: str, high: int) -> None:
         self.connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
+
+    def progress(self) -> str:
+        self.connection.execute(_PROGRESS)
+        return "".join(text for (text,) in self.connection.execute("SELECT progress FROM pruning").fetchall())
+
+    def note_progress(self, progress: str) -> None:
+        self.connection.execute("DELETE FROM pruning")
+        self.connection.execute("INSERT INTO pruning VALUES (?)", (progress,))
+
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+        statement, place = (_WALK_ON, (tag,)) if beyond is None else (_WALK_ABOVE, (tag, beyond[0], *beyond))
+        return [Row(*each) for each in self.connection.execute(statement, (*place, count)).fetchall()]
+
+    def drop(self, ids: Sequence[str]) -> None:
+        self.connection.execute(f"DELETE FROM segments WHERE id IN ({_marks(ids)})", ids)  # noqa: S608 - marks only
 
     def inspect(self, record: Tag) -> None:
         """Raise MaxBehind if the ledger contains numbers above the record's `max`, which would be reserved again."""
@@ -248,11 +271,6 @@ class SQLiteStore(TransactionalStore):
         with self.transaction(timeout, writes=False) as reading:
             found = [reading.connection.execute(_ENTRY, (tag, each)).fetchone() for each in ids]
         return [LedgerEntry.checked(_entry(row)) for row in found if row is not None]
-
-    def prune(self, *, before: int, timeout: float) -> int:
-        check_argument("before", before)
-        with self.transaction(timeout) as transaction:
-            return transaction.connection.execute(_PRUNE, (before,)).rowcount
 
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
         """See `Store.batch`. All calls share one transaction, which is opened for writing only if a call writes."""
