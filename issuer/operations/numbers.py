@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Generic, TypeVar
@@ -36,6 +37,7 @@ from issuer.errors import (
     IssuerError,
     NotDecodable,
     SchemeError,
+    Unavailable,
     UnknownTag,
     brief,
 )
@@ -161,10 +163,10 @@ class Issuing(Generic[L]):
                     # the same number: a second draw would make the first number a gap.
                     record = yield from self._combiner(tag).supply.origin.read()
                     return self._issued(replace(part, record=record), scheme, counter, text=text)
-            except UnknownTag:
-                if part.combiner.tag == tag:
+            except UnknownTag as error:
+                if part.combiner.tag == tag or part.combiner.tag != error.tag:
                     raise
-                yield from self._make(part, how.series_most)
+                part.combiner.supply.origin.forget_record()  # the part was deleted: create it again
             except OtherStrategyError:
                 (value,) = yield from self.generate(part.combiner, 1, deadline)
                 with tags.named(tag):
@@ -334,9 +336,7 @@ class Issuing(Generic[L]):
                 value=how.key,
             )
         if part.restart_key is not None or part.shard is not None:
-            # `make=False`: do not create a shard or series here as other tags are created at their first use. It needs
-            # the settings of its parent tag, and `_make` creates it with these.
-            record = supply.state.record or (yield from supply.origin.read(make=False))
+            record = supply.state.record or (yield from supply.origin.read(found=self._found(part, how.series_most)))
             if not parts.is_part(record, part.record.tag):
                 raise parts.not_a_part(record, part.record.tag)
         if how.key is not None:
@@ -347,13 +347,22 @@ class Issuing(Generic[L]):
             return counter
         return (yield from supply.obtain(1, deadline))[0]
 
-    def _make(self, part: _Part[L], series_most: int | None) -> Steps[None]:
-        """Create the tag of a part, such as the series of a new restart key.
+    def _found(self, part: _Part[L], series_most: int | None) -> Steps[Tag]:
+        """Return the record of a part, such as a series. Create its tag with the present settings of the parent tag.
 
         If the tag of the part was deleted earlier, it continues after its old numbers. `series_most`: maximum number of
         series of the parent tag, or None.
         """
-        record = yield from read_record(part.record.tag)
+        tag, whole = part.combiner.tag, part.record.tag
+        known = yield from tags.records((whole, tag))
+        found, record = known[tag], known[whole]
+        if found is not None and not found.deleted:
+            return found
+        if record is None or record.deleted:
+            raise UnknownTag(whole)
+        if self._config.redis is not None:
+            with suppress(Unavailable):  # if the hash belongs to another store, raise ForeignHash instead
+                yield from part.combiner.supply.origin.look(probe=False)
         if series_most is not None and part.restart_key is not None:
             yield from self._check_series(record, series_most)
         settings = replace(
@@ -363,9 +372,9 @@ class Issuing(Generic[L]):
             scheme=tags.scheme_of_parts(record.tag, record.scheme),
         )
         try:
-            yield from ask(lambda store, timeout: store.create(part.combiner.tag, settings, timeout=timeout))
+            return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout)))
         except TagPresent:  # another process has created the tag
-            return
+            return (yield from read_record(tag))
 
     def _check_series(self, record: Tag, most: int) -> Steps[None]:
         """Raise InvalidArgument if the tag has `most` series or more. Otherwise the caller creates one more series.

@@ -223,6 +223,7 @@ class TagRegistry(Generic[L]):
         """Handle an error of the background work for a tag, and log it.
 
         The background work runs every second. So a ConfigurationError is logged once, and other errors once a minute.
+        No warning is logged for an unknown tag: its callers get the error, or one of them is creating the tag.
         """
         if self.closed:
             return
@@ -230,7 +231,7 @@ class TagRegistry(Generic[L]):
             self.forget_if_unknown(combiner.tag)
         if isinstance(error, ForeignHash):
             self._end(combiner, error)  # the next caller gets a new combiner, which first checks the hash in Redis
-        if isinstance(error, Unavailable):
+        if isinstance(error, Unavailable | UnknownTag):
             log.debug("tag %r: background work failed: %s", combiner.tag, error)
             return
         if isinstance(error, ConfigurationError):

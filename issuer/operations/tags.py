@@ -81,7 +81,7 @@ def create_many(
     for tag in wanted:
         with named(tag):
             check_tag(tag)
-    known = (yield from _records(wanted if exist_ok else owned)) if exist_ok or owned else {}
+    known = (yield from records(wanted if exist_ok else owned)) if exist_ok or owned else {}
     for tag, options in wanted.items():
         with named(tag):
             own, found = tag in owned, known.get(tag)
@@ -130,7 +130,7 @@ def _uncounted(asked: TagOptions) -> bool:
     return bool(asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT)
 
 
-def _records(tags: Iterable[str]) -> Steps[Mapping[str, Tag | None]]:
+def records(tags: Iterable[str]) -> Steps[Mapping[str, Tag | None]]:
     """Return the record of each of these tags, or None for an unknown tag. All records are read together."""
     batch = TagBatch({tag: ask(ReadTag(tag)) for tag in tags})
     while batch.pending:

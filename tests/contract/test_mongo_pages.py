@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from issuer_persistence.errors import Corrupt
+from issuer_persistence.errors import Corrupt, TagPresent
 from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import LedgerPage
 from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.reads import ReadLedger, ReadSegments, ReadTag
+from issuer_persistence.records import TagSettings
 from tests.contract.benches import TIMEOUT, create, reserve
 from tests.contract.heard import Heard
 from tests.contract.test_batches import done
@@ -99,3 +100,15 @@ def test_another_programs_document_with_several_tags_is_reported_for_each_of_the
     assert [len(page.damaged) for page in pages if isinstance(page, LedgerPage)] == [0, 0, 0, 1, 0, 1, 0, 0, 0]
     failed = [tag for tag, ledger in zip(TAGS, done(store, NEWEST), strict=True) if isinstance(ledger, Corrupt)]
     assert failed == (["t3", "t5"] if high == 700 else [])
+
+
+def test_the_tag_of_a_new_series_is_created_by_one_request(heard: Heard) -> None:
+    store = MongoStore(heard.database)
+    store.create("series#a", TagSettings(scheme={"part_of": "series"}), timeout=TIMEOUT)
+    heard.commands.clear()
+    store.create("series#b", TagSettings(scheme={"part_of": "series"}), timeout=TIMEOUT)
+    assert [name for name, _ in heard.commands] == ["insert"]
+    with pytest.raises(TagPresent):
+        store.create("series#b", TagSettings(), timeout=TIMEOUT)
+    store.delete("series#b", timeout=TIMEOUT)
+    assert not store.create("series#b", TagSettings(), timeout=TIMEOUT).deleted

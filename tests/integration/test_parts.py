@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import issuer
+from issuer.clock import Deadline
+from issuer.core.steps import Ask
+from issuer.drivers.store_pool import StorePool
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import TagChanges
 from tests.colours import BOTH
@@ -37,6 +42,48 @@ def test_a_part_is_deleted_and_changed_with_its_tag_alone(make: Make) -> None:
     ids.delete("users")
     ids.delete("cust")
     assert ids.tags() == []
+
+
+@BOTH
+def test_a_new_series_takes_two_calls_of_the_store_and_its_reservation(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = make()
+    ids.create("cust", keyed=True)
+    ids.issue("cust", restart_key="a")
+    asked: list[object] = []
+    submit = StorePool.submit
+
+    def counted(pool: StorePool, step: Ask, *rest: Any) -> float:
+        asked.append(step)
+        return submit(pool, step, *rest)
+
+    monkeypatch.setattr(StorePool, "submit", counted)
+    assert ids.issue("cust", restart_key="b").counter == 1
+    assert len(asked) == 3
+
+
+def test_background_work_is_silent_about_a_part_that_a_caller_is_creating(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = make()
+    ids.create("cust", keyed=True)
+    ids.engine.registry.combiner("cust#a")  # as the caller does first
+    ids.tick()
+    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert ids.issue("cust", restart_key="a").counter == 1
+
+
+def test_background_work_creates_no_part_as_a_tag_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without any settings, a tag is created at its first use."""
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    with issuer.connect(scheduler=None) as ids:
+        ids.create("cust", keyed=True)
+        part = ids.engine.registry.combiner("cust#a")  # as a caller does first
+        with pytest.raises(issuer.UnknownTag):
+            part.run(part.supply.refresh(), Deadline(20))
+        assert ids.issue("cust", restart_key="a").counter == 1
 
 
 @pytest.mark.parametrize("known", [True, False])

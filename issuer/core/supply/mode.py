@@ -156,16 +156,17 @@ class Origin:
             self._state.record = None
             self._settle()
 
-    def read(self, *, make: bool = True, within: float = inf) -> Steps[Tag]:
+    def read(self, *, make: bool = True, within: float = inf, found: Steps[Tag] | None = None) -> Steps[Tag]:
         """Read the tag's record. Create the tag if `make` and the settings allow it. Raises UnknownTag.
 
-        `within`: the longest duration of each call of the store, in seconds.
+        `within`: the longest duration of each call of the store, in seconds. `found`: steps that return the record.
         """
         runtime, state = self._runtime, self._state
         if not runtime.identity.id:
             yield from self.identity(within)
         try:
-            record = yield from self.public(read_record(state.tag, make=make and runtime.makes, within=within))
+            found = found or read_record(state.tag, make=make and runtime.makes, within=within)
+            record = yield from self.public(found)
             self.use(record)
         except UnknownTag:
             if self._runtime.redis:

@@ -451,7 +451,7 @@ class Supply:
     def refresh(self) -> Steps[None]:
         """Read the tag's record if it was not read for LEARN_AFTER seconds, and the store's id if it is unknown."""
         if self.stale:
-            yield from self.origin.read()
+            yield from self.origin.read(make=False)  # the tag may be a part, which its caller creates
 
     @property
     def stale(self) -> bool:

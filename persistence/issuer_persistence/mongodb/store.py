@@ -128,6 +128,8 @@ class MongoStore(Store):
         self._collections: server.Collections | None = None
         self._indexed = False
         self._attempts = Attempts()
+        # Id of the store to which this process has announced the newest schema.
+        self._announced = ""
         # True after a failed call. Then the next reservation first checks that writes reach a majority.
         self._doubtful = False
         # Last known records of the tags with the newest reservations. The next reservation of such a tag uses the step
@@ -161,15 +163,22 @@ class MongoStore(Store):
         its own writes. If a new tag is in use by then, the tag remains, and the call raises Unconfirmed.
         """
         with self._call(timeout) as call:
+            look = len(settings) > 1  # a single tag is mostly new, such as a series: then the insert suffices
             while True:
-                found = call.read_many(settings)
+                found = call.read_many(settings) if look else {}
                 made = [Tag.made(tag, found.get(tag), each) for tag, each in settings.items()]
-                if any(each.scheme for each in made):
-                    call.announce()
+                self._announce(call, *(each.scheme for each in made))
                 done = call.create(made, found)
                 if done is not None:
                     return done
+                look = True
                 call.pause()
+
+    def _announce(self, call: MongoCall, *schemes: object) -> None:
+        """Before tags get schemes: announce the schema, once for each store."""
+        if any(schemes) and self._announced != call.store_id:
+            call.announce()
+            self._announced = call.store_id
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         with self._call(timeout, writes=False) as call:
@@ -267,8 +276,7 @@ class MongoStore(Store):
                     # same time could set a `min_step` above `max_step`.
                     bounds = {"min_step": found.min_step, "max_step": found.max_step}
                     condition |= {name: {"$in": [None, Int64(bound)]} for name, bound in bounds.items()}
-                if changes.scheme:
-                    call.announce()
+                self._announce(call, changes.scheme)
                 if changes.limit is not None or changes.raise_to is not None:
                     # Check the limit and `max`, and not the version: each reservation changes the version, so with many
                     # reservations this change would fail again and again.
@@ -402,6 +410,7 @@ class MongoStore(Store):
             self._doubtful = True
             if isinstance(error, Replaced):
                 self._collections = None  # the next call searches the collections again
+                self._announced = ""
             raise
         except (StoreError, ValueError):
             raise
