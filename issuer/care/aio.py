@@ -352,7 +352,7 @@ class AsyncCare:
             await self._forget_idle()
             if self.keeper is not None:
                 await self.keeper.walk()
-            for combiner in self._moving:
+            for combiner in [each for each in self._moving if each.supply.stale]:
                 if self._registry.closed:
                     return
                 try:

@@ -351,7 +351,7 @@ class Care:
             self._forget_idle()
             if self.keeper is not None:
                 self.keeper.walk()
-            for combiner in self._moving:
+            for combiner in [each for each in self._moving if each.supply.stale]:
                 if self._registry.closed:
                     return
                 try:
