@@ -27,7 +27,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Visit
 from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topology
 from issuer.errors import ConfigurationError, RedisUnavailable
-from issuer.forks import living
+from issuer.forks import GENERATION, living, refuse_inherited
 from issuer.settings import REDIS_CONNECTIONS
 from issuer_persistence.urls import ENCODE, flaw
 
@@ -356,14 +356,14 @@ class AnyLink(Protocol):
         """Close the connection at once, without waiting."""
 
 
-def _cut(link: AnyLink) -> None:
+def _cut(connection: Any) -> None:
     """In a forked child: put a closed socket in the place of the parent's.
 
     A call that was in progress at the fork can continue in the child. It must not read the parent's replies, or write
     into the parent's requests. Python code cannot prevent all of this: if a signal handler forks, the C code of `recv`
     reads again in both processes. The parent's own connection stays open.
     """
-    ours = link.connection.socket
+    ours = connection.socket
     number = -1 if ours is None else ours.fileno()
     if number >= 0:
         near, far = socket.socketpair()
@@ -372,8 +372,19 @@ def _cut(link: AnyLink) -> None:
         near.close()
 
 
+def refuse_parents(connection: Any) -> None:
+    """Before a login command: raise Unavailable if the parent has begun to connect, and this is the child.
+
+    At the fork, the connection had no socket yet that could be cut. A second login would shift the parent's replies by
+    one: a tag got the numbers of another tag (seen).
+    """
+    if connection.generation != GENERATION.now:
+        _cut(connection)
+        refuse_inherited(connection.generation)
+
+
 #: All connections of this process, including those in use.
-LINKS: weakref.WeakSet[AnyLink] = living(_cut)
+LINKS: weakref.WeakSet[AnyLink] = living(lambda each: _cut(each.connection))
 
 
 L = TypeVar("L", bound=AnyLink)

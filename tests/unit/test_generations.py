@@ -76,3 +76,25 @@ def test_a_call_of_the_parent_is_not_sent_again(redis_url: str, younger: Callabl
         younger()
         with pytest.raises(issuer.Unavailable, match="began in the parent process"):
             trips.exchange(Exchange(Address(), call))
+
+
+@pytest.mark.live
+def test_a_child_does_not_log_in_over_a_connection_that_its_parent_makes(
+    connect: Connect, redis_url: str, younger: Callable[[], None]
+) -> None:
+    """The server would answer twice, and the parent would take each reply for that of its next call."""
+    with connect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
+        ids.create("a")
+        ids.next("a")
+        redis = ids.engine.runner.redis
+        assert redis is not None
+        (node,) = redis.nodes.values()
+        idle = [node.idle.pop() for _ in range(len(node.idle))]
+        wait = getattr(ids, "wait", lambda done: done)
+        link, reused = wait(redis.connection(node, Deadline(60), connects=True))
+        assert not reused
+        younger()
+        with pytest.raises(issuer.Unavailable, match="began in the parent process"):
+            wait(link.connect(Deadline(60)))
+        link.drop()
+        node.idle.extend(idle)

@@ -15,7 +15,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from issuer.clock import Deadline
-from issuer.drivers.servers import LINKS, Permit
+from issuer.drivers.servers import LINKS, Permit, refuse_parents
+from issuer.forks import GENERATION
 from issuer.threads import in_thread
 
 T = TypeVar("T")
@@ -67,6 +68,11 @@ class AsyncShown:
         transport = getattr(self._writer, "transport", None)
         return None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
 
+    async def send_command(self, *words: Any, **options: Any) -> None:
+        """Send a command of the login. In a forked child, refuse to send it over the parent's connection."""
+        refuse_parents(self)
+        await super().send_command(*words, **options)  # type: ignore[misc]  # redis-py's
+
     def abort(self) -> None:
         """Close the connection at once, without waiting for the server.
 
@@ -95,6 +101,7 @@ class AsyncLink:
     def __init__(self, connection: Any, permit: Permit) -> None:
         self.connection = connection
         self.permit: Permit | None = permit
+        connection.generation = GENERATION.now
         LINKS.add(self)
         self._health = bool(connection.health_check_interval)
         # If these timeouts were set, redis-py would create a task for each send.

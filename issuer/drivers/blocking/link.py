@@ -17,7 +17,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.clock import Deadline, monotonic
-from issuer.drivers.servers import FAR, LINKS, LOOK_OUT, Permit
+from issuer.drivers.servers import FAR, LINKS, LOOK_OUT, Permit, refuse_parents
+from issuer.forks import GENERATION
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -42,6 +43,11 @@ class Shown:
     def socket(self) -> Any:
         """The socket while it is connected."""
         return self._sock
+
+    def send_command(self, *words: Any, **options: Any) -> None:
+        """Send a command of the login. In a forked child, refuse to send it over the parent's connection."""
+        refuse_parents(self)
+        super().send_command(*words, **options)  # type: ignore[misc]  # redis-py's
 
 
 class Link:
@@ -77,6 +83,7 @@ class Link:
         self._short = False
         #: This many of the next calls sleep and do not poll for the reply, because the last reply came after the poll.
         self._far = 0
+        connection.generation = GENERATION.now
         LINKS.add(self)
 
     def connect(self, end: Deadline) -> None:
