@@ -25,7 +25,7 @@ from issuer.core.steps import Steps, ask, pipeline
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.wire import Wire
-from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
+from issuer.errors import ConfigurationError, FenceError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.gateway.keys import check_found
 from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.interrupts import raise_interrupt
@@ -326,7 +326,9 @@ class Care:
             hash, serving, deadline = hashes.get(combiner), combiner.serving, Deadline(timeout)
             if isinstance(hash, IssuerError):
                 self._registry.troubled(combiner, hash)
-                continue
+                if not isinstance(hash, FenceError):
+                    continue
+                hash = None  # this Redis can no longer be trusted, so the sweep drops the leases
             try:
                 combiner.run(combiner.supply.sweep(hash) if serving is None else serving.sweep(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - as in `tick`
