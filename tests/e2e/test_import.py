@@ -217,6 +217,44 @@ def test_a_counter_that_the_column_does_not_own_or_that_was_set_counts(
     assert shown(direct(*line, "shop.own")) == {"shop.own": [49, 50]}
 
 
+@pytest.mark.parametrize("sources", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("cache", [0, 10])
+def test_a_sequence_that_is_the_default_of_the_column_counts(
+    direct: Cli, sources: Callable[..., Source], cache: int
+) -> None:
+    source = sources("table")
+    source.run(f"""CREATE SEQUENCE "a b" START 5 INCREMENT 5 CACHE {cache}""")
+    source.run("""CREATE TABLE foreign_ (id bigint PRIMARY KEY DEFAULT nextval("a b"), name varchar(20))""")
+    for _ in range(5):
+        source.run("INSERT INTO foreign_ () VALUES ()")
+    source.run("DELETE FROM foreign_ WHERE id > 10")
+    line = ["import", "--from", source.url, "--layout", "table", "--column", "id", "--table", "foreign_"]
+    last = 5 * (cache or 5)  # all numbers that the server has in its cache may have been given
+    assert shown(direct(*line)) == {"foreign_": [last, last + 1]}
+
+
+UNCOUNTED = {
+    "mariadb": ["(nextval(s) * 2)", "(uuid_short())"],
+    "postgres": ["nextval('s') * 2", "nextval(('s'::text)::regclass)", "extract(epoch FROM now())::bigint"],
+}
+
+
+@pytest.mark.parametrize(
+    ("sources", "default"), [(name, each) for name in UNCOUNTED for each in UNCOUNTED[name]], indirect=["sources"]
+)
+def test_a_default_whose_numbers_cannot_be_known_is_refused(
+    direct: Cli, sources: Callable[..., Source], default: str
+) -> None:
+    source = sources()
+    source.run("CREATE SEQUENCE s")
+    source.run(f"CREATE TABLE orders (id bigint DEFAULT {default}, name varchar(20), n bigint DEFAULT -1)")
+    line = ["import", "--from", source.url, "--layout", "table", "--table", "orders", "--column"]
+    ended = direct(*line, "id")
+    assert ended.code == 4
+    assert "orders is not imported: id has the default" in ended.err
+    assert direct(*line, "n").code == 0
+
+
 #: Rows that cannot be imported, and what is said.
 REFUSED: list[tuple[str, tuple[str, str], tuple[Any, ...], str]] = [
     ("leaf", LEAF, ("x", -1, 10, ""), "max_id -1 is below 0"),

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from issuer.care.importing.layouts import Choice, ImportedTag, ImportLayout, Reading
+from issuer.care.importing.layouts import Choice, ImportedTag, ImportLayout, Query, Reading
 from issuer.errors import ConfigurationError, StoreUnavailable
 from issuer_persistence.errors import Misconfigured
 from issuer_persistence.opening import store_class
@@ -48,6 +48,23 @@ class ImportDatabase:
                 raise StoreUnavailable("source: not all rows could be changed, so none was changed: run it again")
         return found
 
+    def _check_primary(self, cursor: Any) -> None:
+        """Raise ConfigurationError if the server may lack numbers that the source has issued."""
+        query = _query(cursor)
+        [(version,)] = query("SELECT version()")
+        if str(version).startswith("PostgreSQL"):
+            signs = ["SELECT 1 WHERE pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool"]
+        else:
+            # The status is there as well if the replication has stopped, and nothing makes the replica read-only.
+            old, maria = str(version).startswith(("5.", "8.0.")), "MariaDB" in str(version)
+            status = "ALL SLAVES" if maria else "SLAVE" if old else "REPLICA"
+            signs = ["SELECT 1 FROM DUAL WHERE @@read_only NOT IN ('0', 'OFF')", f"SHOW {status} STATUS"]
+        if any(map(query, signs)):
+            raise ConfigurationError(
+                f"source: {self._store.url} is a replica, or read-only. It may lack numbers that the source has "
+                "issued, so they would be issued twice. Give the URL of the primary, which accepts writes"
+            )
+
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[Any]:
         """Yield a cursor in a transaction. Commit it at the end."""
@@ -55,9 +72,9 @@ class ImportDatabase:
         try:
             link = self._store.connect(TIMEOUT)
             with self._store.until(link, TIMEOUT):
-                cursor = link.connection.cursor()
-                self._store.begin(cursor, TIMEOUT, writes=writes)
-                yield cursor
+                self._store.begin(link, TIMEOUT, writes=writes)
+                self._check_primary(link.cursor)
+                yield link.cursor
                 self._store.commit(link)
         except Exception as error:
             known = self._store.known(error)
@@ -74,9 +91,14 @@ class ImportDatabase:
                 link.close()
 
 
-def _rows(cursor: Any, read: Reading, choice: Choice, lock: str = "") -> list[tuple[Any, ...]]:
+def _query(cursor: Any) -> Query:
     def query(statement: str, *values: object) -> list[tuple[Any, ...]]:
         cursor.execute(statement, values or None)
         return list(cursor.fetchall()) if cursor.description else []
 
+    return query
+
+
+def _rows(cursor: Any, read: Reading, choice: Choice, lock: str = "") -> list[tuple[Any, ...]]:
+    query = _query(cursor)
     return query(read + lock) if isinstance(read, str) else read(query, choice)

@@ -6,6 +6,7 @@ A conversion answers one question: which is the highest number that the other is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
@@ -22,6 +23,13 @@ _INDEX_AT: Final = SHARD_BITS + APP_BITS
 
 #: How many sequences of PostgreSQL one statement reads.
 _SEQUENCES: Final = 200
+
+#: A default that gives the next number of a sequence, in MariaDB. Its group is the quoted name of the sequence.
+_NEXTVAL: Final = r"""nextval\(((?:[`"][^`"]+[`"]\.?){1,2})\)"""
+#: A default that has no numbers above those of its counter: none, a constant, or the next number of a sequence.
+_COUNTED: Final = re.compile(
+    rf"(None|NULL|\(?-?\d+\)?|'-?\d*'|nextval\('(?:[^']|'')+'::regclass\)|{_NEXTVAL})?(::[a-z ]+)?"
+)
 
 
 class NotImportable(Exception):
@@ -275,11 +283,14 @@ def _quoted(name: str) -> str:
 
 
 def _read_table(query: Query, choice: Choice) -> list[tuple[Any, ...]]:
-    """Read the highest value of a column, and the last value of its counter, which deleted rows have raised."""
+    """Read the highest value of a column, the last value of its counter, and its default.
+
+    Deleted rows have raised the counter. The default is "" if it gives no number above the counter.
+    """
     table, column = _quoted(choice.table), _quoted(choice.column)
     [(highest,)] = query(f"SELECT max({column}) FROM {table}")  # noqa: S608 - both names are quoted
     [(version,)] = query("SELECT version()")
-    counter: object = 0
+    counters: list[Any] = []
     if str(version).startswith("PostgreSQL"):
         # The second part finds the sequence of a default value that does not belong to the column.
         found = query(
@@ -291,23 +302,39 @@ def _read_table(query: Query, choice: Choice) -> list[tuple[Any, ...]]:
         )  # fmt: skip
         # After RESTART, `last_value` is the next number, but lower ones may have been given.
         select = "SELECT last_value - (NOT is_called)::int FROM "
-        counter = max((query(select + each)[0][0] for (each,) in found if each), default=0)
+        counters = [query(select + each)[0][0] for (each,) in found if each]
+        defaults = query(
+            "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef JOIN pg_attribute ON (adrelid, adnum) = "
+            "(attrelid, attnum) WHERE attrelid = to_regclass(%s) AND attname = %s",
+            table, choice.column,
+        )  # fmt: skip
     else:
         schema, _, name = choice.table.rpartition(".")
         # MySQL caches the counter for a day. MariaDB ignores the comment.
         query("SET /*!80000 SESSION information_schema_stats_expiry = 0, */ @issuer = 0")
         found = query(
-            "SELECT t.auto_increment - 1 FROM information_schema.tables t JOIN information_schema.columns c "
-            "USING (table_schema, table_name) WHERE table_schema = coalesce(nullif(%s, ''), database()) "
-            "AND table_name = %s AND column_name = %s AND locate('auto_increment', extra) > 0",
+            "SELECT CASE WHEN locate('auto_increment', extra) > 0 THEN t.auto_increment - 1 END, column_default "
+            "FROM information_schema.tables t JOIN information_schema.columns c USING (table_schema, table_name) "
+            "WHERE table_schema = coalesce(nullif(%s, ''), database()) AND table_name = %s AND column_name = %s",
             schema, name, choice.column,
         )  # fmt: skip
-        counter = found[0][0] if found else 0
-    return [(choice.table, highest, counter)]
+        counters, defaults = [each for each, _ in found], [each[1:] for each in found]
+        if sequence := re.fullmatch(_NEXTVAL, str(defaults[0][0]) if defaults else ""):
+            # The server stores the number after those in its cache, and has given at most these.
+            stored = query(f"SELECT next_not_cached_value - increment FROM {sequence[1]}")  # noqa: S608 - quoted
+            counters = [each for (each,) in stored]
+    default = str(defaults[0][0]) if defaults else ""
+    counter = max((each for each in counters if each is not None), default=0)
+    return [(choice.table, highest, counter, "" if _COUNTED.fullmatch(default) else default)]
 
 
 def _table(row: tuple[Any, ...], choice: Choice) -> ImportedTag:
-    tag, highest, counter = row
+    tag, highest, counter, default = row
+    if default:
+        raise NotImportable(
+            f"{choice.column} has the default {brief(default)}, which is not just the next value of a sequence. Find "
+            "the highest number that it may have given, and create the tag with `issuer create --above`"
+        )
     values = [_whole(each, choice.column) for each in (highest, counter) if each is not None]
     last = max([0, *values])
     return ImportedTag(tag, last, last)
