@@ -69,6 +69,8 @@ def test_background_work_is_silent_about_a_part_that_a_caller_is_creating(
     ids = make()
     ids.create("cust", keyed=True)
     ids.engine.registry.combiner("cust#a")  # as the caller does first
+    ids.engine.care.sweep()
+    ids.engine.care.refresh()
     ids.tick()
     assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
     assert ids.issue("cust", restart_key="a").counter == 1
@@ -84,6 +86,17 @@ def test_background_work_creates_no_part_as_a_tag_of_its_own(monkeypatch: pytest
         with pytest.raises(issuer.UnknownTag):
             part.run(part.supply.refresh(), Deadline(20))
         assert ids.issue("cust", restart_key="a").counter == 1
+
+
+@BOTH
+def test_a_series_of_a_tag_that_another_process_has_deleted_is_not_created(make: Make, store: MemoryStore) -> None:
+    ids, other = make(), make()
+    ids.create("cust", keyed=True)
+    other.issue("cust", restart_key="a")
+    ids.delete("cust")
+    with pytest.raises(issuer.UnknownTag, match="'cust'"):
+        other.issue("cust", restart_key="b")
+    assert store.get("cust#b", timeout=20) is None
 
 
 @pytest.mark.parametrize("known", [True, False])
