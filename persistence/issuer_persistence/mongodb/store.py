@@ -163,7 +163,8 @@ class MongoStore(Store):
         its own writes. If a new tag is in use by then, the tag remains, and the call raises Unconfirmed.
         """
         with self._call(timeout) as call:
-            look = len(settings) > 1  # a single tag is mostly new, such as a series: then the insert suffices
+            # A single tag is mostly new, such as a series: then the insert suffices. TagPresent comes before LimitHit.
+            look = len(settings) > 1 or any(each.above >= each.limit for each in settings.values())
             while True:
                 found = call.read_many(settings) if look else {}
                 made = [Tag.made(tag, found.get(tag), each) for tag, each in settings.items()]
