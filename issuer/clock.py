@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 
-monotonic = time.monotonic
+from issuer_persistence.clock import monotonic, monotonic_ns
+
+__all__ = ["LONGEST_PAUSE", "Deadline", "jittered", "monotonic", "monotonic_ns", "pause", "sleep"]
 
 
 def sleep(seconds: float) -> None:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
+from issuer_persistence.clock import monotonic
+
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.002
@@ -27,7 +29,7 @@ def _pauses(
     condition: Callable[[], T], timeout: float, message: str, ignoring: tuple[type[Exception], ...] = ()
 ) -> Generator[float, None, T]:
     """Yield how long to pause before the next look, as long as it isn't true; return what it is then."""
-    deadline, pause = time.monotonic() + timeout, _FIRST_PAUSE
+    deadline, pause = monotonic() + timeout, _FIRST_PAUSE
     while True:
         last: object
         try:
@@ -37,7 +39,7 @@ def _pauses(
         else:
             if seen:
                 return seen
-        if time.monotonic() >= deadline:
+        if monotonic() >= deadline:
             raise AssertionError(f"not within {timeout} s: {message or condition}; last seen: {last!r}")
         pause = min(pause * 1.5, _LONGEST_PAUSE)
         yield pause

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic_ns as now
 from typing import Self
 
 from issuer.chaos.call_files import Follower
@@ -18,6 +17,7 @@ from issuer.chaos.scratch import plain_environment
 from issuer.chaos.waiting import until
 from issuer.chaos.watched import Strike
 from issuer.chaos.worker import STACKS, STACKS_END, Setup, trap_file
+from issuer.clock import monotonic_ns as now
 from issuer.errors import IssuerError
 
 #: Maximum time, in seconds, from a stop request to the end of a worker. After this time the worker is killed.

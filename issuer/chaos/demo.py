@@ -23,6 +23,7 @@ from issuer.chaos.screen import Screen
 from issuer.chaos.server import RedisServer
 from issuer.chaos.watched import Watched
 from issuer.chaos.worker import LOADS, Job, Setup
+from issuer.clock import monotonic, monotonic_ns
 from issuer.errors import IssuerError
 from issuer.gateway.keys import redis_key
 from issuer.terminal import numbered
@@ -44,7 +45,7 @@ LOOK = 0.01
 #: restart.
 PATIENCE = 15.0
 
-now = time.monotonic_ns
+now = monotonic_ns
 
 
 class Gap(NamedTuple):
@@ -148,7 +149,7 @@ class _Story:
         ]
 
     def run(self) -> bool:
-        begun = time.monotonic()
+        begun = monotonic()
         while self._acts:
             time.sleep(LOOK)
             self._look()
@@ -157,7 +158,7 @@ class _Story:
             self._screen.progress(self._count, f"number {self._highest}")
         self._look()
         self._screen.clear()
-        return self._summary(time.monotonic() - begun)
+        return self._summary(monotonic() - begun)
 
     def _look(self) -> None:
         for worker in self._crew.workers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -15,6 +14,7 @@ from issuer.chaos.faults import Fault
 from issuer.chaos.scratch import binary
 from issuer.chaos.screen import Screen
 from issuer.chaos.world import Terms, World
+from issuer.clock import monotonic
 from issuer.errors import IssuerError
 
 #: After this many faults, the numbers of a world (the servers and processes of a run) are checked, and a new world is
@@ -47,12 +47,12 @@ def play(world: World, faults: Iterable[Fault]) -> Verdict:
 def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) -> Verdict:
     """Cause faults for `seconds` seconds on new servers. Return the verdict. `without`: guards to remove."""
     screen = Screen(round(seconds))
-    begun = time.monotonic()
+    begun = monotonic()
     program, total = binary(), Verdict()
     struck = 0
 
     def left() -> float:
-        return begun + seconds - time.monotonic()
+        return begun + seconds - monotonic()
 
     def shuffled() -> Iterator[Fault]:
         """Yield all faults in random order, again and again, until the time is over."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import click
 
+from issuer.clock import monotonic
 from issuer.terminal import color, screen_width, shortened, width
 
 #: Seconds between two updates of the bar.
@@ -23,13 +23,13 @@ class Screen:
 
     def __init__(self, goal: int) -> None:
         self._goal = goal
-        self._begun = time.monotonic()
+        self._begun = monotonic()
         self._drawn_at = 0.0
         self._shown = False
 
     def say(self, line: str = "", *, mark: str = " ", hue: str | None = None) -> None:
         """Write the seconds since the start, the mark and the line. `hue`: colour of the mark and the line."""
-        self.write(f"{time.monotonic() - self._begun:5.1f} s {click.style(mark, fg=hue, bold=True)} "
+        self.write(f"{monotonic() - self._begun:5.1f} s {click.style(mark, fg=hue, bold=True)} "
                    f"{click.style(line, fg=hue)}")  # fmt: skip
 
     def write(self, line: str = "") -> None:
@@ -40,7 +40,7 @@ class Screen:
 
     def progress(self, count: int, note: str) -> None:
         """Update the bar: show `count` as a part of the goal, and then `note`."""
-        if not sys.stderr.isatty() or time.monotonic() - self._drawn_at < REDRAW:
+        if not sys.stderr.isatty() or monotonic() - self._drawn_at < REDRAW:
             return
         share = min(1.0, count / self._goal)
         text = f" {share:4.0%}  {note}"
@@ -51,7 +51,7 @@ class Screen:
         self.clear()
         click.echo(f"  {bar}{shortened(text, room - size - 2)}", err=True, nl=False, color=color())
         sys.stderr.flush()
-        self._shown, self._drawn_at = True, time.monotonic()
+        self._shown, self._drawn_at = True, monotonic()
 
     def clear(self) -> None:
         """Remove the bar."""

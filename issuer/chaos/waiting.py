@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from issuer.clock import monotonic
+
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.002
@@ -20,7 +22,7 @@ def until(
     An exception of a type in `ignoring` counts as "not yet". Other exceptions end the wait. After `timeout` seconds,
     AssertionError is raised, with `message` and the last result.
     """
-    deadline = time.monotonic() + timeout
+    deadline = monotonic() + timeout
     pause = _FIRST_PAUSE
     while True:
         last: object
@@ -30,7 +32,7 @@ def until(
             last = value
         except ignoring as error:
             last = error
-        if time.monotonic() >= deadline:
+        if monotonic() >= deadline:
             raise AssertionError(f"not within {timeout} s: {message or condition}; last seen: {last!r}")
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        time.sleep(min(pause, max(0.0, deadline - monotonic())))
         pause = min(pause * 1.2, _LONGEST_PAUSE)

@@ -19,12 +19,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from time import monotonic_ns as now
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from issuer.api.aio import AsyncIssuer
 from issuer.chaos.call_files import CallFile, runs
 from issuer.chaos.guards import take_out
+from issuer.clock import monotonic_ns as now
 from issuer.core.events import Event, SegmentLoaded
 from issuer.core.steps import Steps
 from issuer.core.supply import extend

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from issuer.chaos.server import RedisServer
 from issuer.chaos.waiting import until
 from issuer.chaos.watched import Strike, Watched
 from issuer.chaos.worker import Colour, Job, Setup
+from issuer.clock import monotonic_ns
 from issuer.errors import IssuerError
 from issuer.gateway.keys import redis_key
 from issuer.wiring import connect, without_environment
@@ -55,7 +55,7 @@ for child in children:
 sys.exit(any(child.exitcode for child in children))
 """
 
-now = time.monotonic_ns
+now = monotonic_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import io
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -22,6 +21,7 @@ import click
 
 from issuer.api.blocking import Issuer
 from issuer.cli.exits import OK, PROBLEM, USAGE, code_of, complain
+from issuer.clock import monotonic
 from issuer.core.batch import TagBatch
 from issuer.core.steps import Steps
 from issuer.errors import InvalidArgument, IssuerError, brief
@@ -163,7 +163,7 @@ def create_from(issuer: Issuer, path: str, form: str, *, exist_ok: bool, dry_run
 
 
 def _created(issuer: Issuer, lines: Iterator[Line], *, exist_ok: bool) -> int:
-    count, began, progress = 0, time.monotonic(), _Progress()
+    count, began, progress = 0, monotonic(), _Progress()
     page: dict[str, Line] = {}
     try:
         while page := {line.tag: line for line in islice(lines, PAGE)}:
@@ -176,7 +176,7 @@ def _created(issuer: Issuer, lines: Iterator[Line], *, exist_ok: bool) -> int:
         again = "; correct the file and run the command again with --exist-ok" if count else ""
         say(f"{numbered(count, 'tag')} of the lines before were created; no tag of this page of {PAGE} lines{again}")
         return code_of(error)
-    say(f"created {numbered(count, 'tag')} in {lasting(time.monotonic() - began)}")
+    say(f"created {numbered(count, 'tag')} in {lasting(monotonic() - began)}")
     return OK
 
 
@@ -262,10 +262,10 @@ class _Progress:
     """Writes the number of tags and the rate to stderr, at most once a second. Only if stderr is a terminal."""
 
     def __init__(self) -> None:
-        self._began = self._last = time.monotonic()
+        self._began = self._last = monotonic()
 
     def show(self, count: int) -> None:
-        now = time.monotonic()
+        now = monotonic()
         if now - self._last >= 1 and sys.stderr.isatty():
             self._last = now
             say(f"{numbered(count, 'tag')}, {count / (now - self._began):,.0f} a second")

@@ -67,7 +67,7 @@ class Breaker:
             return False
         now = monotonic()
         due = self._next if probe else max(self._next, self._failed_at + FORGOTTEN)
-        if now < due:
+        if 0 < due - now <= FORGOTTEN:  # a longer pause would be an error of the clock
             raise LeftAlone(self._why)
         self._next = now + TRIAL
         return True
@@ -89,7 +89,7 @@ class Breaker:
 
     def retry_after(self) -> float:
         """Return the seconds until the next trial may start. 0.0 if the server may be called now."""
-        return max(0.0, self._next - monotonic()) if self.failures else 0.0
+        return min(TRIAL, max(0.0, self._next - monotonic())) if self.failures else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,19 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from apscheduler.executors.debug import DebugExecutor
+from apscheduler.job import Job as Scheduled
 from apscheduler.jobstores.base import JobLookupError
+from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
-from apscheduler.triggers.interval import IntervalTrigger
+from apscheduler.triggers.base import BaseTrigger
 
+from issuer.clock import monotonic
 from issuer.forks import in_uwsgi_master, leave_signals
 from issuer.interrupts import raise_interrupt
 from issuer.reentry import CallLock
@@ -89,12 +92,56 @@ class Executor(ABC):
         self._sweeping = False
 
 
-def every(scheduler: BaseScheduler, sweep: Job, executor: str) -> Any:
-    """Add a job that runs `sweep` every second, and return the job. `executor`: name of the executor."""
+def every(scheduler: BaseScheduler, sweep: Job, executor: str) -> str:
+    """Add a job that runs `sweep` every second. Return the alias of its job store. `executor`: name of the executor."""
+    jobs = _Jobs()
+    alias = f"issuer-{id(jobs)}"
+    scheduler.add_jobstore(jobs, alias)
     # The trigger is an object. If it were given by its name, APScheduler would import its class during this call. If
     # another thread forked at that moment, the child would wait for the import's lock for ever (seen).
-    trigger = IntervalTrigger(seconds=SWEEP_EVERY, timezone=UTC)
-    return scheduler.add_job(sweep, trigger, misfire_grace_time=None, coalesce=True, executor=executor)
+    scheduler.add_job(sweep, _Sweeps(), misfire_grace_time=None, jobstore=alias, executor=executor)
+    return alias
+
+
+class _Sweeps(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
+    """Starts a sweep one second after the last one.
+
+    APScheduler's IntervalTrigger lists each second that was missed: after 30 days, 131 MB.
+    """
+
+    def get_next_fire_time(self, _: datetime | None, now: datetime) -> datetime:
+        """Return the time of the next sweep."""
+        # In UTC, because at the end of summer time, a second later on a local clock can be an hour later.
+        return now.astimezone(UTC) + timedelta(seconds=SWEEP_EVERY)
+
+
+class _Jobs(MemoryJobStore):  # type: ignore[misc]  # APScheduler has no types
+    """Has the sweeps of one issuer. If the system's clock is set, or stops, the next sweep runs after a second at most.
+
+    APScheduler compares dates, so after the clock was set back by an hour, no job would be due for an hour. But it
+    measures its waits by the monotonic clock, and asks each job store before it waits again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead = self._measured(datetime.now(UTC))
+
+    def _measured(self, now: datetime) -> float:
+        return now.timestamp() - monotonic()
+
+    def get_due_jobs(self, now: datetime) -> list[Scheduled]:
+        """Return the jobs that are due. If the system's clock was set, these are all jobs."""
+        before, self._ahead = self._ahead, self._measured(now)
+        if abs(self._ahead - before) > SWEEP_EVERY / 2:
+            for job in self.get_all_jobs():
+                job.modify(next_run_time=now)
+        due: list[Scheduled] = super().get_due_jobs(now)
+        return due
+
+    def get_next_run_time(self) -> datetime | None:
+        """Return when to ask again: after a second at most, also if the clock was set since the job was scheduled."""
+        found: datetime | None = super().get_next_run_time()
+        return found and min(found, _Sweeps().get_next_fire_time(None, datetime.now(UTC)))
 
 
 def _options() -> dict[str, Any]:
@@ -239,7 +286,7 @@ class Scheduler:
         self._make_crew = crew
         self._theirs = chosen if isinstance(chosen, BaseScheduler) else None
         self._crew: Executor | None = None
-        self._sweeping: Any = None
+        self._sweeping: str | None = None
         self._locks: dict[str, CallLock] = {}
         self._stopped = chosen is None
 
@@ -321,9 +368,9 @@ class Scheduler:
         with self._lock.thread, self._lock.call():
             self._stopped = True
             sweeping, self._sweeping = self._sweeping, None
-        if sweeping is not None:
-            with suppress(JobLookupError):  # the caller has removed the job from its own scheduler
-                sweeping.remove()
+        if sweeping is not None and self._theirs is not None:
+            with suppress(KeyError):  # the caller has removed the job store from its own scheduler
+                self._theirs.remove_jobstore(sweeping)
         if self._crew is not None:
             self._crew.close()
 

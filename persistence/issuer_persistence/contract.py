@@ -18,10 +18,10 @@ These rules hold for every method of every store:
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
+from issuer_persistence.clock import monotonic
 from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import shortened
@@ -47,11 +47,11 @@ class CallDeadline:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._end = time.monotonic() + timeout
+        self._end = monotonic() + timeout
 
     def left(self) -> float:
         """Return the seconds left, above 0. After the deadline, raise Unconfirmed."""
-        left = self._end - time.monotonic()
+        left = self._end - monotonic()
         if left <= 0:
             raise Unconfirmed(f"not done within {self._timeout:g} s")
         return left
@@ -481,13 +481,13 @@ class Store(ABC):
 
 def in_turn(store: Store, calls: Sequence[Callable[[Store, float], T]], timeout: float) -> list[T | StoreError]:
     """Make the calls one after the other. Arguments and result are those of `Store.batch`."""
-    deadline, end = CallDeadline(timeout), time.monotonic() + BATCH_TIME
+    deadline, end = CallDeadline(timeout), monotonic() + BATCH_TIME
     answers: list[T | StoreError] = []
     for call in calls:
         try:
             answers.append(call(store, deadline.left()))
         except StoreError as error:
             answers.append(error)
-        if time.monotonic() >= end:
+        if monotonic() >= end:
             break
     return answers

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from issuer_persistence import forks
+from issuer_persistence.clock import monotonic
 from issuer_persistence.errors import Unconfirmed
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ def locked(path: Path, opened: Callable[[], int], deadline: CallDeadline) -> Ite
 
 def lock(descriptor: int, deadline: CallDeadline) -> None:
     """Take the exclusive lock of the file. If another descriptor holds it until the deadline, raise Unconfirmed."""
-    began = time.monotonic()
+    began = monotonic()
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pause = min(max((time.monotonic() - began) / 1000, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            pause = min(max((monotonic() - began) / 1000, _SHORTEST_PAUSE), _LONGEST_PAUSE)
             time.sleep(min(deadline.left(), _random.uniform(pause / 2, pause)))
         else:
             return

@@ -180,7 +180,7 @@ def test_the_demo_tells_of_a_broken_promise_and_of_a_process_that_gets_no_number
 @pytest.fixture
 def chaos(cli: Cli, scratch: Path, path_with_redis: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`issuer chaos` in this process, on a clock that moves on by a second whenever it is looked at."""
-    monkeypatch.setattr(play, "time", SimpleNamespace(monotonic=count().__next__))
+    monkeypatch.setattr(play, "monotonic", count().__next__)
     wait_served = Workers.wait_served
 
     def patiently(crew: Workers, since: int, workers: Any = None, timeout: Any = None, only: Any = None) -> None:

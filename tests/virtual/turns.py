@@ -23,12 +23,12 @@ from heapq import heappop, heappush
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-import apscheduler.triggers.interval  # all that is swapped is imported here: later would be too late
 from greenlet import GreenletExit, getcurrent, greenlet
 
-import issuer.engine.aio
+import issuer.engine.aio  # all that is swapped is imported here: later would be too late
 import issuer.engine.blocking
 import issuer.wiring  # noqa: F401
+from issuer import clock
 from issuer.forks import leave_signals
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 _MODULES = ("issuer.", "issuer_persistence.", "apscheduler.", "tests.faults.hanging")
 
 #: Whose `datetime` is swapped.
-_DATED = {"apscheduler.schedulers.base", "apscheduler.executors.base", apscheduler.triggers.interval.__name__}
+_DATED = {"apscheduler.schedulers.base", "apscheduler.executors.base", "issuer.engine.scheduler"}
 
 #: Seconds since 1970 at the beginning.
 _EPOCH = 1_700_000_000.0
@@ -380,7 +380,7 @@ def swapped(turns: Turns) -> Iterator[None]:
     locks = {kind.__name__: partial(kind, turns) for kind in (Lock, Event, Thread)}
     #: By the object that a module knows under some name.
     ours: dict[int, object] = {
-        id(time.monotonic): turns.monotonic,
+        id(clock.monotonic): turns.monotonic,
         id(time): _Names(time, **clocks),
         id(threading): _Names(threading, get_ident=lambda: id(getcurrent()), **locks),
         id(queue): _Names(queue, SimpleQueue=partial(Jobs, turns)),

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeVar
 
+from issuer.clock import monotonic
 from issuer.core.error_mapping import other_store
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, NoMachineNumber
@@ -55,7 +56,7 @@ ROUNDS = 32
 
 
 def _elapsed() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else monotonic()
 
 
 @dataclass(frozen=True, slots=True)

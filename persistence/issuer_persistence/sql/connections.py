@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from issuer_persistence import forks
+from issuer_persistence.clock import monotonic
 from issuer_persistence.errors import Misconfigured, Unconfirmed
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SQLLink:
         self.notices: list[str] = []
         #: What a semi-synchronous server of MySQL reports of its replicas' replies. {} if it is not semi-synchronous.
         self.acknowledged: dict[str, str] = {}
-        self.used_at = time.monotonic()
+        self.used_at = monotonic()
         self._socket = socket.socket(fileno=os.dup(fileno))
         self._process = os.getpid()
 
@@ -100,7 +100,7 @@ class Deadlines:
                 self._thread = self._begun()
             elif self._asleep:
                 self._changed.notify()
-            self._ends[link] = time.monotonic() + left
+            self._ends[link] = monotonic() + left
         try:
             yield
         finally:
@@ -123,12 +123,12 @@ class Deadlines:
 
     def _watch(self) -> None:
         forks.leave_signals()
-        last = time.monotonic()
+        last = monotonic()
         with self._changed:
             while self._ends or not self._closed:
-                self._asleep = not self._ends and time.monotonic() - last > LINGER
+                self._asleep = not self._ends and monotonic() - last > LINGER
                 self._changed.wait(None if self._asleep else TICK)
-                now = time.monotonic()
+                now = monotonic()
                 # `copy` is atomic. `list(items())` may collect garbage: then other threads may change the dict.
                 for link, end in self._ends.copy().items():
                     if end <= now:
@@ -172,14 +172,14 @@ class Links:
                 link = self._idle.pop()
             if link is None:
                 return self._connect(left), False
-            if time.monotonic() - link.used_at < IDLE_TIME:
+            if monotonic() - link.used_at < IDLE_TIME:
                 return link, True
             link.close()
 
     def put_back(self, link: SQLLink) -> None:
         """Keep the connection for the next call, or end it."""
         if len(self._idle) < IDLE_MOST and not self._closed and self._process == os.getpid():
-            link.used_at = time.monotonic()
+            link.used_at = monotonic()
             self._idle.append(link)
         else:
             link.close()

@@ -12,7 +12,6 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from issuer_persistence import forks, scheme_json
+from issuer_persistence.clock import monotonic
 from issuer_persistence.contract import CallDeadline, in_turn
 from issuer_persistence.errors import MaxBehind, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
@@ -227,7 +227,7 @@ class SQLiteStore(TransactionalStore):
         self._lock = threading.Lock()
         #: The newest ledger entry of each tag that this process has written. Only the last ENTRIES_MOST tags are kept.
         self._newest: Newest[LedgerEntry] = Newest(ENTRIES_MOST)
-        #: Deadline of the newest call, as a time of `time.monotonic`.
+        #: Deadline of the newest call, on the monotonic clock.
         self._due = 0.0
         self._refusal = ""
         #: The lock, while this process forks.
@@ -335,7 +335,7 @@ class SQLiteStore(TransactionalStore):
         deadline, lock = CallDeadline(timeout), self._lock
         if not lock.acquire(timeout=deadline.left()):
             raise Unconfirmed(f"{self._path}: another thread held the connection for {timeout:g} s")
-        self._due = time.monotonic() + timeout
+        self._due = monotonic() + timeout
         try:
             if self._refusal:
                 raise Misconfigured(f"{self._path}: {self._refusal}")
@@ -363,7 +363,7 @@ class SQLiteStore(TransactionalStore):
 
     def _patience(self) -> float:
         """Return how long to wait for a running call of another thread, in seconds. See FORK_GRACE."""
-        return min(FORK_GRACE + max(0.0, self._due - time.monotonic()), FORK_PATIENCE)
+        return min(FORK_GRACE + max(0.0, self._due - monotonic()), FORK_PATIENCE)
 
 
 class _Writes(Exception):
