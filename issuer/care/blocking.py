@@ -9,12 +9,13 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from issuer.care import Outcome, inspection, pruning, recovery
+from issuer.care import Outcome, inspection, recovery
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.examination import TOGETHER, Examination, judge
 from issuer.care.doctor.findings import Facts, Finding
 from issuer.care.inspection import HaltedTags, Inspection, Readiness
 from issuer.care.keeper.blocking import Keeper, Run
+from issuer.care.pruning import SHARE, Pruning
 from issuer.care.recovery import Named, Recovery
 from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
@@ -66,6 +67,7 @@ class Care:
         runtime: Runtime,
         redis: Wire[Any] | None,
         *,
+        pruning: Pruning,
         run: Run,
         deadline: Callable[[float | None], Deadline],
         background: Callable[..., bool],
@@ -77,6 +79,7 @@ class Care:
             config: Configuration of the issuer.
             runtime: Services that all tags of the issuer share.
             redis: Connections to Redis. None if there is no Redis.
+            pruning: Deletes old ledger entries.
             run: Function that runs steps: generators that yield the requests to Redis and to the store.
             deadline: Function that converts a `timeout` to a deadline.
             background: Function that runs a job in the background. It returns False if that is impossible.
@@ -91,6 +94,7 @@ class Care:
         self._runtime = runtime
         self._run = run
         self._deadline = deadline
+        self._pruning = pruning
         self._refresh_due = self._prune_due = 0.0
         #: The combiners of the tags that the last sweep has checked.
         self._moving: list[Combiner] = []
@@ -371,7 +375,7 @@ class Care:
         """Delete some old ledger entries."""
         wait = PRUNE_AGAIN
         try:
-            wait = self._run(pruning.prune(), Deadline(pruning.SHARE + self._config.settings.store_timeout), None)
+            wait = self._run(self._pruning.prune(), Deadline(SHARE + self._config.settings.store_timeout), None)
         except IssuerError as error:
             if not self._registry.closed:
                 log.warning("old ledger entries could not be deleted: %s", error)

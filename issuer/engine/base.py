@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
+from issuer.care.pruning import Pruning
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
 from issuer.core.supply.local_buffer import FastPath
@@ -58,6 +59,7 @@ class BaseEngine(ABC, Generic[L]):
         #: Longest wait in seconds of a call that has no `timeout`.
         self.timeout = config.settings.timeout
         self._make_runner(redis)
+        self._pruning = Pruning(config.store.url)
         self.start()
         OPEN_ENGINES.add(self)
 
@@ -92,6 +94,7 @@ class BaseEngine(ABC, Generic[L]):
         self.care = self._care(
             *shared,
             self.runner.redis,
+            pruning=self._pruning,
             run=self.run,
             deadline=self.deadline,
             background=self.scheduler.background,

@@ -385,6 +385,17 @@ class Store(ABC):
             timeout: Longest duration of the call in seconds, above 0. The server must end its statements, too.
         """
 
+    def latest(self, *, before: int, timeout: float) -> int:  # noqa: ARG002 - nothing is asked here
+        """Return the time of the last ledger entry from before `before`, in ms since 1970. `before` if there is none.
+
+        It is called only if `examine` returns no `time`. 0, the default, means unknown: then no entries are pruned.
+
+        Args:
+            before: Time in ms since 1970. Entries from this time or later are ignored, wherever they are.
+            timeout: Longest duration of the call in seconds, above 0.
+        """
+        return 0
+
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
         """Make several calls to the store, about different tags. The calls may share one transaction.
 

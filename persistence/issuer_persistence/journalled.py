@@ -143,6 +143,9 @@ class Journalled(Store):
     def prune(self, *, before: int, timeout: float) -> Pruned:
         return self._store.prune(before=before, timeout=timeout)
 
+    def latest(self, *, before: int, timeout: float) -> int:
+        return self._store.latest(before=before, timeout=timeout)
+
     def examine(self, *, timeout: float) -> StoreFacts:
         return self._store.examine(timeout=timeout)
 

@@ -152,6 +152,9 @@ class MemoryStore(TransactionalStore, Transaction):
         with self.transaction(timeout):
             return [self._ledger[each] for each in ids if each in self._ledger and self._ledger[each].tag == tag]
 
+    def latest(self, *, before: int, timeout: float) -> int:  # noqa: ARG002 - only this process writes entries
+        return before
+
     def examine(self, *, timeout: float) -> StoreFacts:
         with self.transaction(timeout):
             return StoreFacts(kind="memory", own_clock=False, lasting=False)

@@ -4,12 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import redis
+import time_machine
 
 import issuer
+from tests.colours import Connect
 from tests.faults.test_keeper import Drawer
 from tests.programs import REPOSITORY
 from tests.servers.clocked import Clock
@@ -46,3 +49,18 @@ def test_a_keeper_goes_on_loading(redis_url: str, redis_client: redis.Redis, tmp
         finally:
             keeper.kill()
             keeper.wait()
+
+
+def test_a_process_whose_clock_is_100_days_ahead_leaves_the_ledger_alone(
+    connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path}/issuer.db"
+    with issuer.connect(redis="none", store=url, scheduler=None) as ids:
+        ids.create("a", step=10, order="trend")
+        ids.take("a", 640)
+        before = {each.id for each in ids.engine.config.store.ledger("a", newest=1000, timeout=60)}
+        with time_machine.travel(time.time() + 100 * 86_400), connect(redis="none", store=url) as late:
+            late.take("a", 100)
+            until(lambda: "100 days ahead of sqlite://" in caplog.text)
+        assert before <= {each.id for each in ids.engine.config.store.ledger("a", newest=1000, timeout=60)}
+        assert caplog.text.count("deletes no old ledger entries") == 1

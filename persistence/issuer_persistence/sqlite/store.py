@@ -92,6 +92,8 @@ _WALK_ON = f"{_WALKED} AND tag < coalesce(nullif(?, ''), x'') ORDER BY tag DESC,
 # Programs that do not know this table ignore it.
 _PROGRESS = "CREATE TABLE IF NOT EXISTS pruning (progress TEXT NOT NULL)"
 
+_LATEST = "SELECT time FROM segments WHERE time < ? ORDER BY rowid DESC LIMIT 1"
+
 
 def _record(row: Sequence[object]) -> Tag:
     fields = dict(zip(TAG_COLUMNS, row, strict=True))
@@ -271,6 +273,12 @@ class SQLiteStore(TransactionalStore):
         with self.transaction(timeout, writes=False) as reading:
             found = [reading.connection.execute(_ENTRY, (tag, each)).fetchone() for each in ids]
         return [LedgerEntry.checked(_entry(row)) for row in found if row is not None]
+
+    def latest(self, *, before: int, timeout: float) -> int:
+        with self.transaction(timeout, writes=False) as reading:
+            # Rows are in the order in which they were written: their times may be wrong.
+            found = reading.connection.execute(_LATEST, (before,)).fetchone()
+        return before if found is None else int(found[0])
 
     def batch(self, calls: Sequence[Callable[[Store, float], T]], *, timeout: float) -> list[T | StoreError]:
         """See `Store.batch`. All calls share one transaction, which is opened for writing only if a call writes."""
