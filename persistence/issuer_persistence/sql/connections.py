@@ -25,6 +25,10 @@ IDLE_TIME = 60.0
 TICK, LINGER = 0.05, 10.0
 
 
+#: How many sessions a process may have given up for which the server has not accepted a request to cancel, and for how
+#: long they count, in seconds. Until then no connection is opened, so that a server that ends none is not used up.
+GIVEN_UP_MOST, GIVEN_UP_TIME = 4, 60.0
+
 #: Connections of the parent in a forked child. They stay referenced, so that no finalizer ends them.
 _OF_PARENTS: list[SQLLink] = []
 
@@ -32,11 +36,28 @@ _OF_PARENTS: list[SQLLink] = []
 class SQLLink:
     """An open connection, and a second file descriptor of its socket."""
 
-    __slots__ = ("_connection", "_cursor", "_process", "_socket", "acknowledged", "notices", "used_at")
+    __slots__ = (
+        "_connection",
+        "_cursor",
+        "_process",
+        "_socket",
+        "acknowledged",
+        "cancel",
+        "given_up",
+        "notices",
+        "used_at",
+    )
 
-    def __init__(self, connection: Any, fileno: int) -> None:
-        """Make a link. `connection`: connection of a driver by PEP 249. `fileno`: file descriptor of its socket."""
+    def __init__(self, connection: Any, fileno: int, cancel: Callable[[], object] | None = None) -> None:
+        """Make a link. `connection`: connection of a driver by PEP 249. `fileno`: file descriptor of its socket.
+
+        `cancel`: asks the server, by another connection, to end what the session does. None if the server ends it soon
+        after the connection.
+        """
         self._connection = connection
+        self.cancel = cancel
+        #: Whether a call has reached its deadline. Then the connection is not used again.
+        self.given_up = False
         # The only one: psycopg takes 60 us to make one.
         self._cursor = connection.cursor()
         #: Warnings of the server since the COMMIT began.
@@ -88,13 +109,20 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._ends: dict[SQLLink, float] = {}
+        #: Since when a request to cancel is under way.
+        self._cancelled: dict[SQLLink, float] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._asleep = self._closed = False
 
     @contextmanager
     def until(self, link: SQLLink, left: float) -> Iterator[None]:
-        """Shut the connection down if the block takes longer than so many seconds, up to TICK later."""
+        """Cancel the call if the block takes longer than so many seconds, and shut the connection down TICK later.
+
+        A session of PostgreSQL that waits for a standby does not notice that its connection has ended. It would keep
+        the row locked, and use up the connections of the server. In the other order, a pgbouncer would not know any
+        more which session is meant.
+        """
         with self._changed:
             if self._thread is None:
                 self._thread = self._begun()
@@ -105,7 +133,7 @@ class Deadlines:
             yield
         finally:
             # Without the lock: in a child that was forked within the block, a thread of the parent may hold it.
-            self._ends.pop(link, None)
+            link.given_up |= self._ends.pop(link, None) is None
 
     def close(self) -> None:
         """End the thread after the calls that are under way."""
@@ -132,11 +160,33 @@ class Deadlines:
                 # `copy` is atomic. `list(items())` may collect garbage: then other threads may change the dict.
                 for link, end in self._ends.copy().items():
                     if end <= now:
-                        link.cut()
-                        self._ends.pop(link, None)  # an interrupt may have kept `until` from it
+                        self._give_up(link, now)
                 if self._ends:
                     last = now
             self._thread = None
+
+    def _give_up(self, link: SQLLink, now: float) -> None:
+        if self._ends.pop(link, None) is None:
+            return  # the call has ended meanwhile
+        if link.given_up or link.cancel is None:
+            link.cut()
+            return
+        link.given_up = True
+        self._ends[link] = now + TICK
+        self._cancelled[link] = now
+        with suppress(RuntimeError):  # no thread can start
+            threading.Thread(target=self._cancel, args=(link, link.cancel), daemon=True).start()
+
+    def _cancel(self, link: SQLLink, cancel: Callable[[], object]) -> None:
+        forks.leave_signals()
+        with suppress(Exception):  # of the driver: the server cannot be reached
+            cancel()
+            self._cancelled.pop(link, None)
+
+    def alive(self) -> int:
+        """Return how many sessions of calls that were given up may still live on the server."""
+        since = monotonic() - GIVEN_UP_TIME
+        return sum(begun > since for begun in self._cancelled.copy().values())
 
 
 class Links:
@@ -171,6 +221,8 @@ class Links:
             with suppress(IndexError):
                 link = self._idle.pop()
             if link is None:
+                if (alive := self._deadlines.alive()) >= GIVEN_UP_MOST:
+                    raise Unconfirmed(f"the server has not yet ended {alive} sessions of calls that took too long")
                 return self._connect(left), False
             if monotonic() - link.used_at < IDLE_TIME:
                 return link, True
@@ -178,7 +230,8 @@ class Links:
 
     def put_back(self, link: SQLLink) -> None:
         """Keep the connection for the next call, or end it."""
-        if len(self._idle) < IDLE_MOST and not self._closed and self._process == os.getpid():
+        keeps = not (self._closed or link.given_up) and self._process == os.getpid()
+        if keeps and len(self._idle) < IDLE_MOST:
             link.used_at = monotonic()
             self._idle.append(link)
         else:

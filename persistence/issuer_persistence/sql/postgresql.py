@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
 try:
     import psycopg
+    from psycopg import capabilities
     from psycopg.conninfo import conninfo_to_dict, timeout_from_conninfo
 except ImportError as error:
     from issuer_persistence.errors import Misconfigured
@@ -36,6 +38,8 @@ _MAKING = 0x5E69_1550
 
 #: Codes of errors: the transaction is to be run again.
 _CONFLICTS = {"40001", "40P01", "23505"}
+#: How long a request to cancel may take, in seconds.
+_CANCEL_TIME = 5.0
 #: Code of an error: a table does not exist.
 _MISSING = "42P01"
 #: Classes and codes of errors that an operator must correct: login, database, no schema to create tables in, rights,
@@ -61,6 +65,8 @@ class PostgreSQLStore(SQLStore):
         self.statements.walk_above = self.statements.walk_on.replace(
             '"tag" > %s', '("tag", "high") >= (%s, %s) AND ("tag", "high", "low", "id") > (%s, %s, %s, %s)'
         )
+        #: Whether the last commit may not be replicated.
+        self._doubtful = False
 
     types = Types(
         name='TEXT COLLATE "C"',
@@ -99,12 +105,22 @@ class PostgreSQLStore(SQLStore):
         )
         with ExitStack() as on_failure:
             on_failure.callback(connection.close)
-            link = SQLLink(connection, connection.fileno())
+            # Before libpq 17, a request to cancel would stop all threads of the process while the server is silent.
+            cancel = partial(connection.cancel_safe, timeout=_CANCEL_TIME) if capabilities.has_cancel_safe() else None
+            link = SQLLink(connection, connection.fileno(), cancel)
             on_failure.pop_all()
         connection.add_notice_handler(lambda notice: _noted(notice, link.notices))
         return link
 
     def begin(self, link: SQLLink, left: float, *, writes: bool) -> None:
+        self._begin(link, left, writes=writes)
+        if writes and self._doubtful:
+            # See whether commits are replicated again. A reservation would cost numbers each time.
+            link.cursor.execute("SELECT pg_logical_emit_message(true, 'issuer', '')")  # so that the commit waits
+            self.commit(link)
+            self._begin(link, left, writes=writes)
+
+    def _begin(self, link: SQLLink, left: float, *, writes: bool) -> None:
         # One round trip. The settings are local to the transaction, because pgbouncer gives the session to others. A
         # role's or database's default can be `off`: a crash of the server would lose the last commits.
         # READ WRITE is never asked for: with `default_transaction_read_only`, a server is taken out of use.
@@ -123,6 +139,14 @@ class PostgreSQLStore(SQLStore):
         )
 
     def commit(self, link: SQLLink) -> None:
+        try:
+            self._commit(link)
+        except BaseException:
+            self._doubtful = True
+            raise
+        self._doubtful = False
+
+    def _commit(self, link: SQLLink) -> None:
         link.notices.clear()
         link.cursor.execute("COMMIT")
         if link.cursor.statusmessage != "COMMIT":

@@ -18,7 +18,7 @@ from issuer_persistence.errors import Full, TagPresent, Unconfirmed
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, TagChanges, TagSettings
 from issuer_persistence.sql import mysql
-from issuer_persistence.sql.connections import Deadlines, SQLLink
+from issuer_persistence.sql.connections import GIVEN_UP_MOST, Deadlines, SQLLink
 from issuer_persistence.sql.store import SQLStore
 from issuer_persistence.sql.transaction import Conflict
 from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from issuer_persistence.contract import Store
     from issuer_persistence.sql.transaction import SQLTransaction
     from tests.faults.sql.conftest import Database
+    from tests.servers.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.live
 
@@ -185,6 +186,7 @@ def test_a_deadline_that_an_interrupt_has_left_behind_ends_the_connection_and_it
 def test_the_thread_that_watches_the_deadlines_outlives_calls_that_end_while_it_collects_garbage() -> None:
     """A finalizer that it runs lets other threads run, which end their calls."""
     deadlines, passed = Deadlines(), threading.Event()
+    call = type("Call", (), {"given_up": False})
     before = gc.get_threshold()
 
     def end_a_call(phase: str, _: object) -> None:
@@ -198,8 +200,8 @@ def test_the_thread_that_watches_the_deadlines_outlives_calls_that_end_while_it_
         gc.callbacks.append(end_a_call)
         gc.set_threshold(20)
         for _ in range(5000):
-            calls.enter_context(deadlines.until(cast("SQLLink", object()), TIMEOUT))
-        calls.enter_context(deadlines.until(Mock(cut=passed.set), 0))
+            calls.enter_context(deadlines.until(cast("SQLLink", call()), TIMEOUT))
+        calls.enter_context(deadlines.until(Mock(cut=passed.set, given_up=True), 0))
         assert passed.wait(10)
 
 
@@ -304,20 +306,44 @@ def no_standby(postgres: Database) -> Iterator[None]:
         yield
 
 
-def test_a_commit_that_waits_for_a_standby_is_cut_off_at_the_deadline_and_is_a_gap(postgres: Database) -> None:
+@pytest.mark.parametrize("way", ["direct", "pgbouncer"])
+def test_a_commit_that_waits_for_a_standby_is_cut_off_at_the_deadline_and_is_a_gap(
+    postgres: Database, bouncer: PgBouncer, way: str
+) -> None:
     """No timeout of the server ends it, and it is committed already: the standby alone is missing."""
-    store, threads = postgres.opened(), postgres.threads()
+    store, threads = postgres.opened(bouncer.url if way == "pgbouncer" else ""), postgres.threads()
     create(store)
     reserve(store, 10)
 
     def cut_off() -> bool:
         unconfirmed(threads.submit(store.reserve, "orders", 10, purpose=PURPOSE, timeout=SHORT))
-        return sync_waiter(postgres) is not None
+        return get(store).max == 20
 
     with no_standby(postgres):
         until(cut_off)  # a machine that stands still may not come as far as the commit within that time
+        # Its session is ended on the server, and what comes after it takes no numbers.
+        for _ in range(3):
+            until(lambda: sync_waiter(postgres) is None, message="no session is left")
+            unconfirmed(threads.submit(store.reserve, "orders", 10, purpose=PURPOSE, timeout=SHORT))
+        assert get(store).max == 20
     assert spans([reserve(store, 10)]) == [(20, 30)]
     check_contiguous(ranges(store), 0, 30)
+
+
+def test_a_server_that_ends_no_session_gets_no_further_ones(postgres: Database) -> None:
+    store = postgres.opened()
+    create(store)
+    assert all(isinstance(each, Reservation) for each in at_once([lambda: reserve(store, 10)] * GIVEN_UP_MOST))
+    links = [store._links.take(TIMEOUT)[0] for _ in range(GIVEN_UP_MOST)]
+    for link in links:
+        store._links.put_back(link)
+    with postgres.server.frozen():
+        short = partial(store.reserve, "orders", 10, purpose=PURPOSE, timeout=SHORT)
+        for each in at_once([short] * GIVEN_UP_MOST):
+            assert isinstance(each, Unconfirmed)
+        with pytest.raises(Unconfirmed, match="not yet ended 4 sessions"):
+            reserve(store, 10)
+    assert until(lambda: reserve(store, 10), ignoring=(Unconfirmed,)).high <= 100
 
 
 def reserve_without_a_standby(postgres: Database, store: SQLStore, end: str = "pg_cancel_backend") -> str:
