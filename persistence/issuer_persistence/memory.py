@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from issuer_persistence.errors import Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreFacts
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
-from issuer_persistence.pruning import Row
+from issuer_persistence.pruning import Walked
 from issuer_persistence.records import Tag, check_argument, fresh_version
 from issuer_persistence.transactional import Transaction, TransactionalStore
 from issuer_persistence.urls import mask
@@ -112,8 +112,8 @@ class MemoryStore(TransactionalStore, Transaction):
     def note_progress(self, progress: str) -> None:
         self._progress = progress
 
-    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
-        every = (Row(each.tag, each.high, each.low, each.id, each.time) for each in self._ledger.values())
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
+        every = (Walked(each.tag, each.high, each.low, each.id, each.time) for each in self._ledger.values())
         if beyond is None:
             found = [each for each in every if each.tag > tag]
         else:

@@ -43,7 +43,7 @@ class Pruned(NamedTuple):
     wait: float
 
 
-class Row(NamedTuple):
+class Walked(NamedTuple):
     """A ledger entry that a walk looks at."""
 
     tag: str
@@ -62,7 +62,7 @@ class Ledger(Protocol):
     def note_progress(self, progress: str) -> None:
         """Keep this text in place of the last one."""
 
-    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
         """Return a page of valid entries: the lowest ones of each tag first, the tags in the order of the index.
 
         Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from issuer_persistence.ledger import LedgerEntry, Position, Purpose
-    from issuer_persistence.pruning import Pruned, Row
+    from issuer_persistence.pruning import Pruned, Walked
     from issuer_persistence.records import TagChanges, TagSettings
 
 
@@ -65,7 +65,7 @@ class Transaction(ABC):
         """See `pruning.Ledger`."""
 
     @abstractmethod
-    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
         """See `pruning.Ledger`."""
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from issuer_persistence.mongodb.call import INDEX, OUR_ENTRY, following
-from issuer_persistence.pruning import Row
+from issuer_persistence.pruning import Walked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,13 +34,13 @@ class MongoLedger:
         with self._call.write():
             self._call.meta.update_one(self._store, {"$set": {"pruning": progress}})
 
-    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
         """See `Ledger`. Documents of other programs are left out."""
         place: Document = {"tag": {"$lt": tag} if tag else {"$type": "string"}}
         if beyond is not None:
             place = {"tag": tag, **following(beyond, upward=True)}
         found = self._call.segments.find({**place, "$and": [OUR_ENTRY]}, _FIELDS).sort(_BACKWARD).limit(count)
-        return [Row(*(each[name] for name in ("tag", "high", "low", "_id", "time"))) for each in found]
+        return [Walked(*(each[name] for name in ("tag", "high", "low", "_id", "time"))) for each in found]
 
     def drop(self, ids: Sequence[str]) -> None:
         """See `Ledger`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from issuer_persistence import scheme_json
 from issuer_persistence.errors import MaxBehind, StoreError, TagMissing
-from issuer_persistence.pruning import Row
+from issuer_persistence.pruning import Walked
 from issuer_persistence.records import Tag
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, TAG_COLUMNS, Statements
 from issuer_persistence.transactional import Transaction
@@ -119,11 +119,11 @@ class SQLTransaction(Transaction):
         if self.cursor.rowcount == 0:
             self.cursor.execute(self.statements.put_meta, (_PRUNING, progress))
 
-    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
         if beyond is None:
-            return [Row(*each) for each in self.rows(self.statements.walk_on, (tag, count))]
+            return [Walked(*each) for each in self.rows(self.statements.walk_on, (tag, count))]
         place = (tag, beyond[0], tag, *beyond, count)
-        return [Row(*each) for each in self.rows(self.statements.walk_above, place)]
+        return [Walked(*each) for each in self.rows(self.statements.walk_above, place)]
 
     def drop(self, ids: Sequence[str]) -> None:
         self.cursor.execute(f"{self.statements.drop}{listed(ids)}", ids)

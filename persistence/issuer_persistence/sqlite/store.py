@@ -27,7 +27,7 @@ from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.holding import acquired
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.newest import Newest
-from issuer_persistence.pruning import Row
+from issuer_persistence.pruning import Walked
 from issuer_persistence.records import Tag, check_argument
 from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
@@ -145,9 +145,9 @@ class SQLiteTransaction(Transaction):
         self.connection.execute("DELETE FROM pruning")
         self.connection.execute("INSERT INTO pruning VALUES (?)", (progress,))
 
-    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Row]:
+    def oldest(self, tag: str, beyond: Position | None, count: int) -> list[Walked]:
         statement, place = (_WALK_ON, (tag,)) if beyond is None else (_WALK_ABOVE, (tag, beyond[0], *beyond))
-        return [Row(*each) for each in self.connection.execute(statement, (*place, count)).fetchall()]
+        return [Walked(*each) for each in self.connection.execute(statement, (*place, count)).fetchall()]
 
     def drop(self, ids: Sequence[str]) -> None:
         self.connection.execute(f"DELETE FROM segments WHERE id IN ({_marks(ids)})", ids)  # noqa: S608 - marks only
