@@ -168,7 +168,7 @@ class Combiner:
                 raise
             finally:
                 turn.release()
-        # This comparison comes last: no signal handler, which might fork, can run between it and the return.
+        # This comparison comes last, as a signal handler may fork at each call above.
         if state.scheme is None and self._generation == GENERATION.now:
             return number
         return self._valued(number)
