@@ -102,5 +102,6 @@ def _script(text: str) -> str:
 
 def _question(question: Callable[..., Any]) -> str:
     """Return the name of the store's method that `question` calls, as its code shows. "ask" if no method is found."""
-    names = getattr(getattr(question, "__code__", None), "co_names", ())
+    called = question if hasattr(question, "__code__") else type(question).__call__  # `Read` is no function
+    names = getattr(getattr(called, "__code__", None), "co_names", ())
     return next((name for name in names if callable(getattr(Store, name, None))), "ask")

@@ -32,7 +32,7 @@ EVERY = 24 * 3600 * 1000
 
 
 class Pruned(NamedTuple):
-    """What a call of `Store.prune` has done.
+    """The result of a call of `Store.prune`.
 
     Attributes:
         deleted: How many entries were deleted.
@@ -54,7 +54,7 @@ class Walked(NamedTuple):
 
 
 class Ledger(Protocol):
-    """What a walk needs of a store."""
+    """The calls of a store that a walk needs."""
 
     def progress(self) -> str:
         """Return the text that the store keeps about the walk. "" if there is none."""
@@ -78,7 +78,7 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How far a walk has come.
+    """The progress of a walk.
 
     Attributes:
         before: The walk has begun with the deletion of entries from before this time, in ms since 1970.

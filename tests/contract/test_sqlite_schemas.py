@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import sqlite3
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,8 +222,8 @@ def test_a_file_brought_up_to_date_between_a_look_and_the_lock_is_left_alone(
     store: SQLiteStore, old: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, look = SQLiteStore(store._path), SQLiteFile._version
-    # As a program of an older version does.
-    monkeypatch.setattr(other._file, "_locked", lambda *_, **__: None)
+    # As a program of an older version does: without the lock file.
+    monkeypatch.setattr(other._file, "_alone", lambda *_, **__: nullcontext())
 
     def overtaken(self: SQLiteFile, connection: sqlite3.Connection) -> int:
         version = look(self, connection)

@@ -1,4 +1,4 @@
-"""What a walk that deletes old ledger entries needs of MongoDB, see `issuer_persistence.pruning.Ledger`."""
+"""The MongoDB calls of a walk that deletes old ledger entries, see `issuer_persistence.pruning.Ledger`."""
 
 from __future__ import annotations
 

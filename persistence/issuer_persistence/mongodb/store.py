@@ -128,7 +128,7 @@ class MongoStore(Store):
         self._collections: server.Collections | None = None
         self._indexed = False
         self._attempts = Attempts()
-        # Id of the store to which this process has announced the newest schema.
+        # Id of the store to which this process has announced the newest schema, see `_announce`.
         self._announced = ""
         # True after a failed call. Then the next reservation first checks that writes reach a majority.
         self._doubtful = False
@@ -175,9 +175,16 @@ class MongoStore(Store):
                 look = True
                 call.pause()
 
-    def _announce(self, call: MongoCall, *schemes: object) -> None:
-        """Before tags get schemes: announce the schema, once for each store."""
-        if any(schemes) and self._announced != call.store_id:
+    def _announce(self, call: MongoCall, *schemes: Mapping[str, object] | None) -> None:
+        """Before tags get schemes: announce the schema.
+
+        A restored `meta` document can have the old schema and the same id. So a tag's own scheme is announced each
+        time. Parts, such as series, are announced once for each store. The parent of a part was read from the store
+        just before, and has a scheme, so its database has the new schema.
+        """
+        given = [each for each in schemes if each]
+        own = any("part_of" not in each or "machine" in each for each in given)  # a machine number has no parent tag
+        if own or (given and self._announced != call.store_id):
             call.announce()
             self._announced = call.store_id
 

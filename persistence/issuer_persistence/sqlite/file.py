@@ -89,7 +89,7 @@ class SQLiteFile:
             # read the database without the lock while the other store creates it.
             if writes and os.path.exists(self.path) and not os.path.exists(self.lock):  # noqa: PTH110 - a long name
                 self._check_unlocked(deadline)
-            exists = os.path.lexists(self.path)
+            exists = _may_exist(self.path)
             with self._alone(deadline, writes=writes):
                 with self._written(deadline) if writes else self._read(deadline, exists=exists) as connection:
                     try:
@@ -389,6 +389,20 @@ def _share(descriptor: int, database: os.stat_result) -> None:
             os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (database.st_uid, database.st_gid):
             os.fchown(descriptor, database.st_uid, database.st_gid)
+
+
+def _may_exist(path: Path) -> bool:
+    """Return False only if there is no such file. If that cannot be found out, opening the file raises the error.
+
+    For example, the name is too long, or this user may not look into the directory. That is no empty store.
+    """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _stat(path: Path) -> os.stat_result | None:
