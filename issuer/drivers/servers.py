@@ -8,6 +8,7 @@ import encodings.idna  # noqa: F401
 import os
 import re
 import socket
+import stat
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -365,11 +366,18 @@ def _cut(connection: Any) -> None:
     """
     ours = connection.socket
     number = -1 if ours is None else ours.fileno()
-    if number >= 0:
+    # A socket that was closed elsewhere, or that is a double, may name a file that has its number now (seen: a pipe).
+    if number >= 0 and _is_socket(number):
         near, far = socket.socketpair()
         far.close()
         os.dup2(near.fileno(), number, inheritable=False)
         near.close()
+
+
+def _is_socket(number: int) -> bool:
+    with suppress(OSError):
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    return False
 
 
 def refuse_parents(connection: Any) -> None:
