@@ -43,12 +43,12 @@ if cur ~= high then return {'spent', 'cur'} end
 -- was backs_before, and the lowest number that it reached is backs_low.
 local last = seen_backs == backs
 if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end
+-- cur will be below the threshold again, so a loader that was elected there finds nothing to load. So end its election: the
+-- draw that reaches the threshold again elects another loader at once. If the first loader still loads a segment, the segment
+-- of the second loader is rejected, and is a gap.
+if less(used, mark) then redis.call('HDEL', key, 'asked') end
 -- cur can be set back even if buffer 1 has a later segment by now. That segment begins at high + 1, because cur is high, and
 -- all numbers drawn from it were returned. So the next draws get used+1 .. high from the lease, then high+1 .. max.
 redis.call('HINCRBY', key, 'backs', 1)
 redis.call('HSET', key, 'cur', used, 'backs_before', seen_backs, 'backs_low', used)
--- cur is below the threshold again, so a loader that was elected there finds nothing to load. So end its election: the draw
--- that reaches the threshold again elects another loader at once. If the first loader still loads a segment, the segment of
--- the second loader is rejected, and is a gap.
-if less(used, mark) then redis.call('HDEL', key, 'asked') end
 return {'back'}

@@ -9,19 +9,20 @@ if not less(cur, max) then
   local next_cur, next_mark = buffer[1], buffer[2]
   if not (whole(next_cur) and whole(next_max) and whole(next_mark)) then return {'corrupt'} end
   if less(next_cur, max) or not less(next_cur, next_max) or less(next_max, next_mark) then return {'corrupt'} end
-  redis.call('HSET', key, 'cur', next_cur, 'max', next_max, 'mark', next_mark)
+  -- Delete first. If HSET is denied then, buffer 2 is a gap. In the other order, both buffers would have the same numbers.
   redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked')
+  redis.call('HSET', key, 'cur', next_cur, 'max', next_max, 'mark', next_mark)
   cur, max, mark, next_max = next_cur, next_max, next_mark, false
 end
--- HINCRBY counts in 64-bit C integers and rejects an overflow. Its reply is a Lua number (a double), which is exact below
--- 2^53. Above it, cur is read again as a string.
-local moved = redis.pcall('HINCRBY', key, 'cur', n)
-local overflow = type(moved) == 'table'
--- After an overflow the rest of the segment is granted. So another error, such as a missing permission or no memory,
--- must not be taken for an overflow. tostring: fakeredis returns a string that Lua's own functions do not accept.
-if overflow and not string.find(tostring(moved.err), 'overflow', 1, true) then return moved end
-local high = overflow and max or moved < 2^53 and string.format('%d', moved) or redis.call('HGET', key, 'cur')
-if overflow or less(max, high) then
-  redis.call('HSET', key, 'cur', max)
-  high = max
+-- cur moves by one write, so that cur is never above max, even if another command of this script is denied. HINCRBY counts in
+-- 64-bit integers. Its reply is a Lua number (a double), which is exact below 2^53. Above it, cur is read again as a string.
+local high
+if n == '1' then
+  local moved = redis.call('HINCRBY', key, 'cur', n)
+  high = moved < 2^53 and string.format('%d', moved) or redis.call('HGET', key, 'cur')
+else
+--@include plus
+  high = plus(cur, n)
+  if less(max, high) then high = max end
+  redis.call('HSET', key, 'cur', high)
 end

@@ -82,6 +82,14 @@ class TestNumbers:
             assert numbers(tag.next(5)) == range(at - 1, at + 1)
             assert tag.next() == ["exhausted"]
 
+    def test_a_sum_carries_into_every_digit_and_keeps_its_zeros(self, tag: TagHash) -> None:
+        for at, n in product(
+            (10**14, 10**15 - 1, 10**15, 10**16 - 2, 17 << 50, 3 * 10**18 - 1), (2, 3, 10**15 - 1, 10**15 + 1)
+        ):
+            tag.put(at, HIGHEST, mark=HIGHEST)
+            assert tag.next(n) == ["ok", str(at), str(at + n)]
+            assert tag.field("cur") == str(at + n)
+
     def test_the_last_numbers_there_are_come_once_and_never_wrap(self, tag: TagHash) -> None:
         for n, left in product((1, 2, 5, 2**53 + 1, HIGHEST), (1, 2, 3)):
             tag.put(HIGHEST - left, HIGHEST, mark=HIGHEST)

@@ -1,9 +1,9 @@
 """What befalls the servers and the store, and what is on its way.
 
 Faults by name, as `World.faults` counts them: "lost" replies, "copy" of a message, "crash", "fork", "cut" (a process
-doesn't reach Redis), "snapshot", "rollback" to it, "restart" with all that was there, "promote", "takeover" (in a
-Cluster), "flush", "forget" (what was kept for a key), "tick" (a server's clock shows the next period), "back" (the one
-before), "backup", "restore"; and what operators do: see operators.py.
+doesn't reach Redis), "half" (a script ends half done), "snapshot", "rollback" to it, "restart" with all that was
+there, "promote", "takeover" (in a Cluster), "flush", "forget" (what was kept for a key), "tick" (a server's clock shows
+the next period), "back" (the one before), "backup", "restore"; and what operators do: see operators.py.
 """
 
 from collections.abc import Iterator
@@ -32,6 +32,7 @@ Steps = Iterator[Step]
 def steps(world: World, state: State) -> Steps:
     """All that may happen now without a process's doing."""
     yield from _arrivals(world, state)
+    yield from _half_done(world, state)
     yield from _time_goes_back(world, state)
     yield from _promotions(world, state)
     yield from _clocks(world, state)
@@ -82,11 +83,11 @@ def forgotten(world: World, state: State) -> State:
     """Return the state without the messages that will be refused whenever they arrive.
 
     Reigns, borns, versions and backs are fresh, so what has another one has it for good; and the top of one born never
-    sinks. Only with all guards in place, and where refusals aren't counted.
+    sinks but by a script that ends half done. Only with all guards in place, and where refusals aren't counted.
     """
     if world.lease:
         state = backs_renamed(state)
-    if world.gap or not state.net or world.guards is not INTACT:
+    if world.gap or not state.net or world.guards is not INTACT or "half" in world.faults:
         return state
     kept = tuple(message for message in state.net if _welcome(state, message))
     return state if len(kept) == len(state.net) else state._replace(net=kept)
@@ -119,6 +120,15 @@ def _refused(world: World, state: State) -> State:
 
 
 # ------------------------------------------------------------------------------------------------ Redis
+
+
+def _half_done(world: World, state: State) -> Steps:
+    """The server denies one of its commands, or stops."""
+    for where, node in enumerate(state.nodes):
+        if node.master and node.hash and world.may("half", state):
+            for script, left in scripts.half_done(node.hash, world.guards):
+                after = world.spent("half", put_hash(state, where, left))
+                yield f"{script} ends half done on {name(where)}", after, ""
 
 
 def _time_goes_back(world: World, state: State) -> Steps:

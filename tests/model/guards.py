@@ -23,6 +23,7 @@ class Guards:
     arm_empties: bool = True  # arming drops the numbers of the reign before
     open_scheme: bool = True  # a caller that knows another scheme than the hash is refused
     arm_scheme: bool = True  # likewise if the hash is of another reign
+    arm_fence: bool = True  # arming takes the fence away with the first write, and puts it back with the last
     # In load.
     load_reign: bool = True  # the hash is of this reign, and it is the one that open told
     load_born: bool = True  # born is the one that open told

@@ -94,8 +94,19 @@ def armed(node: Node, at: int, born: int, store: int, *, scheme: Scheme, until: 
 
 def _second(hash: Hash) -> Hash:
     """Buffer 2 takes the place of buffer 1."""
-    return hash._replace(
-        cur=hash.next_cur, max=hash.next_max, mark=hash.next_mark, next_cur=NONE, next_max=NONE, next_mark=NONE
+    return _first(hash)._replace(cur=hash.next_cur, max=hash.next_max, mark=hash.next_mark)
+
+
+def _first(hash: Hash) -> Hash:
+    return hash._replace(next_cur=NONE, next_max=NONE, next_mark=NONE)
+
+
+def half_done(hash: Hash, guards: Guards) -> tuple[tuple[str, Hash], ...]:
+    """What a script leaves that ends after its first write, which deletes. The others leave what they found."""
+    bare = _first(hash)._replace(asked=NOBODY, scheme=(), until=UNKNOWN)
+    return (
+        ("a draw at the switch, or a floor", _first(hash)._replace(asked=NOBODY)),
+        ("an arming", bare._replace(fence=NONE) if guards.arm_fence else bare),
     )
 
 

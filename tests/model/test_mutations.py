@@ -36,6 +36,7 @@ MUTATIONS = [
     Mutation("reserved_only", "REPEAT", "a process crashes, replies are lost, keys are lost", "draws"),
     Mutation("reserved_only", "ABOVE", "a process crashes, replies are lost, keys are lost", "draws"),
     Mutation("arm_empties", "REPEAT", "Redis goes back to a snapshot", "opens on A"),
+    Mutation("arm_fence", "REPEAT", "a script ends half done, the scheme changes", "an arming ends half done"),
     Mutation("load_born", "ORDER", "a process crashes, replies are lost, keys are lost", "loses its keys"),
     Mutation("load_top", "ORDER", "recovered under load", "load of"),
     Mutation("load_full", "PUSHED OUT", "what one fault costs", "load of"),
