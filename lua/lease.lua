@@ -6,8 +6,9 @@ these and backs, `giveback` returns the unused rest of the lease.
 KEYS[1]  the tag's hash
 ARGV[1]  n: how many numbers, 1..2^63-1
 ARGV[2]  election window in milliseconds: the time that an elected caller has to load a segment before another one is
-         elected. A negative number: the caller can't load, and is never elected. Instead, a draw that reaches the
-         threshold, or gets no number because no segment is left, publishes the tag's key on the channel `{prefix}:due`
+         elected. Decimals name the caller: .0000 and digits of its own, with which `open` recognizes it. A negative number:
+         the caller can't load, and is never elected. Instead, a draw that reaches the threshold, or gets no number because
+         no segment is left, publishes the tag's key on the channel `{prefix}:due`
 ARGV[3]  scheme: the id of the tag's scheme, as the caller knows it; '' or missing: no scheme
 
 Returns one of
@@ -24,7 +25,8 @@ Returns one of
   {'corrupt'}      a field is missing, isn't a whole number up to 2^63-1, or contradicts another field; nothing changed
   error BADARG     n or the window isn't a number; nothing changed
 ]]
-local key, n, window, scheme = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] or ''
+local key, n, election, scheme = KEYS[1], ARGV[1], ARGV[2], ARGV[3] or ''
+local window = tonumber(election)
 --@include whole
 if not whole(n) or n == '0' or not window then
   return redis.error_reply('BADARG n must be 1..2^63-1, the window milliseconds')
@@ -42,5 +44,5 @@ if window < 0 then
 end
 --@include now
 --@include elect
-if not elected then return {'ok', cur, high, fence, born, backs} end
+if not elect(redis.call('HGET', key, 'asked')) then return {'ok', cur, high, fence, born, backs} end
 return {'ok', cur, high, fence, born, backs, 'extend', max}

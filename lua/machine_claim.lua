@@ -1,6 +1,6 @@
 --[[
-machine_claim: lease a machine number of a namespace, if no process holds it. It is sent only once. If the reply is lost, the
-number counts as held until the lease lapses.
+machine_claim: lease a machine number of a namespace, if no process holds it. A claim with the token of the holder is the same
+claim: it may be repeated, and gets the same reply. If no reply arrives, the number counts as held until the lease lapses.
 
 KEYS[1]  the hash of the namespace
 ARGV[1]  number: the machine number, as digits
@@ -35,12 +35,14 @@ end
 if state[4] and state[4] ~= store then return {'otherstore', state[4]} end
 --@include settle
 if now < since + hold then return {'settling', string.format('%d', since + hold - now)} end
+local again = owner == token and redis.call('HGET', key, number .. ':floor')
+if again then return {'yours', again} end
 if owner and now <= lapses + margin then return {'held', string.format('%d', lapses + margin - now + 1)} end
 if now + lease + margin < ceiling then return {'ahead', string.format('%d', ceiling - now - lease - margin)} end
 -- Redis may have lost the lease and the ceiling of an earlier holder. But each ceiling is at most lease + margin after the
 -- time of its claim or renewal. So that holder used no timestamp after since + hold, the end of the time without claims (see
 -- include/settle.lua).
-local floor = math.max(last, since + hold)
+local floor = string.format('%.0f', math.max(last, since + hold))
 redis.call('HSET', key, number .. ':holder', holder, number .. ':token', token, number .. ':lapses', now + lease,
-  number .. ':last', math.max(floor, ceiling), 'store', store)
-return {'yours', string.format('%.0f', floor)}
+  number .. ':last', math.max(floor, ceiling), number .. ':floor', floor, 'store', store)
+return {'yours', floor}

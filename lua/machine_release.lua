@@ -21,6 +21,6 @@ end
 --@include now
 --@include machines
 if owner ~= token then return {'lost'} end
-redis.call('HDEL', key, number .. ':token', number .. ':lapses')
+redis.call('HDEL', key, number .. ':token', number .. ':lapses', number .. ':floor')
 redis.call('HSET', key, number .. ':last', used)
 return {'free'}

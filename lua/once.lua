@@ -4,8 +4,9 @@ once: draw one number for an idempotency key. Calls with the same key return the
 KEYS[1]  the tag's hash
 KEYS[2]  the Redis key that keeps the number, in the same slot
 ARGV[1]  election window in milliseconds: the time that an elected caller has to load a segment before another one is
-         elected. A negative number: the caller can't load, and is never elected. Instead, a draw that reaches the
-         threshold, or gets no number because no segment is left, publishes the tag's key on the channel `{prefix}:due`
+         elected. Decimals name the caller: .0000 and digits of its own, with which `open` recognizes it. A negative number:
+         the caller can't load, and is never elected. Instead, a draw that reaches the threshold, or gets no number because
+         no segment is left, publishes the tag's key on the channel `{prefix}:due`
 ARGV[2]  scheme: the id of the tag's scheme, as the caller knows it; '': no scheme
 ARGV[3]  ttl: the time for which the number is kept, in milliseconds, 1..2^63-1
 ARGV[4]  seen: the highest number of the tag that the caller has seen; 0: none, or the order doesn't matter to it
@@ -26,7 +27,8 @@ Returns one of
   {'corrupt'}                      a field, or the number of the key, isn't a whole number up to 2^63-1; nothing changed
   error BADARG                     the window, the ttl or seen isn't a number; nothing changed
 ]]
-local key, n, window, scheme, ttl, seen = KEYS[1], '1', tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local key, n, election, scheme, ttl, seen = KEYS[1], '1', ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local window = tonumber(election)
 --@include whole
 if not window or not whole(ttl) or ttl == '0' or not whole(seen) then
   return redis.error_reply('BADARG the window and the ttl must be milliseconds, and seen a number')
@@ -53,5 +55,5 @@ if window < 0 then
 end
 --@include now
 --@include elect
-if not elected then return {'ok', cur, high} end
+if not elect(redis.call('HGET', key, 'asked')) then return {'ok', cur, high} end
 return {'ok', cur, high, 'extend', max}

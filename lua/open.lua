@@ -5,9 +5,9 @@ the current term, without numbers. The reply has the state of the hash. One call
 KEYS[1]  the tag's hash
 ARGV[1]  born: a new random word. If the hash is prepared now, the time is added to it
 ARGV[2]  store: the id of the caller's store
-ARGV[3]  election window in milliseconds
-ARGV[4]  'claim': elect me if nobody is elected; 'mine': I was elected by `next`, elect me again; 'look': don't elect me;
-         'resign': I was elected and can't load, so elect the next caller that claims
+ARGV[3]  election window in milliseconds, with decimals that name the caller, as in `next`
+ARGV[4]  'claim': elect me if nobody is elected, or if I am: by a draw, or by a claim whose reply I lost; 'look': don't elect
+         me; 'resign': if I am elected, I can't load, so elect the next caller that claims
 ARGV[5]  scheme: the id of the tag's scheme; '' or missing: no scheme
 ARGV[6]  until: only with a scheme. The end of its period, if the hash is prepared now, in milliseconds of the server's clock;
          0: not known yet; 2^63-1: there are no periods
@@ -26,7 +26,8 @@ Returns one of
                        id of a store; nothing changed
   error BADARG         the window or `until` isn't a number; nothing changed
 ]]
-local fresh, store_id, window, role, own, own_till = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] or '', ARGV[6]
+local fresh, store_id, election, role, own, own_till = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or '', ARGV[6]
+local window = tonumber(election)
 --@include whole
 if not window or own ~= '' and not whole(own_till) then
   return redis.error_reply('BADARG the window and `until` must be milliseconds')
@@ -51,14 +52,13 @@ end
 local clock = string.format('%.0f', now_ms())
 local over = own ~= '' and not less(clock, till)
 local due = over or not next_max and not less(cur, mark)
+--@include elect
+local mine = string.match(asked or '', '%.0000%d+$') == claimant
 local elected = false
 if role == 'resign' then
-  redis.call('HDEL', key, 'asked')
+  if mine then redis.call('HDEL', key, 'asked') end
 elseif due and role ~= 'look' then
-  local now = now_ms()
-  local since = tonumber(asked or '')
-  elected = role == 'mine' or not (since and now >= since and now - since <= window)
-  if elected then redis.call('HSET', key, 'asked', now) end
+  elected = elect(not (mine and claimant) and asked)
 end
 if over then return {'open', reign, born, top, cur, due and '1', elected and '1' or '0', clock} end
 return {'open', reign, born, top, cur, due and '1' or '0', elected and '1' or '0'}

@@ -55,13 +55,14 @@ def machine_claim(
 ) -> RedisCall[Claimed]:
     """`machine_claim`: lease the machine number `number` for `lease` seconds.
 
-    `holder`: name of the process, for people. `token`: random text that renewals must send. `ceiling`: the highest
+    `holder`: name of the process, for people. `token`: random text that renewals must send: a claim that is repeated
+    with it is the same claim. `ceiling`: the highest
     timestamp, in ms since 1970, that the process may put into its numbers. `margin`: how much clocks may differ, in
     seconds. `first`: 1 if this process has just created the tag, and the tag does not share a namespace: then no
     earlier lease can exist, and the claim need not wait for one. Otherwise 0. `store`: id of the store.
     """
     words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
-    return evalsha("machine_claim", (key,), words, partial(_granted, Claimed))
+    return evalsha("machine_claim", (key,), words, partial(_granted, Claimed), repeatable=True)
 
 
 def machine_renew(

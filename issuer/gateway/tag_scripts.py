@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -123,21 +124,24 @@ def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
     return (scheme, *until) if scheme else ()
 
 
-def draw(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Drawn]:
+def draw(key: str, n: int, window: float | None, scheme: str = "", claimant: str = "") -> RedisCall[Drawn]:
     """`next`: draw up to n numbers. n: 1..2^63-1.
 
     `window`: maximum time, in seconds, for an elected caller to load a segment. After it, another caller can be
-    elected. None: this caller is never elected. `scheme`: id of the tag's scheme or "".
+    elected. None: this caller is never elected. `scheme`: id of the tag's scheme or "". `claimant`: digits that name
+    the caller, with which `open` recognizes its election; see `fresh_claimant`.
     """
-    return evalsha("next", (key,), (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
+    return evalsha("next", (key,), (n, _election(window, claimant), *_scheme(scheme)), drawn, repeatable=True)
 
 
-def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int) -> RedisCall[DrawnOnce]:
+def once(
+    key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int, claimant: str = ""
+) -> RedisCall[DrawnOnce]:
     """`once`: draw one number for an idempotency key. `kept`: Redis key that keeps the number for `ttl` seconds.
 
-    `seen`: draw only a number above this one. 0 means any number. `window`, `scheme`: as in `draw`.
+    `seen`: draw only a number above this one. 0 means any number. `window`, `scheme`, `claimant`: as in `draw`.
     """
-    words = (_election(window), scheme, max(1, round(ttl * 1000)), seen)
+    words = (_election(window, claimant), scheme, max(1, round(ttl * 1000)), seen)
     return evalsha("once", (key, kept), words, _drawn_once, repeatable=True)
 
 
@@ -146,11 +150,11 @@ class Draws:
 
     __slots__ = ("_head", "_tail", "one")
 
-    def __init__(self, key: str, window: float | None, scheme: str = "") -> None:
-        """`key`, `window`, `scheme`: as in `draw`."""
+    def __init__(self, key: str, window: float | None, scheme: str = "", claimant: str = "") -> None:
+        """`key`, `window`, `scheme`, `claimant`: as in `draw`."""
         # The packed command is split into the bytes before n (head) and the bytes after n (tail).
-        tail = pack(_election(window), *_scheme(scheme)).partition(b"\r\n")[2]
-        self.one = draw(key, 1, window, scheme).packed
+        tail = pack(_election(window, claimant), *_scheme(scheme)).partition(b"\r\n")[2]
+        self.one = draw(key, 1, window, scheme, claimant).packed
         self._head = self.one[: -len(tail) - len(b"$1\r\n1\r\n")]
         self._tail = tail
 
@@ -160,9 +164,9 @@ class Draws:
         return b"%b$%d\r\n%b\r\n%b" % (self._head, len(digits), digits, self._tail)
 
 
-def lease(key: str, n: int, window: float | None, scheme: str = "") -> RedisCall[Leased]:
+def lease(key: str, n: int, window: float | None, scheme: str = "", claimant: str = "") -> RedisCall[Leased]:
     """`lease`: draw up to n numbers, which the caller then issues from its memory. Arguments: as in `draw`."""
-    return evalsha("lease", (key,), (n, _election(window), *_scheme(scheme)), _leased, repeatable=True)
+    return evalsha("lease", (key,), (n, _election(window, claimant), *_scheme(scheme)), _leased, repeatable=True)
 
 
 def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> RedisCall[GivenBack]:
@@ -174,27 +178,43 @@ def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: i
     return evalsha("giveback", (key,), (used, high, reign, born, backs), _given_back)
 
 
-def _election(window: float | None) -> int:
-    return -1 if window is None else round(window * 1000)
+def fresh_claimant() -> str:
+    """Return random digits that name a caller in elections."""
+    return str(secrets.randbits(48))
 
 
-#: How a caller of `open` takes part in the election of a loader. "claim": elect me if nobody is elected. "mine": `next`
-#: has elected me, so elect me again. "look": don't elect me. "resign": I was elected and can't load a segment, so elect
-#: the next caller that claims.
-Role = Literal["claim", "mine", "look", "resign"]
+def _election(window: float | None, claimant: str) -> str:
+    if window is None:
+        return "-1"
+    return f"{round(window * 1000)}{claimant and f'.0000{claimant}'}"
+
+
+#: How a caller of `open` takes part in the election of a loader. "claim": elect me if nobody is elected, or if I am:
+#: by a draw, or by an earlier claim. "look": don't elect me. "resign": if I am elected, I can't load a segment, so
+#: elect the next caller that claims.
+Role = Literal["claim", "look", "resign"]
 
 
 def open(
-    key: str, born: str, store: str, window: float, role: Role, *, scheme: str = "", until: int = HIGHEST
+    key: str,
+    born: str,
+    store: str,
+    window: float,
+    role: Role,
+    *,
+    scheme: str = "",
+    until: int = HIGHEST,
+    claimant: str = "",
 ) -> RedisCall[Opened]:
     """`open`: prepare the hash for the current term, read its state, and elect a loader.
 
     `born`: a new random word. The hash's id is made from it if the hash is prepared now. `store`: id of the store.
-    `window`, `scheme`: as in `draw`. `role`: how this caller takes part in the election. `until`: end of the tag's
-    period in ms of the server's clock. It is stored if the hash is prepared now. 0: not known yet. 2^63-1: the tag has
-    no periods.
+    `window`, `scheme`, `claimant`: as in `draw`. `role`: how this caller takes part in the election. `until`: end of
+    the tag's period in ms of the server's clock. It is stored if the hash is prepared now. 0: not known yet. 2^63-1:
+    the tag has no periods.
     """
-    return evalsha("open", (key,), (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
+    words = (born, store, _election(window, claimant), role, *_scheme(scheme, until))
+    return evalsha("open", (key,), words, _opened)
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> RedisCall[Loaded]:

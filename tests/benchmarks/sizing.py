@@ -160,7 +160,7 @@ class Lines:
 
 
 def _opening(key: str) -> RedisCall[tag_scripts.Opened]:
-    return tag_scripts.open(key, BORN, STORE, WINDOW / 1000, "mine")
+    return tag_scripts.open(key, BORN, STORE, WINDOW / 1000, "claim")
 
 
 def _loading(key: str, low: int, size: int, opened: tag_scripts.Opened) -> RedisCall[tag_scripts.Loaded]:

@@ -13,7 +13,7 @@ from issuer_persistence.ledger import Reservation
 __all__ = ["MORE_GUARDS", "hand_back_whatever_the_version", "take_out"]
 
 _ROLE = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
-_SET_BACK = ("not (since and now >= since and now - since <= window)", "not (since and now - since <= window)")
+_SET_BACK = ("if since and now >= since and now - since <= window then", "if since and now - since <= window then")
 _KEPT = ("local kept = redis.call('GET', KEYS[2])\n", "local kept = false\n")
 _SKIPS = ("if less(cur, at) then cur = at end\n", "cur = at\n")
 _BACKS = (
@@ -22,7 +22,7 @@ _BACKS = (
 )
 _UNMOVED = ("if cur ~= high then return {'spent', 'cur'} end\n", "")
 _HELD = ("if owner and now <= lapses + margin then", "if false then")
-_CEILING = ("local floor = math.max(last, since + hold)\n", "local floor = 0\n")
+_CEILING = ("local floor = string.format('%.0f', math.max(last, since + hold))\n", "local floor = '0'\n")
 
 
 def hand_back_whatever_the_version(held: Sequence[Reservation], used: int) -> Steps[int]:

@@ -40,7 +40,7 @@ class SmallIssuer:
 
     def extend(self, server: RedisServer) -> None:
         hash = self.hash(server)
-        opened = hash.open(born=f"b{next(_BORNS)}", role="mine")
+        opened = hash.open(born=f"b{next(_BORNS)}", window=0)
         assert opened[0] == "open", opened
         _, reign, born, _, _, due, _ = opened
         if due == "1":

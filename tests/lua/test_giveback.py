@@ -203,7 +203,7 @@ class TestElection:
         tag.put(0, 100)
         assert tag.lease(30)[6:] == ["extend", "100"]
         assert tag.give_back(10, 30) == ["back"]
-        assert tag.open(role="mine")[4:] == ["10", "0", "0"]
+        assert tag.open(role="claim")[4:] == ["10", "0", "0"]
         assert [number for number in range(11, 101) if len(tag.next()) > 3] == [threshold(0, 100)]
 
     def test_beyond_the_mark_the_election_stands(self, tag: TagHash) -> None:

@@ -76,7 +76,13 @@ def machines(any_redis: RedisServer) -> MachinesHash:
 def test_a_free_number_is_leased_and_its_holder_shown(machines: MachinesHash) -> None:
     before = machines.fields()
     assert machines.claim() == ["yours", str(1000 + HOLD)]
-    held = {"holder": "tests.0.1", "token": A, "last": str(CEILING), "lapses": str(NOW + LEASE)}
+    held = {
+        "holder": "tests.0.1",
+        "token": A,
+        "last": str(CEILING),
+        "lapses": str(NOW + LEASE),
+        "floor": str(1000 + HOLD),
+    }
     assert machines.fields() == {**before, "store": STORE, **{f"5:{name}": value for name, value in held.items()}}
     assert machines.client.ttl(KEY) == -1
 
@@ -84,9 +90,18 @@ def test_a_free_number_is_leased_and_its_holder_shown(machines: MachinesHash) ->
 def test_a_held_number_is_refused_and_nothing_changes(machines: MachinesHash) -> None:
     machines.claim()
     with unchanged(machines):
-        for token in ("b", A):
-            assert machines.claim(5, token) == ["held", str(HOLD + 1)]
+        assert machines.claim(5, "b") == ["held", str(HOLD + 1)]
     assert machines.claim(6, "b")[0] == "yours"
+
+
+def test_a_claim_that_is_repeated_is_the_same_claim(machines: MachinesHash) -> None:
+    claimed = machines.claim()
+    assert claimed == ["yours", str(1000 + HOLD)]
+    machines.at(NOW + LEASE + 2 * MARGIN)
+    with unchanged(machines):
+        assert machines.claim() == claimed
+    machines.release()
+    assert "5:floor" not in machines.fields()
 
 
 def test_a_lapsed_number_is_left_alone_for_the_margin_and_then_leased_above_the_old_ceiling(

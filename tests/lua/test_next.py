@@ -1,6 +1,7 @@
 """`next` on real servers: what it grants, when it elects, and that a refusal changes nothing."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, product
 
@@ -151,11 +152,11 @@ class TestSwitch:
         drawn: list[int] = []
         elections: list[int] = []
         while len(drawn) < 550:
-            reply = tag.next()
+            reply = tag.next(window=f"{WINDOW}.00007")
             drawn += numbers(reply)
             if len(reply) > 3:
                 elections.append(drawn[-1])
-                assert tag.open(role="mine")[5:] == ["1", "1"]
+                assert tag.open(window=f"{WINDOW}.00007")[5:] == ["1", "1"]
                 assert tag.load(*next(segments), reign=reign, born=born) == ["next"]
         assert drawn == list(range(1, 551))
         assert elections == [low + 10 for low in range(0, 550, 50)]
@@ -202,6 +203,21 @@ class TestElection:
             assert (asked, tag.next()[3:]) == (asked, ["extend", "100"])
             tag.put(50, 100, mark=20, asked=asked)
             assert (asked, tag.open()[5:]) == (asked, ["1", "1"])
+
+    def test_the_elected_claims_again_and_keeps_it(self, tag: TagHash) -> None:
+        mine = f"{WINDOW}.00007"
+        draws: dict[str, Callable[[], list[str]]] = {
+            "next": lambda: tag.next(window=mine),
+            "lease": lambda: tag.lease(window=mine),
+            "once": lambda: tag.once(window=mine),
+        }
+        for name, draw in draws.items():
+            tag.put(19, 100, mark=20)
+            tag.client.delete(f"{KEY}:once:k")
+            assert (name, draw()[-2:]) == (name, ["extend", "100"])
+            assert (name, tag.next(window=mine)) == (name, ["ok", "20", "21"])  # not once more for each draw
+            assert (name, tag.open(window=WINDOW)[5:]) == (name, ["1", "0"])
+            assert (name, tag.open(window=mine)[5:]) == (name, ["1", "1"])
 
     def test_nobody_is_elected_while_buffer_2_is_full(self, tag: TagHash) -> None:
         tag.put(0, 100, (100, 200))

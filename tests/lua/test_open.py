@@ -3,6 +3,9 @@
 from issuer_persistence.records import HIGHEST
 from tests.lua.hashes import BORN, KEY, OTHER_REIGN, OTHER_STORE, STORE, WINDOW, Made, TagHash, at_moment, unchanged
 
+#: The windows of two callers who name themselves.
+MINE, OTHERS = f"{WINDOW}.00007", f"{WINDOW}.00008"
+
 
 def test_a_missing_hash_is_armed_at_zero_without_numbers(tag: TagHash) -> None:
     assert tag.open("fresh", role="look") == ["open", tag.reign(), Made("fresh"), "0", "0", "1", "0"]
@@ -38,7 +41,7 @@ def test_a_hash_that_lacks_what_arming_writes_is_armed_anew(tag: TagHash) -> Non
 def test_a_hash_of_this_reign_is_told_and_left_alone(tag: TagHash) -> None:
     tag.put(5, 100, (100, 200))
     with unchanged(tag):
-        for role in ("claim", "mine", "look"):
+        for role in ("claim", "look"):
             assert tag.open("fresh", role=role) == ["open", tag.reign(), BORN, "200", "5", "0", "0"]
 
 
@@ -46,7 +49,7 @@ def test_another_store_is_refused_with_its_id_and_nothing_is_changed(tag: TagHas
     for fence in (tag.reign(), OTHER_REIGN):
         tag.put(5, 100, fence=fence)
         with unchanged(tag):
-            for role in ("claim", "mine", "look"):
+            for role in ("claim", "look"):
                 assert tag.open("fresh", store=OTHER_STORE, role=role) == ["otherstore", STORE]
 
 
@@ -68,23 +71,44 @@ class TestElection:
         assert tag.field("asked") is None
         assert tag.open(role="claim")[5:] == ["1", "1"]
 
-    def test_who_was_elected_by_a_draw_asks_again_and_keeps_it(self, tag: TagHash) -> None:
-        tag.put(19, 100, mark=20)
-        assert tag.next()[3:] == ["extend", "100"]
-        assert tag.open(role="claim")[5:] == ["1", "0"]
-        assert tag.open(role="mine")[5:] == ["1", "1"]
+    def test_a_claim_that_is_repeated_is_the_same_claim(self, tag: TagHash) -> None:
+        for now, turn in ((1_700_000_000_123, 0), (1_700_000_000_124, 1)):
+            tag.texts = at_moment(now)
+            assert (turn, tag.open(window=MINE)[5:]) == (turn, ["1", "1"])
+            assert tag.field("asked") == f"{now}.00007"
+            for window in (WINDOW, OTHERS):
+                assert tag.open(window=window)[5:] == ["1", "0"]
+                assert tag.next(window=window) == ["exhausted"]
 
     def test_who_resigns_leaves_it_to_the_next_claim(self, tag: TagHash) -> None:
-        assert tag.open(role="claim")[5:] == ["1", "1"]
-        before = tag.fields()
-        assert tag.open(role="resign")[5:] == ["1", "0"]
-        del before["asked"]
-        assert tag.fields() == before
-        assert tag.open(role="claim")[5:] == ["1", "1"]
+        for window in (WINDOW, MINE):
+            tag.put(100, 100)
+            before = tag.fields()
+            assert tag.open(role="claim", window=window)[5:] == ["1", "1"]
+            assert tag.open(role="resign", window=window)[5:] == ["1", "0"]
+            assert tag.fields() == before
+            assert tag.open(role="claim")[5:] == ["1", "1"]
+
+    def test_nobody_resigns_for_another(self, tag: TagHash) -> None:
+        tag.put(100, 100)
+        for mine, other in ((MINE, OTHERS), (MINE, WINDOW), (WINDOW, OTHERS)):
+            tag.client.hdel(KEY, "asked")
+            assert tag.open(window=mine)[5:] == ["1", "1"]
+            with unchanged(tag):
+                tag.open(role="resign", window=other)
+
+    def test_what_names_the_claimant_does_not_change_the_time(self, tag: TagHash) -> None:
+        """Also for a script of an older version, which makes a number of the whole field: until the year 2109."""
+        for now in (1_700_000_000_123, 2**41 - 1, 2**42 - 1):
+            tag.put(100, 100, asked=f"{now}.0000{'9' * 15}")
+            assert (
+                tag.client.eval("return redis.call('HGET', KEYS[1], 'asked') + 0 == tonumber(ARGV[1])", 1, KEY, now)
+                == 1
+            )
 
     def test_when_nothing_is_due_nobody_is_elected(self, tag: TagHash) -> None:
         tag.put(0, 100)
-        assert tag.open(role="mine")[5:] == ["0", "0"]
+        assert tag.open(window=MINE)[5:] == ["0", "0"]
         assert tag.open(role="claim")[5:] == ["0", "0"]
         assert tag.field("asked") is None
 

@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from issuer.core.steps import Ask, Send, Step, Steps
-from issuer.core.supply.extend import ATTEMPTS, Election, Extension, extend
+from issuer.core.supply.extend import ATTEMPTS, Extension, extend
 from issuer.errors import IssuerError
 from issuer.gateway import tag_scripts
 from issuer.gateway.commands import RedisCall
@@ -91,14 +91,13 @@ class ExtensionWalk(Walk):
             record = self.store.get(TAG, timeout=1)
             assert record is not None
             wanted = self.wanted[at] = self.chance.choice((0, 0, STEP // 2, 2 * STEP + 1))
-            key, election = self.tags[0].key, Election(won=1)
             steps = extend(
                 record,
-                key,
+                self.tags[0].key,
                 store_id=self.store.store_id(timeout=1),
                 seen=seen,
                 window=5,
-                election=election,
+                claimant=str(at),
                 wanted=wanted,
             )
             self.running[at] = running = Running(steps)

@@ -215,9 +215,9 @@ def extension(world: World, state: State, at: int) -> Steps:
 def _open(world: World, state: State, at: int) -> Steps:
     known = state.processes[at].scheme
     for where, node in enumerate(state.nodes):
-        # Elected already: an election may lapse at any moment, so it keeps nobody from loading here.
+        # Elected or not: an election may lapse at any moment, so it keeps nobody from loading here.
         born = born_for(state, node)
-        reply, hash = scripts.open(node, world.guards, born, STORE, "mine", scheme=known, until=world.until)
+        reply, hash = scripts.open(node, world.guards, born, STORE, "claim", scheme=known, until=world.until)
         after = put_hash(state, where, hash)
         match reply:
             case ("otherscheme", tuple(found)):

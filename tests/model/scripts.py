@@ -15,6 +15,7 @@ from tests.model.values import quick
 NONE = -1
 
 #: Whether an election stands: nobody was elected, somebody was, or it was too long ago (or the clock went back).
+#: `claimant` is who was, NONE if it gave no name.
 NOBODY, STANDS, LAPSED = 0, 1, 2
 
 #: A tag's scheme: the counters after which, one after the other, it began to make other numbers. (): it is plain.
@@ -32,7 +33,7 @@ Reply = tuple[str | int | Scheme, ...]
 
 @quick
 class Hash(NamedTuple):
-    """A tag's hash. `asked` says how the election stands, where the real field holds its time.
+    """A tag's hash. `asked` says how the election stands, and `claimant` who was elected: the real field has its time.
 
     `until`: when its period ends, by the server's clock. A plain hash has none. `backs`, `backs_before`: names in the
     search, counts in the walks.
@@ -55,6 +56,7 @@ class Hash(NamedTuple):
     backs_low: int = 0
     #: The node of a Cluster for which it was armed. 0: none is named.
     node: int = 0
+    claimant: int = NONE
 
     @property
     def top(self) -> int:
@@ -97,16 +99,20 @@ def _second(hash: Hash) -> Hash:
     return _first(hash)._replace(cur=hash.next_cur, max=hash.next_max, mark=hash.next_mark)
 
 
+def _unasked(hash: Hash) -> Hash:
+    return hash._replace(asked=NOBODY, claimant=NONE)
+
+
 def _first(hash: Hash) -> Hash:
     return hash._replace(next_cur=NONE, next_max=NONE, next_mark=NONE)
 
 
 def half_done(hash: Hash, guards: Guards) -> tuple[tuple[str, Hash], ...]:
     """What a script leaves that ends after its first write, which deletes. The others leave what they found."""
-    bare = _first(hash)._replace(asked=NOBODY, scheme=(), until=UNKNOWN)
+    bare = _unasked(_first(hash))._replace(scheme=(), until=UNKNOWN)
     return (
-        ("a draw at the switch, or a floor", _first(hash)._replace(asked=NOBODY)),
-        ("an arming", bare._replace(fence=NONE) if guards.arm_fence else bare),
+        ("a draw at the switch, or a floor", _unasked(_first(hash))),
+        ("an arming", bare._replace(fence=NONE, node=0) if guards.arm_fence else bare),
     )
 
 
@@ -126,14 +132,16 @@ def _refused(node: Node, guards: Guards, scheme: Scheme, *, leasing: bool) -> Re
     return ("corrupt",) if leasing and hash.born == NONE else None
 
 
-def _drawn(node: Node, guards: Guards, n: int, scheme: Scheme, *, electing: bool, leasing: bool = False) -> Left:
+def _drawn(
+    node: Node, guards: Guards, n: int, scheme: Scheme, *, electing: bool, leasing: bool = False, claimant: int = NONE
+) -> Left:
     hash = node.hash
     refused = _refused(node, guards, scheme, leasing=leasing)
     if refused or hash is None:
         return refused or ("empty",), hash
     if hash.cur >= hash.max:
         if hash.next_max != NONE:
-            hash = _second(hash)._replace(asked=NOBODY)
+            hash = _unasked(_second(hash))
         elif guards.reserved_only:
             return ("exhausted",), hash
         else:
@@ -144,21 +152,21 @@ def _drawn(node: Node, guards: Guards, n: int, scheme: Scheme, *, electing: bool
     granted: Reply = ("ok", low, high, hash.fence, hash.born, hash.backs) if leasing else ("ok", low, high)
     if hash.next_max != NONE or not electing or high < hash.mark or hash.asked == STANDS:
         return granted, hash
-    return (*granted, "extend", hash.max), hash._replace(asked=STANDS)
+    return (*granted, "extend", hash.max), hash._replace(asked=STANDS, claimant=claimant)
 
 
-def next(node: Node, guards: Guards, n: int, scheme: Scheme = (), *, electing: bool) -> Left:
+def next(node: Node, guards: Guards, n: int, scheme: Scheme = (), *, electing: bool, claimant: int = NONE) -> Left:
     """`next`; without `electing` the window is negative."""
-    return _drawn(node, guards, n, scheme, electing=electing)
+    return _drawn(node, guards, n, scheme, electing=electing, claimant=claimant)
 
 
-def lease(node: Node, guards: Guards, n: int, scheme: Scheme = (), *, electing: bool) -> Left:
+def lease(node: Node, guards: Guards, n: int, scheme: Scheme = (), *, electing: bool, claimant: int = NONE) -> Left:
     """`lease`, likewise."""
-    return _drawn(node, guards, n, scheme, electing=electing, leasing=True)
+    return _drawn(node, guards, n, scheme, electing=electing, leasing=True, claimant=claimant)
 
 
 def once(
-    node: Node, guards: Guards, key: int, scheme: Scheme = (), *, electing: bool, seen: int = 0
+    node: Node, guards: Guards, key: int, scheme: Scheme = (), *, electing: bool, seen: int = 0, claimant: int = NONE
 ) -> tuple[Reply, Node]:
     """`once`, likewise; and the server after it, with what is kept for the key."""
     if guards.role and not node.master:
@@ -166,7 +174,7 @@ def once(
     for kept, number, under in node.kept:
         if kept == key and guards.once_kept:
             return ("again", number, under), node
-    reply, hash = _drawn(node, guards, 1, scheme, electing=electing)
+    reply, hash = _drawn(node, guards, 1, scheme, electing=electing, claimant=claimant)
     if node.hash and hash and reply[0] == "ok" and hash.cur <= seen:
         return ("older", hash.cur - 1), node
     node = node._replace(hash=hash)
@@ -186,6 +194,7 @@ def open(
     *,
     scheme: Scheme = (),
     until: int = NEVER,
+    claimant: int = NONE,
 ) -> Left:
     """`open`. Its reply: reign, born, top, cur, due, elected; and the clock, if the period is over."""
     hash = node.hash
@@ -202,11 +211,11 @@ def open(
         hash = hash._replace(fence=node.reign, node=node.id, born=born, store=store, scheme=scheme, until=until)
     over = bool(scheme) and node.clock >= hash.until
     due = over or (hash.next_max == NONE and hash.cur >= hash.mark)
-    if role == "resign":
-        hash = hash._replace(asked=NOBODY)
-    elected = due and role in ("claim", "mine") and (role == "mine" or hash.asked != STANDS)
+    if role == "resign" and hash.claimant == claimant:
+        hash = _unasked(hash)
+    elected = due and role == "claim" and (hash.asked != STANDS or hash.claimant == claimant != NONE)
     if elected:
-        hash = hash._replace(asked=STANDS)
+        hash = hash._replace(asked=STANDS, claimant=claimant)
     told: Reply = ("open", node.reign, hash.born, hash.top, hash.cur, int(due), int(elected))
     return (*told, node.clock) if over else told, hash
 
@@ -226,7 +235,7 @@ def load(node: Node, guards: Guards, low: int, high: int, *, reign: int, born: i
         return ("stale", "below"), hash
     if guards.load_full and hash.next_max != NONE:
         return ("full",), hash
-    hash = hash._replace(asked=NOBODY)
+    hash = _unasked(hash)
     if hash.cur < hash.max:
         return ("next",), hash._replace(next_cur=low, next_max=high, next_mark=threshold(low, high))
     return ("current",), hash._replace(cur=low, max=high, mark=threshold(low, high))
@@ -250,8 +259,8 @@ def give_back(  # noqa: PLR0911 - statuses
     row = backs == hash.backs_before and (hash.backs_low >= high or not guards.give_low)
     if guards.give_backs and hash.backs != backs and not row:
         return ("spent", "backs"), hash
-    asked = NOBODY if used < hash.mark else hash.asked
-    return ("back",), hash._replace(cur=used, backs=after, backs_before=backs, backs_low=used, asked=asked)
+    hash = _unasked(hash) if used < hash.mark else hash
+    return ("back",), hash._replace(cur=used, backs=after, backs_before=backs, backs_low=used)
 
 
 def floor(
@@ -282,6 +291,6 @@ def floor(
     else:
         if at >= hash.max:
             hash = _second(hash)
-        hash = hash._replace(cur=max(hash.cur, at), born=written, store=store, asked=NOBODY)
+        hash = _unasked(hash)._replace(cur=max(hash.cur, at), born=written, store=store)
         hash = hash._replace(scheme=scheme, until=until if scheme else UNKNOWN)
     return ("floored", hash.cur, hash.top, *before), hash

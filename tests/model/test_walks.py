@@ -72,7 +72,7 @@ def test_it_does_so_on_each_server(name: str, start_redis: Start) -> None:
     assert {"next fenced", "next notmaster", "load stale reign"} <= walk.seen
 
 
-ELECTED = ("not (since and now >= since and now - since <= window)", "true")
+ELECTED = ("if since and now >= since and now - since <= window then return false end", "")
 HDEL_ASKED = "redis.call('HDEL', key, 'asked')\n"
 ROW = "if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end\n"
 
@@ -81,7 +81,8 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "next without its fence": ("next", FENCE),
     "next on a replica": ("next", NOTMASTER),
     "next elects again and again": ("next", ELECTED),
-    "next without the clamp": ("next", ("if overflow or less(max, high) then", "if overflow then")),
+    "next without the clamp": ("next", ("if less(max, high) then high = max end", "")),
+    "next elects without a name": ("next", (" .. (claimant or '')", "")),
     "next for another scheme": ("next", ("if found ~= scheme then return {'scheme', found} end\n", "")),
     "next in a period that is over": ("next", ("if not less(clock, till) then", "if false then")),
     "once without a look at what is kept": ("once", ("if kept then", "if false then")),
@@ -92,6 +93,12 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "open for another scheme": ("open", ("if not missing and scheme ~= own then", "if false then")),
     "open for another scheme in a new reign": ("open", ("if not missing and scheme", "if current and scheme")),
     "open ignores who was elected": ("open", ELECTED),
+    "open knows nobody again": ("open", ("elect(not (mine and claimant) and asked)", "elect(asked)")),
+    "open takes those without a name for one": (
+        "open",
+        ("elect(not (mine and claimant) and asked)", "elect(not mine and asked)"),
+    ),
+    "open ends another's election": ("open", ("if mine then redis.call('HDEL'", "if true then redis.call('HDEL'")),
     "open elects who only looks": ("open", ("elseif due and role ~= 'look' then", "elseif due then")),
     "open keeps an election that was given up": ("open", ("if role == 'resign' then", "if role == 'never' then")),
     "load in another reign": ("load", ("if not current or seen_reign ~= reign then", "if false then")),

@@ -58,6 +58,15 @@ STEPS = {
 SERVER_STEPS = {"snapshot": 2, "rollback": 2, "wipe": 1, "follow": 2, "cut": 2, "promote": 3}
 
 
+def named(claimant: int) -> str:
+    """Return the decimals that name a claimant."""
+    return "" if claimant == NONE else f".0000{claimant}"
+
+
+def window(claimant: int) -> str:
+    return f"{WINDOW}{named(claimant)}"
+
+
 class Walk(StoreWalk):
     """Two servers, a store, and the model of them. `changing`: how many of 1000 steps befall the servers themselves."""
 
@@ -110,7 +119,9 @@ class Walk(StoreWalk):
         for at, tag in enumerate(self.tags):
             if self.follows[at]:
                 self.synced(1 - at)
-            real = {**tag.fields(), **({"asked": "set"} if "asked" in tag.fields() else {})}
+            real = tag.fields()
+            if "asked" in real:
+                real["asked"] = f".{real['asked'].partition('.')[2]}"
             self.agree(f"the hash on {'AB'[at]}", real, self.fields(self.nodes[at].hash))
             kept: Any = tag.client.mget([f"{tag.key}:once:{key}" for key in range(1, KEYS + 1)])
             had = {key: f"{number}:{self.ids[under]}" for key, number, under in self.nodes[at].kept}
@@ -125,7 +136,7 @@ class Walk(StoreWalk):
             name: str(value)
             for name, value in numbers.items()
             if value != NONE
-            and name not in ("fence", "node", "born", "store", "asked", "scheme", "until")
+            and name not in ("fence", "node", "born", "store", "asked", "claimant", "scheme", "until")
             and "backs" not in name
         }
         found |= {name: self.name(numbers[name]) for name in ("fence", "born", "store") if numbers[name] != NONE}
@@ -133,7 +144,7 @@ class Walk(StoreWalk):
             found |= {"scheme": self.ids[hash.scheme], "until": str(hash.until)}
         if hash.backs:
             found |= {name: str(value) for name, value in numbers.items() if "backs" in name}
-        return found | ({"asked": "set"} if hash.asked != NOBODY else {})
+        return found | ({"asked": named(hash.claimant) or "."} if hash.asked != NOBODY else {})
 
     def script(self, at: int, name: str, real: list[str], left: scripts.Left, *, words: tuple[int, ...] = ()) -> None:
         """Compare the replies, and take over the hash. `words`: where in them stand names."""
@@ -162,6 +173,10 @@ class Walk(StoreWalk):
         """Return the scheme that a caller knows: mostly the present one."""
         return self.record.scheme if self.chance.random() < 0.8 else self.chance.choice(list(self.ids))
 
+    def claims(self) -> int:
+        """Return who a caller says that it is in an election, NONE if it gives no name."""
+        return self.doubt.choice((NONE, 1, 2))
+
     def ends(self) -> int:
         """Return when a period ends."""
         return self.chance.choice((UNKNOWN, self.clock - LONG, self.clock + LONG, NEVER, NEVER))
@@ -178,10 +193,10 @@ class Walk(StoreWalk):
 
     def next(self, at: int, name: Literal["next", "lease"] = "next") -> None:
         n, electing = self.chance.randint(1, 6), self.chance.randrange(10) < self.electing
-        known = self.knows()
-        real = self.tags[at].call(name, n, WINDOW if electing else -1, self.ids[known])
+        known, claimant = self.knows(), self.claims()
+        real = self.tags[at].call(name, n, window(claimant) if electing else -1, self.ids[known])
         draw = scripts.lease if name == "lease" else scripts.next
-        left = draw(self.nodes[at], self.guards, n, known, electing=electing)
+        left = draw(self.nodes[at], self.guards, n, known, electing=electing, claimant=claimant)
         self.script(at, name, real, left, words=(3, 4) if name == "lease" else ())
         if name == "lease" and real[0] == "ok":
             low, high, born = int(real[1]), int(real[2]), self.named(real[4])
@@ -189,12 +204,14 @@ class Walk(StoreWalk):
 
     def once(self, at: int) -> None:
         key, electing = self.chance.randint(1, KEYS), self.chance.randrange(10) < self.electing
-        known = self.knows()
+        known, claimant = self.knows(), self.claims()
         hash = self.nodes[at].hash
         seen = hash.cur + (self.doubt.random() < 0.4) if hash else 0
-        window, id = WINDOW if electing else -1, self.ids[known]
-        real = self.tags[at].once(str(key), window=window, scheme=id, ttl=LONG, seen=seen)
-        reply, after = scripts.once(self.nodes[at], self.guards, key, known, electing=electing, seen=seen)
+        claim, id = window(claimant) if electing else -1, self.ids[known]
+        real = self.tags[at].once(str(key), window=claim, scheme=id, ttl=LONG, seen=seen)
+        reply, after = scripts.once(
+            self.nodes[at], self.guards, key, known, electing=electing, seen=seen, claimant=claimant
+        )
         self.told(at, "once", real, reply)
         self.put(at, after.hash, after.kept)
 
@@ -219,11 +236,14 @@ class Walk(StoreWalk):
         self.give_back(at)
 
     def open(self, at: int) -> None:
-        roles: tuple[tag_scripts.Role, ...] = ("claim", "claim", "mine", "look", "resign")
-        role, born = self.chance.choice(roles), self.fresh()
+        roles: tuple[tag_scripts.Role, ...] = ("claim", "claim", "claim", "look", "resign")
+        role, born, claimant = self.chance.choice(roles), self.fresh(), self.claims()
         known, until = self.knows(), self.ends()
-        real = self.tags[at].open(born, self.store_id, WINDOW, role, self.ids[known], until)
-        left = scripts.open(self.nodes[at], self.guards, self.made_of(born, at), STORE, role, scheme=known, until=until)
+        real = self.tags[at].open(born, self.store_id, window(claimant), role, self.ids[known], until)
+        made = self.made_of(born, at)
+        left = scripts.open(
+            self.nodes[at], self.guards, made, STORE, role, scheme=known, until=until, claimant=claimant
+        )
         self.script(at, "open", real, left, words=(1, 2) if real[0] == "open" else ())
         if real[0] == "open":
             self.opened = [*self.opened, (int(real[3]), real[1], self.named(real[2]))][-REMEMBERED:]
@@ -274,7 +294,8 @@ class Walk(StoreWalk):
         at = self.chance.choice(self.masters())
         hash = self.nodes[at].hash
         if hash:
-            self.tags[at].set(asked=self.chance.choice((0, self.tags[at].now() + 10 * WINDOW)))
+            when, name = self.chance.choice((0, self.tags[at].now() + 10 * WINDOW)), named(hash.claimant)
+            self.tags[at].set(asked=f"{when}{name}")
             self.put(at, hash._replace(asked=LAPSED))
 
     def period_ends(self, _: int) -> None:

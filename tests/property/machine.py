@@ -22,7 +22,7 @@ import issuer
 from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Send, Steps
-from issuer.core.supply.extend import Election, Extension, extend
+from issuer.core.supply.extend import Extension, extend
 from issuer.core.supply.local_buffer import FastPath, LocalBuffer
 from issuer.core.supply.mode import Mode
 from issuer.drivers.blocking.combiner import Combiner
@@ -234,7 +234,7 @@ class IssuerMachine(RuleBasedStateMachine):
             return
         key = redis_key("issuer", tag)
         steps: Steps[Extension] = extend(
-            record, key, store_id=self.store.store_id(timeout=1), seen=seen, window=5, election=Election()
+            record, key, store_id=self.store.store_id(timeout=1), seen=seen, window=5, claimant="7"
         )
         redis = self.operator.engine.runner.redis
         assert redis is not None

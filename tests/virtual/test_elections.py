@@ -4,7 +4,7 @@ import pytest
 
 import issuer
 from issuer.clock import LONGEST_PAUSE
-from issuer.core.supply.extend import Election, extend
+from issuer.core.supply.extend import extend
 from issuer.gateway.commands import script
 from issuer.gateway.tag_scripts import Opened
 from issuer.settings import GRACE as LAPSES_AFTER
@@ -75,7 +75,7 @@ def test_an_elected_process_that_falls_silent_is_replaced_when_its_election_laps
 def test_a_resignation_that_fails_does_not_hide_why_no_segment_was_loaded() -> None:
     """Somebody has halted the tag and changed its scheme. The record is read again, but the store is away by now."""
     record = Tag(tag="a", max=0, step=50, order="strict", created=0, timestamp=0, version="0" * 24)
-    steps = extend(record, "key", store_id="s", seen=0, window=WINDOW, election=Election())
+    steps = extend(record, "key", store_id="s", seen=0, window=WINDOW, claimant="7")
     next(steps)
     steps.send(Opened("open", due=True, elected=True))
     steps.throw(Halted("a", 0))

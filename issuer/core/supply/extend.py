@@ -50,24 +50,6 @@ class Extension:
     cur: int = 0
 
 
-@dataclass(slots=True)
-class Election:
-    """Elections of this process as the tag's loader. `won`: how many. `served`: how many of them have ended.
-
-    A failure does not end an election; loading a segment does. Elections are counted, because a draw may win one just
-    when the extension for an earlier one ends. If that extension cleared a flag, the tag would have no loader until the
-    election times out.
-    """
-
-    won: int = 0
-    served: int = 0
-
-    @property
-    def mine(self) -> bool:
-        """Whether this process has won an election and has not loaded a segment for it yet."""
-        return self.won > self.served
-
-
 def extend(
     record: Tag,
     key: str,
@@ -75,7 +57,7 @@ def extend(
     store_id: str,
     seen: int,
     window: float,
-    election: Election,
+    claimant: str,
     wanted: int = 0,
     application: str = "",
     emit: Emit = unobserved,
@@ -88,28 +70,21 @@ def extend(
         store_id: Id of the store, as this process last read it.
         seen: Highest number that this process has seen. If the store's `max` is lower, the store has gone back in time.
         window: Duration of an election in seconds.
-        election: Elections that this process has won. A draw may have won one.
+        claimant: Digits that name this process in elections. A draw of this name may have won one.
         wanted: How many numbers a caller wants. If more than a segment, the segment gets this size.
         application: Name of the service, for the ledger.
         emit: Receives the events of reservations.
     """
     for _ in range(ATTEMPTS):
-        won = election.won
-        role: Literal["claim", "mine"] = "mine" if election.mine else "claim"
-        record, opened = yield from _opened(record, key, store_id, window, role)
+        record, opened = yield from _opened(record, key, store_id, window, "claim", claimant=claimant)
         if not opened.due:
-            election.served = won
             return Extension("ready")
         if not opened.elected:
             return Extension("elsewhere")
-        if not election.mine:
-            election.won = won = won + 1
         try:
             if opened.over is not None:
+                # The new period ends all elections. So claim again: another process may be elected by then.
                 record = yield from begin_period(record, key, store_id, opened.over)
-                # The new period has ended all elections, and another process may be elected by now. If both processes
-                # loaded a segment, the one with higher numbers might come first, and the period would begin with a gap.
-                election.served = won
                 continue
             try:
                 extension = yield from reserve_and_load(
@@ -131,25 +106,25 @@ def extend(
             # Resign as loader at once: a process that repairs the tag should not wait until this election times out.
             # Until then, callers of other processes would wait for a segment, and not learn what is wrong.
             with suppress(IssuerError, StoreError):
-                yield from _opened(record, key, store_id, window, "resign")
-            election.served = won
+                yield from _opened(record, key, store_id, window, "resign", claimant=claimant)
             raise
         if extension.outcome != "stale":
-            election.served = won
             return extension
         record = extension.tag or record
     return Extension("stale", record)
 
 
 def _opened(
-    record: Tag, key: str, store_id: str, window: float, role: tag_scripts.Role
+    record: Tag, key: str, store_id: str, window: float, role: tag_scripts.Role, *, claimant: str = ""
 ) -> Steps[tuple[Tag, tag_scripts.Opened]]:
     """Send `open` with this role. Returns a record with the same scheme as the hash, and the reply."""
     attempt = 0
     while True:
         until = scheme_record.until(record)
-        call = tag_scripts.open(key, fresh_version(), store_id, window, role, scheme=record.scheme_id, until=until)
-        opened = yield from send(call)
+        born, scheme = fresh_version(), record.scheme_id
+        opened = yield from send(
+            tag_scripts.open(key, born, store_id, window, role, scheme=scheme, until=until, claimant=claimant)
+        )
         if opened.status == "open":
             return record, opened
         attempt += 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from issuer.clock import Deadline
 from issuer.core.error_mapping import refused
 from issuer.core.events import ElectionWon, LeaseDrawn, NumbersWasted, SegmentLoaded
@@ -11,7 +9,7 @@ from issuer.core.scheme_record import countable
 from issuer.core.steps import Flight, Steps, send
 from issuer.core.supply import direct
 from issuer.core.supply.adapt import adapt, first_size
-from issuer.core.supply.extend import Election, behind, extend
+from issuer.core.supply.extend import behind, extend
 from issuer.core.supply.fetcher import Fetcher, Shortage
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.mode import Mode, Origin
@@ -20,8 +18,6 @@ from issuer.core.supply.state import TagState
 from issuer.errors import ConfigurationError, CorruptState, ForeignHash, IssuerError, Unavailable
 from issuer.gateway import tag_scripts
 from issuer_persistence.records import LEASE_MOST
-
-T = TypeVar("T")
 
 #: If this many leases in a row have numbers below issued ones, Redis counts as having gone back in time.
 ATTEMPTS = 2
@@ -34,7 +30,8 @@ class Refill:
         #: Seconds in which an elected process must load the segment; then another process can be elected. None: draws
         #: never elect this process, because it has no scheduler.
         self.window = runtime.window if runtime.scheduled else None
-        self.election = Election()
+        #: Names this object in elections. Redis keeps the name, so a claim whose reply was lost is not another's claim.
+        self.claimant = tag_scripts.fresh_claimant()
         self.segments = Fetcher(runtime, origin, shortage, self._segment)
         self.leases = Fetcher(runtime, origin, shortage, self._lease, self.segments)
         self._state = state
@@ -44,31 +41,8 @@ class Refill:
 
     def elected(self, wanted: int = 0) -> None:
         """Load the next segment: a draw has elected this process. `wanted`: how many numbers the caller wants."""
-        self.election.won += 1
         self._runtime.emit(ElectionWon(self._state.tag))
         self.segments.prefetch(wanted)
-
-    def lost(self) -> None:
-        """Act as if a draw had elected this process, because the draw's caller was interrupted before the reply.
-
-        The reply might have elected this process: then no other process would load a segment until the election times
-        out (seen: 4 s). If it has not, the cost is one read of Redis in the background.
-        """
-        self.election.won += 1
-        self.segments.prefetch()
-
-    def drawing(self, steps: Steps[T]) -> Steps[T]:
-        """Run the steps of a draw. If the caller is interrupted, the drawn number may be a gap.
-
-        But if the draw may have elected this process, it still loads the next segment: see `lost`.
-        """
-        try:
-            return (yield from steps)
-        except (IssuerError, GeneratorExit):
-            raise
-        except BaseException:
-            self.lost()
-            raise
 
     @property
     def of_buffer(self) -> Fetcher:
@@ -83,8 +57,8 @@ class Refill:
         if self._origin.mode is Mode.DIRECT:
             self.warn_if_near(0)
             return state.buffer is not None and state.buffer.due
-        if hash is None or self.election.mine:
-            return self.election.mine
+        if hash is None:
+            return False
         self.warn_if_near(hash.cur or 0)
         return hash.due
 
@@ -113,7 +87,7 @@ class Refill:
             store_id=runtime.identity.id or (yield from self._origin.identity()),
             seen=state.taken(),
             window=runtime.window,
-            election=self.election,
+            claimant=self.claimant,
             wanted=flight.wanted,
             application=runtime.application,
             emit=runtime.emit,
@@ -222,9 +196,8 @@ class Refill:
         n, state, origin = max(least, wanted), self._state, self._origin
         while True:
             yield from origin.refuse_foreign(probe=False)
-            drawn = yield from self.drawing(
-                send(tag_scripts.lease(state.key, n, self.window, state.scheme_id), probe=False)
-            )
+            call = tag_scripts.lease(state.key, n, self.window, state.scheme_id, self.claimant)
+            drawn = yield from send(call, probe=False)
             if drawn.status == "ok":
                 break
             if drawn.status in ("notmaster", "corrupt"):

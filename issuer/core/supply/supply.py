@@ -151,8 +151,8 @@ class Supply:
                     probe = attempt > 0 or (state.record is not None and state.record.order == "strict")
                     yield from origin.refuse_foreign(probe=probe)
                     drawn_as, before = state.scheme_id, state.seen
-                    draw = send(tag_scripts.draw(state.key, n, self.refill.window, drawn_as), probe=probe)
-                    first = yield from self.refill.drawing(draw)
+                    call = tag_scripts.draw(state.key, n, self.refill.window, drawn_as, self.refill.claimant)
+                    first = yield from send(call, probe=probe)
                     if first.status == "ok" and state.went_back(first.low, before):
                         yield from origin.refuse_backwards(first.low, before)
                 drawn = first
@@ -248,8 +248,9 @@ class Supply:
         yield from self.origin.refuse_foreign(probe=True)
         drawn_as, before = state.scheme_id, state.seen
         seen = before if state.strict else 0
-        call = tag_scripts.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
-        drawn = yield from self.refill.drawing(send(call))
+        window, claimant = self.refill.window, self.refill.claimant
+        call = tag_scripts.once(state.key, kept, window, scheme=drawn_as, ttl=ttl, seen=seen, claimant=claimant)
+        drawn = yield from send(call)
         if turn(drawn.scheme) > turn(state.scheme_id):
             # Another process drew this counter value with a later scheme. This process's scheme gives another number.
             record = yield from self.origin.read()
@@ -381,7 +382,7 @@ class Supply:
         if issued != noticed[0]:  # draws on the fast path do not set `used_at`
             self.used_at = monotonic()
         self._noticed = issued, self.used_at
-        if self._noticed != noticed or self._busy or self.refill.election.mine:
+        if self._noticed != noticed or self._busy:
             return True
         if self._runtime.redis and self.origin.mode is Mode.DIRECT:
             return True
@@ -479,7 +480,7 @@ class Supply:
     def idle(self) -> bool:
         """Whether this process holds no numbers of the tag and no caller waits: all its numbers are in Redis."""
         buffer = self.state.buffer
-        return not self._busy and not self.refill.election.mine and (buffer is None or not buffer.held)
+        return not self._busy and (buffer is None or not buffer.held)
 
     @property
     def _busy(self) -> bool:
@@ -506,6 +507,7 @@ class Supply:
     def close(self, deadline: Deadline) -> Steps[None]:
         """Wait for fetches in progress, which give back what they fetch. Then give back this process's numbers."""
         self.end()
+        left = False
         for fetcher in (self.refill.segments, self.refill.leases):
             flight = fetcher.flights.flight
             if flight is None:
@@ -513,11 +515,12 @@ class Supply:
             if flight.start():
                 # The scheduler's job has not started the fetch yet. When it runs, it will find the flight finished.
                 flight.finish(progress=False)
+                left = fetcher is self.refill.segments
             else:
                 yield from wait(flight, deadline.left())
-        if self.refill.election.mine and deadline.left() > 0:
-            # A draw won the election, but its flight was cancelled or never started. Without this fetch, the next
-            # caller that needs a segment would wait until the election times out.
+        if left and deadline.left() > 0:
+            # A draw may have elected this process. Without this fetch, the next caller that needs a segment would wait
+            # until the election times out.
             with suppress(IssuerError):
                 yield from self.fetch(deadline)
         yield from self.origin.give_back(*self._left)

@@ -116,7 +116,8 @@ class AsyncCombiner:
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
-        self._draws = tag_scripts.Draws(self._key, self.supply.refill.window, self._packed_as)
+        refill = self.supply.refill
+        self._draws = tag_scripts.Draws(self._key, refill.window, self._packed_as, refill.claimant)
         self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing

@@ -39,12 +39,6 @@ PASSES = 3
 #: Number of parts in a reply to a draw that elects no process to load a segment: status, low, high.
 NUMBERS = 3
 
-#: Number of parts in a reply to a draw that elects this process to load a segment.
-ELECTED = 5
-
-#: Stands for the reply to a draw while the draw runs. If the draw is interrupted then, it may have been sent.
-_SENT: list[bytes] | None = []
-
 
 class Batch(Flight):
     """One draw for several callers. Each caller has a seat: its place in the batch, from 1. Seat 1 draws for all.
@@ -131,7 +125,8 @@ class Combiner:
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
-        self._draws = tag_scripts.Draws(self._key, self.supply.refill.window, self._packed_as)
+        refill = self.supply.refill
+        self._draws = tag_scripts.Draws(self._key, refill.window, self._packed_as, refill.claimant)
         self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing
@@ -147,7 +142,7 @@ class Combiner:
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - a keyword takes twice as long
             number = self._seated()
         else:
-            before, reply = state.seen, _SENT
+            before = state.seen
             try:
                 reply = self._node.draw(self._one, self._seconds)
                 if reply is not None and len(reply) == NUMBERS and state.buffer is None:
@@ -163,9 +158,6 @@ class Combiner:
             except redis.TimeoutError as error:
                 late = self._unanswered(error, self._seconds)
                 number = self._long(1, Deadline(self._timeout - self._seconds), late, before)[1]
-            except BaseException as error:
-                self._struck(error, reply)
-                raise
             finally:
                 turn.release()
         # This comparison comes last, as a signal handler may fork at each call above.
@@ -234,16 +226,13 @@ class Combiner:
         """Draw with one call to Redis, or else with `Supply`. Returns low and high: the numbers are low+1 .. high."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
-        before, reply = self.state.seen, _SENT
+        before = self.state.seen
         try:
             reply = self._node.draw(packed, seconds)
             if reply is not None and len(reply) != NUMBERS:
                 return self._long(n, deadline, reply, before)
         except redis.TimeoutError as error:
             return self._long(n, deadline, self._unanswered(error, seconds), before)
-        except BaseException as error:
-            self._struck(error, reply)
-            raise
         if reply is None or self.state.buffer is not None:
             return self._long(n, deadline, reply, before)
         low, high = int(reply[1]), int(reply[2])
@@ -274,15 +263,6 @@ class Combiner:
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers[0] - 1, numbers[-1]
-
-    def _struck(self, error: BaseException, reply: list[bytes] | None) -> None:
-        """After an error or interrupt of a draw: load a segment, if the draw may have elected this process to do it.
-
-        `reply`: the reply to the draw. `_SENT` if no reply has arrived, although the draw may have been sent.
-        """
-        struck = not isinstance(error, IssuerError)
-        if struck and (reply is _SENT or (reply is not None and len(reply) == ELECTED)):
-            self.supply.refill.lost()
 
     def _unanswered(self, error: redis.TimeoutError, seconds: float) -> RedisUnavailable:
         if self._redis is None:

@@ -189,7 +189,7 @@ class LeasedMachines(Machines):
         """
         soonest = self._lease + self._margin
         for number in numbers:
-            # Use a new token for each try. If a reply is lost, nobody uses this machine number until the lease expires.
+            # Use a new token for each try. If no reply comes, nobody uses this machine number until the lease expires.
             token = secrets.token_hex(8)
             sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
             claimed = yield from send(
