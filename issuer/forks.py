@@ -14,7 +14,6 @@ from issuer_persistence.holding import acquired
 
 __all__ = [
     "GENERATION",
-    "PARENTS",
     "in_uwsgi_master",
     "leave_signals",
     "living",
@@ -28,12 +27,6 @@ __all__ = [
 log = logging.getLogger("issuer")
 
 M = TypeVar("M")
-
-#: In a forked child, this list contains the connections and tasks of the parent's event loop, so that Python does not
-#: close them. The child and the parent share an epoll object. If the child closed the connections, their sockets would
-#: be removed from this object, and the parent would receive no more replies (seen: calls of the parent took 5 s and
-#: raised RedisUnavailable, until the parent had dropped each of its connections).
-PARENTS: list[object] = []
 
 
 #: How long a fork waits for another thread to finish its imports, in seconds.

@@ -5,10 +5,7 @@ from __future__ import annotations
 # Without this line, the first connection would import this module. If another thread forked at that moment, the child
 # would wait for the import's lock for ever (seen).
 import encodings.idna  # noqa: F401
-import os
 import re
-import socket
-import stat
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -26,9 +23,9 @@ from redis.maint_notifications import MaintNotificationsConfig
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Visit
+from issuer.drivers.inherited import AnyLink
 from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topology
 from issuer.errors import ConfigurationError, RedisUnavailable
-from issuer.forks import GENERATION, living, refuse_inherited
 from issuer.settings import REDIS_CONNECTIONS
 from issuer_persistence.urls import ENCODE, flaw
 
@@ -347,54 +344,6 @@ FAR = 50
 RedisStep = Send | Pipeline | Masters | Visit | Elsewhere
 
 
-class AnyLink(Protocol):
-    """A connection of either driver."""
-
-    #: The connection of redis-py. Its `socket` is the socket, or None while there is none.
-    connection: Any
-
-    def drop(self) -> None:
-        """Close the connection at once, without waiting."""
-
-
-def _cut(connection: Any) -> None:
-    """In a forked child: put a closed socket in the place of the parent's.
-
-    A call that was in progress at the fork can continue in the child. It must not read the parent's replies, or write
-    into the parent's requests. Python code cannot prevent all of this: if a signal handler forks, the C code of `recv`
-    reads again in both processes. The parent's own connection stays open.
-    """
-    ours = connection.socket
-    number = -1 if ours is None else ours.fileno()
-    # A socket that was closed elsewhere, or that is a double, may name a file that has its number now (seen: a pipe).
-    if number >= 0 and _is_socket(number):
-        near, far = socket.socketpair()
-        far.close()
-        os.dup2(near.fileno(), number, inheritable=False)
-        near.close()
-
-
-def _is_socket(number: int) -> bool:
-    with suppress(OSError):
-        return stat.S_ISSOCK(os.fstat(number).st_mode)
-    return False
-
-
-def refuse_parents(connection: Any) -> None:
-    """Before a login command: raise Unavailable if the parent has begun to connect, and this is the child.
-
-    At the fork, the connection had no socket yet that could be cut. A second login would shift the parent's replies by
-    one: a tag got the numbers of another tag (seen).
-    """
-    if connection.generation != GENERATION.now:
-        _cut(connection)
-        refuse_inherited(connection.generation)
-
-
-#: All connections of this process, including those in use.
-LINKS: weakref.WeakSet[AnyLink] = living(lambda each: _cut(each.connection))
-
-
 L = TypeVar("L", bound=AnyLink)
 
 
@@ -462,13 +411,11 @@ class Servers(Generic[N_co]):
         self._most = most
         self.begin()
 
-    def begin(self) -> object:
-        """Forget all connections and return them. They belong to another event loop, or to the parent of a fork."""
-        forgotten = getattr(self, "nodes", None)
+    def begin(self) -> None:
+        """Forget all connections. They belong to another event loop, or to the parent of a fork."""
         self.route = self.target.route()
         self.nodes: dict[Address, N_co] = {}
         self.pool = Pool(self._most, self.waker_class)
-        return forgotten
 
     def connection_pool(self, address: Address, retry: Any) -> Any:
         """Return a connection pool of redis-py for one server. Its connections do not count against our maximum."""

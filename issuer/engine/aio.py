@@ -8,8 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
-
 from issuer.care.aio import AsyncCare
 from issuer.clock import Deadline
 from issuer.core.record import read_record
@@ -24,7 +22,7 @@ from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls.aio import AsyncEngineCalls
 from issuer.engine.scheduler import Chosen, Tasks
 from issuer.errors import IssuerError, UnknownTag
-from issuer.forks import GENERATION, PARENTS, notice, refuse_inherited
+from issuer.forks import GENERATION, notice, refuse_inherited
 from issuer.gateway.keys import check_tag
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
@@ -78,7 +76,7 @@ class AsyncEngine(AsyncEngineCalls):
         if self._loop is not None and not self._loop.is_closed():
             raise IssuerError(f"{self!r} is in use in another event loop: create an AsyncIssuer for each loop")
         if self._loop is not None and not self.closed:
-            self._begin_anew()
+            self.begin_anew()
         self._loop = loop
         self._stay = self._staying()
         with suppress(StopIteration):  # start the generator: when the loop ends, it closes the started generators
@@ -304,30 +302,10 @@ class AsyncEngine(AsyncEngineCalls):
             if not self.closed:
                 await self._leave(self.registry.combiners.values())
 
-    def _begin_anew(self) -> object:
-        """Replace all objects that belong to another loop or process.
-
-        Returns the old objects. A forked child must keep them: otherwise Python closes the parent's connections.
-        """
-        self.registry.discard()
-        forgotten = self.registry, self.scheduler, self._stay
-        self._stay = None
-        self.start()
-        return forgotten, self.runner.redis and self.runner.redis.begin()
-
-    def after_fork(self) -> None:
-        """Start again in a forked child."""
-        if isinstance(self._chosen, AsyncIOScheduler):
-            # The caller's scheduler seems to run, but its loop runs in the parent. So the child uses no scheduler: its
-            # callers load segments.
-            self._chosen = None
-        # This step must be first, because the parent's objects could repeat numbers. If a step raises an error, the
-        # later steps are skipped, but the child runs on: the error is only logged.
-        PARENTS.append(self.runner)
-        self._make_runner(self.runner.redis)
-        PARENTS.append(self._begin_anew())
-        self._loop = None
-        self.config.store.after_fork()
+    def begin_anew(self) -> None:
+        """Replace all objects that belong to another process or event loop."""
+        self._stay = self._loop = None
+        super().begin_anew()
 
     def unpublish(self) -> None:
         """Before a fork in C, as by uWSGI: hide the numbers that `next` takes from memory.

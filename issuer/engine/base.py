@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
+from apscheduler.schedulers.base import BaseScheduler
+
 from issuer.care.pruning import Pruning
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
@@ -58,13 +60,10 @@ class BaseEngine(ABC, Generic[L]):
         self._chosen = chosen
         #: Longest wait in seconds of a call that has no `timeout`.
         self.timeout = config.settings.timeout
-        self._make_runner(redis)
+        self.runner = self._runner(config.store, redis, config.settings.store_timeout)
         self._pruning = Pruning(config.store.url)
         self.start()
         OPEN_ENGINES.add(self)
-
-    def _make_runner(self, redis: object) -> None:
-        self.runner = self._runner(self.config.store, redis, self.config.settings.store_timeout)
 
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""
@@ -130,11 +129,11 @@ class BaseEngine(ABC, Generic[L]):
         generation = GENERATION.now
         try:
             yield
-            refuse_inherited(generation, tag)
         except IssuerError as error:
-            refuse_inherited(generation, tag)  # `error.drawn` may contain numbers of the parent
             self.issuing.failed(tag, error)
             raise
+        finally:
+            refuse_inherited(generation, tag)  # also after an error: `error.drawn` may contain numbers of the parent
 
     def refused(self, tag: str, error: IssuerError) -> None:
         """Report that a caller got no number because of `error`."""
@@ -148,9 +147,25 @@ class BaseEngine(ABC, Generic[L]):
     def sweep(self) -> Any:
         """Do the background work of all tags in use. The scheduler calls this every second."""
 
-    @abstractmethod
     def after_fork(self) -> None:
-        """In a forked child: replace everything that belongs to the parent."""
+        """Start again in a forked child."""
+        if isinstance(self._chosen, BaseScheduler):
+            # The caller's scheduler seems to run, but its thread or loop is in the parent. So the child uses no
+            # scheduler: its callers load segments.
+            self._chosen = None
+        config = self.config
+        self.runner = self._runner(config.store, self.runner.redis, config.settings.store_timeout)
+        self.begin_anew()
+        config.store.after_fork()
+
+    def begin_anew(self) -> None:
+        """Replace all objects that belong to another process or event loop."""
+        # This step must be first, because the parent issues the same numbers. If a later step raises an error in a
+        # forked child, the child runs on: the error is only logged.
+        self.registry.discard()
+        if self.runner.redis is not None:
+            self.runner.redis.begin()
+        self.start()
 
     def unpublish(self) -> None:
         """Before a fork in C, as by uWSGI: hide the numbers that `next` takes from memory.

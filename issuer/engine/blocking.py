@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
-from apscheduler.schedulers.base import BaseScheduler
-
 from issuer.care.blocking import Care
 from issuer.clock import Deadline
 from issuer.core.scheme_record import OtherStrategyError
@@ -97,13 +95,13 @@ class Engine(EngineCalls):
             except OtherStrategyError:
                 pass
             numbers = numbers or self.generated(combiner, n, deadline)
-            refuse_inherited(generation, tag)
         except IssuerError as error:
-            refuse_inherited(generation, tag)
             error.drawn = numbers
             if self.chain is None:
                 self.issuing.failed(tag, error)
             raise
+        finally:
+            refuse_inherited(generation, tag)  # also after an error: the numbers in `error.drawn` are the parent's
         return numbers
 
     # ------------------------------------------------------------------ background work
@@ -138,21 +136,6 @@ class Engine(EngineCalls):
                 if combiner.serving is not None:
                     ends.callback(combiner.run, combiner.serving.close(deadline), deadline)
             ends.callback(self.scheduler.stop)
-
-    def after_fork(self) -> None:
-        """Start again in a forked child."""
-        # This step must be first, because the parent issues the same numbers. If a step raises an error, the later
-        # steps are skipped, but the child runs on: the error is only logged.
-        self.registry.discard()
-        if isinstance(self._chosen, BaseScheduler):
-            # The caller's scheduler seems to run, but its thread is in the parent. So the child uses no scheduler: its
-            # callers load segments.
-            self._chosen = None
-        if self.runner.redis is not None:
-            self.runner.redis.begin()
-        self._make_runner(self.runner.redis)
-        self.start()
-        self.config.store.after_fork()
 
 
 def close_all() -> None:

@@ -90,8 +90,8 @@ def test_who_begins_a_period_leaves_its_first_segment_to_who_is_elected_meanwhil
             assert elected.wait(60)
         return after
 
-    def opened(*told: Any) -> Any:
-        answer = yield from look(*told)
+    def opened(*told: Any, **how: Any) -> Any:
+        answer = yield from look(*told, **how)
         if elected.is_set():
             looked.set()
         return answer

@@ -3,6 +3,8 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from issuer.core.steps import Send, Steps, ask
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.blocking.runner import Runner
 from issuer.drivers.blocking.wire import RoundTrips
-from issuer.drivers.servers import LINKS
+from issuer.drivers.inherited import LINKS, AnyLink
 from issuer.drivers.topology import Address, Exchange
 from issuer.forks import GENERATION
 from issuer.gateway import tag_scripts
@@ -63,6 +65,20 @@ def test_a_child_reads_nothing_from_connections_of_its_parent(connect: Connect, 
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert ids.next("a") == 2
+
+
+def test_a_file_with_the_number_of_a_closed_connection_stays_open_in_a_child() -> None:
+    read, write = os.pipe()
+    link = AnyLink(SimpleNamespace(socket=SimpleNamespace(fileno=lambda: write)), None)
+    assert link in LINKS
+    if (child := os.fork()) == 0:
+        with suppress(OSError):
+            os.write(write, b"still")
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        assert pipe.read() == b"still"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.live

@@ -39,6 +39,10 @@ class Refill:
         self._origin = origin
         self._shortage = shortage
 
+    def draws(self, scheme: str) -> tag_scripts.Draws:
+        """Return the packed draws of this process with this scheme."""
+        return tag_scripts.Draws(self._state.key, self.window, scheme, self.claimant)
+
     def elected(self, wanted: int = 0) -> None:
         """Load the next segment: a draw has elected this process. `wanted`: how many numbers the caller wants."""
         self._runtime.emit(ElectionWon(self._state.tag))

@@ -22,7 +22,7 @@ from issuer.drivers.aio.connections import AsyncNode
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.servers import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable
-from issuer.forks import refuse_inherited
+from issuer.forks import GENERATION
 from issuer.gateway import tag_scripts
 from issuer.settings import seconds
 from issuer.strategies.serving import StrategyRunner
@@ -90,7 +90,6 @@ class AsyncCombiner:
         self._plugins = plugins
         #: True if the function `others` draws the numbers of Waiters (clients of the Redis protocol).
         self._by_others = plugins
-        self._key = key
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
@@ -116,8 +115,7 @@ class AsyncCombiner:
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
-        refill = self.supply.refill
-        self._draws = tag_scripts.Draws(self._key, refill.window, self._packed_as, refill.claimant)
+        self._draws = self.supply.refill.draws(self._packed_as)
         self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing
@@ -224,7 +222,8 @@ class AsyncCombiner:
             except RedisUnavailable as error:
                 first = error
             else:
-                if reply is not None:
+                # In a forked child, the reply is the parent's. There the runner refuses the call.
+                if reply is not None and self.generation == GENERATION.now:
                     taken = self._taken(reply, n, before)
                     if isinstance(taken, range):
                         return taken
@@ -235,7 +234,7 @@ class AsyncCombiner:
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
         if redis is not None:
             if self.state.owned:
-                self._node = redis.node(self._key)
+                self._node = redis.node(self.state.key)
                 self.supply.used()  # again: if `rest` was called meanwhile, sweeps would not check the tag
             if self._packed_as != self.state.scheme_id:
                 self._pack()
@@ -325,7 +324,6 @@ class AsyncCombiner:
                 drawn = numbers = await self._draw(n, until)
                 if mixed and self.state.scheme is not None:
                     numbers = values(self.state.value, drawn)
-            refuse_inherited(self.generation, self.tag)
         except Exception as error:  # noqa: BLE001 - every caller gets it
             self._failed(served, error)
             return

@@ -9,7 +9,7 @@ import redis
 import redis.asyncio
 
 from issuer.clock import Deadline, monotonic
-from issuer.drivers.aio.link import AsyncLink, AsyncWaker, abandoned, current_draw
+from issuer.drivers.aio.link import AsyncLink, AsyncWaker, Draw, abandoned
 from issuer.drivers.aio.wire import AsyncWire
 from issuer.drivers.redis_errors import Crowded, connection_error
 from issuer.drivers.servers import FAR, LOOK_OUT, SHORTEST, AnyNode
@@ -68,10 +68,10 @@ class AsyncConnections(AsyncWire[AsyncNode]):
     pubsub_class = redis.asyncio.client.PubSub
     abandoned = staticmethod(abandoned)
 
-    def begin(self) -> object:
-        """Forget all connections and return them. They belong to another event loop, or to the parent of a fork."""
+    def begin(self) -> None:
+        """Forget all connections. They belong to another event loop, or to the parent of a fork."""
         self._look_out = LookOut()
-        return super().begin()
+        super().begin()
 
     def node(self, key: str) -> AsyncNode | None:
         """Return the server that has the key. None if no earlier call has found this server."""
@@ -91,7 +91,8 @@ class AsyncConnections(AsyncWire[AsyncNode]):
                 link, _ = await self.connection(node, Deadline.until(until), connects=False)
             except (Outdated, Crowded):
                 return None
-        draw = current_draw()
+        task = asyncio.current_task()
+        draw = task if isinstance(task, Draw) else None
         if draw is not None:
             draw.sends = True
         look_out = self._look_out

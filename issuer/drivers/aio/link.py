@@ -15,8 +15,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from issuer.clock import Deadline
-from issuer.drivers.servers import LINKS, Permit, refuse_parents
-from issuer.forks import GENERATION
+from issuer.drivers.inherited import AnyLink, refuse_parents
+from issuer.drivers.servers import Permit
 from issuer.threads import in_thread
 
 T = TypeVar("T")
@@ -93,16 +93,13 @@ class AsyncShown:
         return {**arguments, "host": self.address, **name}
 
 
-class AsyncLink:
+class AsyncLink(AnyLink):
     """A connection of redis-py that belongs to the issuer alone."""
 
-    __slots__ = ("__weakref__", "_health", "connection", "permit")
+    __slots__ = ("_health",)
 
     def __init__(self, connection: Any, permit: Permit) -> None:
-        self.connection = connection
-        self.permit: Permit | None = permit
-        connection.generation = GENERATION.now
-        LINKS.add(self)
+        super().__init__(connection, permit)
         self._health = bool(connection.health_check_interval)
         # If these timeouts were set, redis-py would create a task for each send.
         connection.socket_timeout = connection.socket_connect_timeout = None

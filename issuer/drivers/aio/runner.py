@@ -17,9 +17,10 @@ from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
 from issuer.drivers.aio.connections import AsyncConnections
 from issuer.drivers.aio.link import Draw, abandoned
-from issuer.drivers.store_pool import GRACE, Answer, StorePool
+from issuer.drivers.running import AnyRunner
+from issuer.drivers.store_pool import GRACE, Answer
 from issuer.errors import ConfigurationError
-from issuer.forks import GENERATION, refuse_inherited
+from issuer.forks import refuse_inherited
 from issuer_persistence.contract import Store
 
 S = TypeVar("S")
@@ -81,17 +82,11 @@ async def waited(flight: Flight, seconds: float) -> bool:
 OUTLAST = 0.05
 
 
-class AsyncRunner:
+class AsyncRunner(AnyRunner[AsyncConnections]):
     """Runs the generators of `core`: executes their calls to the store and to Redis, if there is one."""
 
     def __init__(self, store: Store, redis: AsyncConnections | None, store_timeout: float) -> None:
-        """`store_timeout`: longest duration of one call to the store, in seconds."""
-        self.store = store
-        self.redis = redis
-        self.store_timeout = store_timeout
-        #: A forked child has another runner, and this one refuses all steps there.
-        self.generation = GENERATION.now
-        self.pool = StorePool(self.store, self.store_timeout)
+        super().__init__(store, redis, store_timeout)
         #: The draws that process a reply of Redis although their caller was cancelled.
         self._left: set[Draw[Any]] = set()
 

@@ -94,7 +94,6 @@ class Combiner:
         self._waiting = self.supply.shortage.waiting
         #: Runs the tag's strategy if the strategy has no counter. Otherwise None.
         self.serving: StrategyRunner | None = None
-        self._key = key
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
@@ -125,8 +124,7 @@ class Combiner:
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
-        refill = self.supply.refill
-        self._draws = tag_scripts.Draws(self._key, refill.window, self._packed_as, refill.claimant)
+        self._draws = self.supply.refill.draws(self._packed_as)
         self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing
@@ -258,7 +256,7 @@ class Combiner:
         numbers = self._runner.run(self.supply.obtain(n, deadline, drawn), deadline, self.tag)
         if self._redis is not None:
             if self.state.owned:
-                self._node = self._redis.node(self._key)
+                self._node = self._redis.node(self.state.key)
                 self.supply.used()  # again: if `rest` was called meanwhile, sweeps would not check the tag
             if self._packed_as != self.state.scheme_id:
                 self._pack()

@@ -17,8 +17,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.clock import Deadline, monotonic
-from issuer.drivers.servers import FAR, LINKS, LOOK_OUT, Permit, refuse_parents
-from issuer.forks import GENERATION
+from issuer.drivers.inherited import AnyLink, refuse_parents
+from issuer.drivers.servers import FAR, LOOK_OUT, Permit
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -50,7 +50,7 @@ class Shown:
         super().send_command(*words, **options)  # type: ignore[misc]  # redis-py's
 
 
-class Link:
+class Link(AnyLink):
     """A connection of redis-py that only the issuer uses. redis-py connects it (login, TLS, RESP2 or 3, unix sockets).
 
     After connecting, a call takes the fast path: it writes the packed bytes to the socket, and reads the reply with a
@@ -64,7 +64,6 @@ class Link:
     """
 
     __slots__ = (
-        "__weakref__",
         "_far",
         "_feed",
         "_gets",
@@ -72,19 +71,14 @@ class Link:
         "_send",
         "_short",
         "_wait",
-        "connection",
-        "permit",
     )
 
     def __init__(self, connection: Any, permit: Permit) -> None:
-        self.connection = connection
-        self.permit: Permit | None = permit
+        super().__init__(connection, permit)
         #: Whether the fast path is used. Then `_send`, `_receive`, `_wait`, `_feed` and `_gets` exist.
         self._short = False
         #: This many of the next calls sleep and do not poll for the reply, because the last reply came after the poll.
         self._far = 0
-        connection.generation = GENERATION.now
-        LINKS.add(self)
 
     def connect(self, end: Deadline) -> None:
         """Connect before the deadline. redis-py alone would use the whole timeout for each reply of the handshake."""

@@ -13,11 +13,11 @@ from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
 from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.running import AnyRunner
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
-from issuer.forks import GENERATION, refuse_inherited
+from issuer.forks import refuse_inherited
 from issuer.reentry import callees
-from issuer_persistence.contract import Store
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -86,17 +86,8 @@ def waited(flight: Flight, seconds: float) -> bool:
     return True
 
 
-class Runner:
+class Runner(AnyRunner[Connections]):
     """Runs the generators of `core`: executes their calls to the store and to Redis, if there is one."""
-
-    def __init__(self, store: Store, redis: Connections | None, store_timeout: float) -> None:
-        """`store_timeout`: longest duration of one call to the store, in seconds."""
-        self.store = store
-        self.redis = redis
-        self.store_timeout = store_timeout
-        #: A forked child has another runner, and this one refuses all steps there.
-        self.generation = GENERATION.now
-        self.pool = StorePool(self.store, self.store_timeout)
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run the steps to their end and return their value. Errors of the store become public errors."""
