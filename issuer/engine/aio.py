@@ -295,11 +295,13 @@ class AsyncEngine(AsyncEngineCalls):
 
     async def _staying(self) -> AsyncGenerator[None, None]:
         """Return unused numbers when the loop ends: asyncio then closes this async generator, and `finally` runs."""
+        generation = GENERATION.now
         try:
             yield
         finally:
             notice()
-            if not self.closed:
+            # In a forked child, Python also closes the generator of the parent.
+            if not self.closed and generation == GENERATION.now:
                 await self._leave(self.registry.combiners.values())
 
     def begin_anew(self) -> None:

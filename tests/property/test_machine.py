@@ -129,7 +129,7 @@ def hunt(machine: type[IssuerMachine]) -> None:
     ("machine", "guard", "harm"),
     [
         pytest.param(IssuerMachine, ("next", FENCE, "false"), "REPEAT|ORDER", id="fence"),
-        pytest.param(IssuerMachine, ("next", "or less(max, high) then", "then"), "REPEAT|ABOVE|ORDER", id="max"),
+        pytest.param(IssuerMachine, ("next", "if less(max, high)", "if false"), "REPEAT|ABOVE|ORDER", id="max"),
         pytest.param(Leasing, ("giveback", "if cur ~= high then", "if false then"), "REPEAT|ORDER", id="cur"),
         (HandedBackAndKept, None, "REPEAT|ABOVE|ORDER"),
         (NeverLooksAgain, None, "RETIRED"),
