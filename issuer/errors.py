@@ -161,6 +161,8 @@ class UnknownTag(IssuerError, LookupError, code="unknown_tag"):
         store: Address of the store that was queried, without secrets. None if unknown.
     """
 
+    store: str | None = None
+
     def __init__(self, tag: str, *, store: str | None = None, advice: str | None = None) -> None:
         super().__init__(tag, tag=tag, advice=advice)
         self.store = store

@@ -16,7 +16,6 @@ from issuer import AsyncIssuer
 from issuer.doors.web.probe import Probe
 from issuer.doors.web.replies import answer
 from issuer.errors import ConfigurationError, InvalidArgument, IssuerError
-from issuer.views import view
 
 
 @asynccontextmanager
@@ -62,7 +61,7 @@ async def readyz(ids: Ids) -> dict[str, Any]:
     The status is 200 also while they do not answer. All processes share them: if an outage made the processes not
     ready, a load balancer would remove all of them at once.
     """
-    found = view(await _probes.setdefault(ids, Probe()).readiness(ids))
+    found = await _probes.setdefault(ids, Probe()).readiness(ids)
     return {**found, "ready": True, "halted": len(found["halted"])}
 
 

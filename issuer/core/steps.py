@@ -78,9 +78,17 @@ class Flight:
             self.latch.wake()
 
 
+def kept(error: IssuerError) -> IssuerError:
+    """Return the error in the form in which it may outlive the call that raised it.
+
+    It has no traceback, cause or context: they hold the frames of the call, and with them the request of a client.
+    """
+    return copy.copy(error)
+
+
 def renewed(error: IssuerError) -> IssuerError:
     """Return a copy of the error. If several threads raised the same object, their tracebacks would mix."""
-    fresh = copy.copy(error)
+    fresh = kept(error)
     fresh.__cause__ = error
     return fresh
 
@@ -358,7 +366,9 @@ class SingleFlight:
                 since = None
             self._silent_since = since
             if error is not None:
-                self.trouble = error if isinstance(error, Unavailable) else None
+                self.trouble = kept(error) if isinstance(error, Unavailable) else None
+        if self._flight is flight:
+            self._flight = None  # it has the error, with the frames of this call
         flight.finish(progress=progress, error=error)
 
     def do(

@@ -74,9 +74,13 @@ class Caller:
             TooManyRequests: The token's rate is used up.
             Forbidden: The token lacks the scope, or is not valid for this tag.
         """
+        self.count()
+        self._allow(scope, tag)
+
+    def count(self) -> None:
+        """Count one request of the token, which needs no scope. Raises TooManyRequests."""
         if self._bucket is not None and (wait := self._bucket.take()):
             raise self._used_up(wait)
-        self._allow(scope, tag)
 
     def need_some(self, scope: Scope, tag: str, n: int) -> tuple[int, TooManyRequests | None]:
         """Count and check n requests, as `need` does.

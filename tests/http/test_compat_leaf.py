@@ -398,6 +398,8 @@ def test_a_token_beyond_its_rate_is_result_3(tmp_path: Path) -> None:
         answer = await door.ask("GET", f"{GET}order", token=made["it"])
         assert failed(answer, -3, f"{GET}order") == "too_many_requests"
         assert int(answer.headers["retry-after"]) > 1
+        decode = "/decodeSnowflakeId?snowflakeId=1"
+        assert await door.refused("GET", decode, token=made["it"]) == (429, "too_many_requests")
 
     leaf(behave, access=access)
 

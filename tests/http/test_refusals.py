@@ -9,6 +9,9 @@ import pytest
 import issuer
 from issuer import errors
 from issuer.care.aio import AsyncCare
+from issuer.core.sparing import Sparing
+from issuer.doors.outside import outside
+from issuer.doors.resp.replies import failure
 from issuer.doors.web.calls import BODY_MOST
 from issuer.doors.web.replies import STATUSES, answer, status_of
 from issuer.errors import IssuerError
@@ -35,7 +38,7 @@ def answered(error: Exception, **options: Any) -> Answer:
 def test_each_error_of_the_library_is_a_problem_with_its_code_and_values(error: IssuerError) -> None:
     found = answered(error)
     assert found.code == error.code
-    content = view(error)
+    content = view(outside(error))
     for name, value in content.items():
         if name not in ("error", "message"):
             assert found.json[name] == json.loads(json.dumps(value)), name
@@ -151,8 +154,34 @@ def test_a_store_that_is_away_is_a_503_on_both_ways(monkeypatch: pytest.MonkeyPa
             found = await door.ask("POST", NEXT, body)
             assert (found.status, found.code) == (503, "store_unavailable")
             assert int(found.headers["retry-after"]) >= 1
+            assert found.json["detail"] == (
+                "the store did not answer in time, or did not reserve numbers: the log of the server has the reason"
+            )
 
     through(behave, settings={"timeout": 0.2, "insist": 0.1})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.UnknownTag("a", store="mongodb://db.internal/ids"),
+        errors.StoreUnavailable("store: db.internal:27017: connection refused", tag="a"),
+        errors.StoreFull("store: /srv/db.internal/ids.db is full", tag="a", path="/srv/db.internal/ids.db"),
+        errors.RedisUnavailable("redis db.internal:6379: connection refused", tag="a"),
+        errors.JournalDamaged("/srv/db.internal/journal: line 7", tag="a", path="/srv/db.internal/journal", line=7),
+    ],
+    ids=lambda error: error.code,
+)
+def test_only_the_log_has_the_addresses_of_servers(
+    error: IssuerError, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("issuer.doors.outside._sparing", Sparing())
+    found = answered(error)
+    assert found.code == error.code
+    assert found.json["tag"] == "a"
+    assert b"db.internal" not in found.body
+    assert b"db.internal" not in failure(error)
+    assert isinstance(error, errors.UnknownTag) or "db.internal" in caplog.text
 
 
 # ---------------------------------------------------------------------- requests

@@ -155,6 +155,7 @@ def test_the_ledger_is_shown_in_pages_each_segment_once_from_either_end() -> Non
         "cursor=%00", "cursor=é", f"cursor={cursor(5)}", f"cursor={cursor([1, 2])}", f"cursor={cursor([1, 2, 3])}",
         f"cursor={cursor([True, 2, 'x'])}", f"cursor={cursor([-5, 2, 'x'])}", f"cursor={cursor([2**70, 2, 'x'])}",
         f"cursor={cursor({'a': 1})}", f"cursor={cursor(chr(0xD800))}", "cursor=" + "WW" * 5000,
+        f"cursor={cursor([5, 2, chr(0xD800)])}",
     ],
 )  # fmt: skip
 def test_a_page_that_there_can_t_be_is_refused(path: str, query: str) -> None:

@@ -175,7 +175,7 @@ def test_redis_cli_draws(direct: Served) -> None:
     assert cli(direct, "INCR", "a") == "1\n"
     assert cli(direct, "-3", "INCRBY", "a", "4") == "5\n"
     assert cli(direct, typed="INCR a\nGET a\nINCR nothing\nexists a\nfoo\n").splitlines() == [
-        "6", "6", "NOTAG unknown tag 'nothing' in memory://; create it with `issuer create nothing`", "", "1",
+        "6", "6", "NOTAG unknown tag 'nothing'; create it with `issuer create nothing`", "", "1",
         "ERR unknown command 'foo'", "",
     ]  # fmt: skip
 

@@ -122,7 +122,6 @@ def test_a_name_that_is_not_there_is_asked_for_once_and_remembered_for_a_while(m
             client.incr("no", "no", "no")
             told = [str(await client.reply()) for _ in range(3)]
             assert [each.split()[0] for each in told] == ["NOTAG"] * 3
-            assert "unknown tag 'no' in memory://" in told[2]
             for words in (("INCRBY", "no", "5"), ("INCR", "no")):
                 assert str(await client.ask(*words)).startswith("NOTAG")
             assert [await client.ask(*words) for words in (("GET", "no"), ("EXISTS", "no"))] == [None, 0]
@@ -250,5 +249,59 @@ def test_what_names_leave_behind_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
                 await clients[0].ask("INCR", f"nor-{at}")
             assert len(served.look_ups._missed) <= 10
             assert not served.look_ups._under_way
+            assert (served.look_ups._running, served.look_ups._turns) == (0, {})
+
+    run(main())
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize("by", ["another address", "a name that was found before"])
+def test_invented_names_do_not_delay_a_tag(by: str) -> None:
+    """Hundreds of invented names wait for their look-up. Then a tag is used that this process has not used yet."""
+    alike = by != "another address"
+
+    async def main() -> None:
+        async with doors(store := Watched()) as served:
+            await served.ids.create("there", order="trend")
+            if alike:
+                await served.look_ups.look_up("there", "10.0.0.1")
+                assert not served.ids.engine.knows("there")
+                store.asked.clear()
+            names = made_up(0, 90)
+            with store.held():
+                invented = [
+                    asyncio.create_task(served.http.ask("POST", f"/v1/tags/{each}/next", client=("10.0.0.1", 5)))
+                    for each in names
+                ]
+                await eventually(lambda: store.under_way == lookups.AT_ONCE)
+                client = ("10.0.0.1" if alike else "10.0.0.2", 5)
+                there = asyncio.create_task(served.http.good("POST", "/v1/tags/there/next", client=client))
+                await eventually(lambda: sum(map(len, served.look_ups._turns.values())) == 90 - lookups.AT_ONCE + 1)
+            assert (await there)["number"] == 1
+            assert {each.status for each in await asyncio.gather(*invented)} == {404}
+            # It is the second turn that is passed on. Further look-ups may begin before the store is asked for it.
+            assert [*store.asked].index("there") < 4 * lookups.AT_ONCE
+
+    run(main())
+
+
+def test_a_turn_of_a_caller_that_gives_up_just_then_is_passed_on() -> None:
+    async def main() -> None:
+        async with doors(Watched()) as served:
+            look_ups, end = served.look_ups, asyncio.Event()
+
+            async def turn() -> None:
+                async with look_ups._turn("10.0.0.1", "a"):
+                    await end.wait()
+
+            async with look_ups._turn("10.0.0.1", "a"):
+                *first, gone, last = (asyncio.create_task(turn()) for _ in range(lookups.AT_ONCE + 1))
+                await eventually(lambda: len(look_ups._turns.get("10.0.0.1", ())) == 2)
+            gone.cancel()  # it got the turn of this test just now
+            end.set()
+            await asyncio.gather(*first)
+            await asyncio.wait_for(last, 60.0)
+            assert gone.cancelled()
+            assert (look_ups._running, look_ups._turns) == (0, {})
 
     run(main())

@@ -15,7 +15,7 @@ from issuer.care import inspection
 from issuer.clock import Deadline, monotonic
 from issuer.core.record import PAGE, identity
 from issuer.core.scheme_record import countable
-from issuer.core.steps import Steps, ask, pipeline, public
+from issuer.core.steps import Steps, ask, kept, pipeline, public, renewed
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.aio.channel import AsyncChannel
 from issuer.drivers.aio.combiner import AsyncCombiner
@@ -118,7 +118,7 @@ class AsyncKeeper:
                 for each in locks:
                     each.release()
         elif self._trouble is not None:
-            raise self._trouble
+            raise renewed(self._trouble)
 
     def swept(self) -> None:
         """Note the time of this sweep, and start the job that waits for reports, unless it runs.
@@ -143,7 +143,7 @@ class AsyncKeeper:
                 await self.hear(LISTEN)
                 self._trouble = None
         except IssuerError as error:
-            self._trouble = error
+            self._trouble = kept(error)
         finally:
             await self._channel.close()
             self._listening = False

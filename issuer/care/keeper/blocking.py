@@ -16,7 +16,7 @@ from issuer.care import inspection
 from issuer.clock import Deadline, monotonic
 from issuer.core.record import PAGE, identity
 from issuer.core.scheme_record import countable
-from issuer.core.steps import Steps, ask, pipeline, public
+from issuer.core.steps import Steps, ask, kept, pipeline, public, renewed
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.blocking.channel import Channel
 from issuer.drivers.blocking.combiner import Combiner
@@ -119,7 +119,7 @@ class Keeper:
                 for each in locks:
                     each.release()
         elif self._trouble is not None:
-            raise self._trouble
+            raise renewed(self._trouble)
 
     def swept(self) -> None:
         """Note the time of this sweep, and start the job that waits for reports, unless it runs.
@@ -144,7 +144,7 @@ class Keeper:
                 self.hear(LISTEN)
                 self._trouble = None
         except IssuerError as error:
-            self._trouble = error
+            self._trouble = kept(error)
         finally:
             self._channel.close()
             self._listening = False

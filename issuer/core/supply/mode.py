@@ -21,7 +21,7 @@ from issuer.core.scheme_record import (
     turn,
     without_raising,
 )
-from issuer.core.steps import Steps, public, send
+from issuer.core.steps import Steps, kept, public, send
 from issuer.core.supply import direct, lease
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import LocalBuffer, stream_lease, unused
@@ -340,7 +340,7 @@ class Origin:
         Returns the ranges of the buffer, oldest first, and the last number that was issued from the first of them.
         """
         with self.lock.thread, self.lock.call():
-            self._state.ended = why
+            self._state.ended = kept(why)
             buffer, self._state.buffer = self._state.buffer, None
         if buffer is None:
             return (), 0

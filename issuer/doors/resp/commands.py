@@ -81,7 +81,7 @@ async def incrby(session: ClientInfo, look_ups: LookUps, arguments: Sequence[byt
             f"INCRBY takes 1..{TAKE_MOST} numbers; they cannot be returned", tag=tag, value=int(digits)
         )
     caller.spend(int(digits), tag)
-    await look_ups.look_up(tag)
+    await look_ups.look_up(tag, session.owner)
     return number((await look_ups.engine.contiguous(tag, int(digits)))[-1])
 
 
@@ -89,7 +89,7 @@ async def get(session: ClientInfo, look_ups: LookUps, arguments: Sequence[bytes]
     """Return the highest issued number in Redis, or null if no number was issued or the tag does not exist."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
-    last = await look_ups.engine.last(tag) if await look_ups.exists(tag) else None
+    last = await look_ups.engine.last(tag) if await look_ups.exists(tag, session.owner) else None
     return null(session.protocol) if last is None else bulk(b"%d" % last)
 
 
@@ -98,7 +98,7 @@ async def exists(session: ClientInfo, look_ups: LookUps, arguments: Sequence[byt
     tags = [tag_of(argument) for argument in arguments]
     for tag in tags:
         session.caller().need(READING, tag)
-    known = {tag: await look_ups.exists(tag) for tag in dict.fromkeys(tags)}
+    known = {tag: await look_ups.exists(tag, session.owner) for tag in dict.fromkeys(tags)}
     return number(sum(known[tag] for tag in tags))
 
 
@@ -106,7 +106,7 @@ async def type_of(session: ClientInfo, look_ups: LookUps, arguments: Sequence[by
     """Return `string`, the type that counters have in Redis. If the tag does not exist, return `none`."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
-    return simple("string" if await look_ups.exists(tag) else "none")
+    return simple("string" if await look_ups.exists(tag, session.owner) else "none")
 
 
 #: The commands that query Redis or the store. While a client waits for such a command, its next commands do not begin.

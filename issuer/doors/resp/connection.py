@@ -401,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         """Look up the tag, then draw the numbers. Each client has at most one look-up at a time."""
 
         async def answer() -> None:
-            await self._shared.look_ups.look_up(demand.tag)
+            await self._shared.look_ups.look_up(demand.tag, self._session.owner)
             if not self.lost:
                 self._shared.engine.combiner(demand.tag).enqueue(demand)
 

@@ -8,6 +8,7 @@ from traceback import extract_tb
 from typing import Final
 
 from issuer.advice import command_line
+from issuer.doors.outside import outside
 from issuer.errors import (
     Forbidden,
     InvalidArgument,
@@ -99,7 +100,7 @@ def failure(error_: BaseException) -> bytes:
         log.error("a command failed because of a bug in the issuer: %s at %s", type(error_).__name__, where)
         return error("ERR internal error")
     word = next((word for kind, word in WORDS if isinstance(error_, kind)), error_.code.upper())
-    message = error_.told(command_line)
+    message = outside(error_).told(command_line)
     if isinstance(error_, Unavailable):
         # Shorten only the text before the time: programs may read the time at the end. It is always in seconds, and has
         # no exponent.

@@ -40,6 +40,11 @@ class ClientInfo:
         """
         return self._identified(self._token)
 
+    @property
+    def owner(self) -> str:
+        """Name of the client's token, or its address if it has no token. Raises Unauthenticated."""
+        return self.caller().name or self.address.rpartition(":")[0]
+
     def authenticate(self, token: bytes) -> None:
         """Set the token of the client. If the token is invalid, raise Unauthenticated and keep the previous token."""
         text = token.decode(errors="surrogateescape")

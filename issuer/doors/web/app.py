@@ -14,7 +14,7 @@ from issuer.doors.lookups import LookUps
 from issuer.doors.web import calls
 from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.fields import read_body, read_query
-from issuer.doors.web.guard import HeaderGuard, administered, identified, unauthenticated
+from issuer.doors.web.guard import HeaderGuard, address_of, administered, identified, unauthenticated
 from issuer.doors.web.numbers import NUMBER_BODY, before_number
 from issuer.doors.web.openapi import document
 from issuer.doors.web.page import page
@@ -251,7 +251,8 @@ class Application:
             body=body,
         )
         if route.of_numbers:
-            await self._service.look_ups.look_up(tag, call.timeout, draws=route.draws)
+            owner = caller.name or address_of(scope)
+            await self._service.look_ups.look_up(tag, owner, call.timeout, draws=route.draws)
         return await route.handler(self._service, call)
 
     def _caller(self, route: Route, headers: Mapping[bytes, bytes]) -> Caller:

@@ -121,7 +121,7 @@ def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) 
     """
     request = _id(scope)
     who = f"token {token!r}" if token else "a caller without a token"
-    audit.info("%s of tag %r: %s, by %s from %s, request %s", call, tag, reply.status, who, _from(scope), request)
+    audit.info("%s of tag %r: %s, by %s from %s, request %s", call, tag, reply.status, who, address_of(scope), request)
     return _named(reply, request)
 
 
@@ -131,7 +131,7 @@ def unauthenticated(scope: Message, access: Access, error: Unauthenticated, repl
     `error`: why the token is not valid. `reply`: reply to the request.
     """
     request = _id(scope)
-    access.failed("http", _from(scope), f"request {request}", error)
+    access.failed("http", address_of(scope), f"request {request}", error)
     return _named(reply, request)
 
 
@@ -145,6 +145,7 @@ def _id(scope: Message) -> str:
     return sent.decode() if _REQUEST_ID.fullmatch(sent) else token_hex(8)
 
 
-def _from(scope: Message) -> str:
+def address_of(scope: Message) -> str:
+    """Return the address of the client."""
     client = scope.get("client")
     return client[0] if client else "an unknown address"

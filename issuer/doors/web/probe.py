@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from issuer.api.aio import AsyncIssuer
 from issuer.care.inspection import HaltedTags, Readiness
 from issuer.clock import monotonic
 from issuer.errors import StoreUnavailable
+from issuer.views import view
 
 #: Maximum duration of one check of Redis and the store, in seconds.
 LOOK_WITHIN: Final = 2.0
@@ -21,15 +22,15 @@ LOOK_WAITED_FOR: Final = 0.5
 
 @dataclass(slots=True)
 class Probe:
-    """The newest check of what one issuer needs."""
+    """The newest check of what one issuer needs. It is kept as a view: errors would keep the frames of their calls."""
 
-    _seen: Readiness = field(default_factory=lambda: _not_seen(LOOK_WAITED_FOR))
+    _seen: dict[str, Any] = field(default_factory=lambda: _not_seen(LOOK_WAITED_FOR))
     _seen_until: float = 0.0
     _halted: HaltedTags = field(default_factory=HaltedTags)
-    _looking: asyncio.Task[Readiness] | None = None
+    _looking: asyncio.Task[dict[str, Any]] | None = None
 
-    async def readiness(self, ids: AsyncIssuer) -> Readiness:
-        """Return whether Redis and the store answer. Requests that arrive at the same time share one check.
+    async def readiness(self, ids: AsyncIssuer) -> dict[str, Any]:
+        """Return a view of whether Redis and the store answer. Requests that arrive at the same time share one check.
 
         Each check reads the next page of the tags, and looks for halted ones.
         If the check takes longer than LOOK_WAITED_FOR, return the previous result.
@@ -44,13 +45,13 @@ class Probe:
                 self._seen = looking.result()
         return self._seen
 
-    async def _look(self, ids: AsyncIssuer) -> Readiness:
+    async def _look(self, ids: AsyncIssuer) -> dict[str, Any]:
         try:
             async with asyncio.timeout(LOOK_WITHIN):
-                return await ids.engine.care.ready(LOOK_WITHIN / 2, self._halted)
+                return view(await ids.engine.care.ready(LOOK_WITHIN / 2, self._halted))
         except TimeoutError:
             return _not_seen(LOOK_WITHIN)
 
 
-def _not_seen(within: float) -> Readiness:
-    return Readiness(store=StoreUnavailable(f"no answer within {within:g} s"))
+def _not_seen(within: float) -> dict[str, Any]:
+    return view(Readiness(store=StoreUnavailable(f"no answer within {within:g} s")))

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from issuer import errors
 from issuer.advice import http
+from issuer.doors.outside import outside
 from issuer.errors import IssuerError
 from issuer.views import view
 
@@ -186,7 +187,7 @@ def answer(error: Exception, route: str, *, as_string: bool = False, closed: boo
     if isinstance(error, Problem):
         return _reply(error.status, error.code, str(error), error.values, error.headers)
     if isinstance(error, IssuerError):
-        return _of_library(error, as_string=as_string, closed=closed)
+        return _of_library(outside(error), as_string=as_string, closed=closed)
     # Neither the message nor the full traceback is logged: both may contain secrets of a client or an operator.
     log.error("%s: %s in %s", route, type(error).__name__, _place(error))
     return _reply(500, "internal", "internal error: the server's log has the details", {})

@@ -125,7 +125,7 @@ def _is_position(place: Any) -> bool:
     """Return whether a decoded cursor can be a position in a ledger: two integers and a text."""
     if not isinstance(place, list | tuple) or [*map(is_whole, place)] != [True, True, False]:
         return False
-    return isinstance(place[2], str)
+    return _is_name(place[2])
 
 
 def cursor(place: Any) -> str:

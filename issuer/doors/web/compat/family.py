@@ -15,7 +15,7 @@ from issuer.clock import monotonic
 from issuer.doors.access import Access, Caller
 from issuer.doors.tokens import Scope
 from issuer.doors.web.calls import bytes_of, raw_path
-from issuer.doors.web.guard import identified
+from issuer.doors.web.guard import address_of, identified
 from issuer.doors.web.replies import JSON, Headers, Message, Problem, Receive, Reply, dumped
 from issuer.doors.web.service import Service
 from issuer.errors import InvalidArgument, Unavailable, UnknownTag
@@ -48,6 +48,11 @@ class CompatRequest:
     token: str = ""
     tag: str = ""
     administers: bool = False
+
+    @property
+    def owner(self) -> str:
+        """Name of the caller's token, or the caller's address if it has no token."""
+        return self.token or address_of(self.scope)
 
 
 #: A handler can return the digits of a number in place of a reply with them as text/plain, which takes 4 us more.
@@ -88,17 +93,17 @@ class Family(ABC):
             caller.need(scope, tag)
         return caller
 
-    async def check(self, tag: str) -> None:
+    async def check(self, request: CompatRequest) -> None:
         """Raise UnknownTag if the tag does not exist, and InvalidArgument if its bare numbers could be ambiguous.
 
         Numbers with periods repeat, and those of shards and series have no single counter. A tag with a format is
         rejected too, because its callers need texts.
         """
-        service = self.service
+        service, tag = self.service, request.tag
         if service.plain.get(tag, 0.0) > monotonic():
             return
         try:
-            await service.look_ups.look_up(tag, self.timeout)
+            await service.look_ups.look_up(tag, request.owner, self.timeout)
         except InvalidArgument as error:  # there is no tag with such a name
             raise UnknownTag(tag) from error
         if await service.composed(tag, self.timeout):

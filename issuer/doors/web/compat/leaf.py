@@ -90,7 +90,7 @@ class Leaf(Family):
         """Draw a number. `suffix`: the part of the key that was cut, None if nothing was cut."""
         try:
             self.identify(request, "issue", tag)
-            await self.check(tag)
+            await self.check(request)
             number = await self.service.ids.next(tag, timeout=self.timeout)
         except (Unauthenticated, Forbidden):
             raise
@@ -105,7 +105,7 @@ class Leaf(Family):
         """Draw a snowflake number. The key is ignored."""
         try:
             self.identify(request, "issue", SNOWFLAKE_TAG)
-            await self._check_snowflake()
+            await self._check_snowflake(request)
             number = await self.service.ids.next(SNOWFLAKE_TAG, timeout=self.timeout)
         except (Unauthenticated, Forbidden):
             raise
@@ -116,9 +116,9 @@ class Leaf(Family):
             return self._refused(request, error, _NOT_READY if off else _FAILED)
         return Reply(b"%d" % number, media_of(request))
 
-    async def _check_snowflake(self) -> None:
+    async def _check_snowflake(self, request: CompatRequest) -> None:
         """Raise UnknownTag or InvalidArgument if there is no tag with Leaf's snowflake numbers."""
-        await self.service.look_ups.look_up(SNOWFLAKE_TAG, self.timeout)
+        await self.service.look_ups.look_up(SNOWFLAKE_TAG, request.owner, self.timeout)
         record = await self.service.ids.engine.record(SNOWFLAKE_TAG, Deadline(self.timeout))
         if record is self._checked:
             return
@@ -136,7 +136,7 @@ class Leaf(Family):
 
     async def _decode(self, request: CompatRequest) -> Reply:
         """Show the parts of a snowflake number, computed with signed shifts as Leaf does."""
-        self.identify(request)
+        self.identify(request).count()
         text = parameters(request.scope["query_string"], await form_of(request)).get("snowflakeId")
         if text is None:
             message = "Required String parameter 'snowflakeId' is not present"

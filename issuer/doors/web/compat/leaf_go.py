@@ -82,7 +82,7 @@ class LeafGo(Family):
         tag = parameters(request.scope["query_string"]).get("biz_tag", "")
         self.identify(request, "issue", tag)
         try:
-            await self.check(tag)
+            await self.check(request)
             number = await self.service.ids.next(tag, timeout=self.timeout)
         except IssuerError as error:
             return _failed(error, "db error" if isinstance(error, _AWAY) else "get id failed")
@@ -129,7 +129,7 @@ class LeafGo(Family):
         self.identify(request, "issue", tag)
         ids, timeout = self.service.ids, self.timeout
         try:
-            await self.check(tag)
+            await self.check(request)
             await ids.warm(tag, timeout=timeout)
             following = (await ids.peek(tag, timeout=timeout)).value
             ledger = await ids.segments(tag, timeout=timeout)

@@ -9,6 +9,7 @@ from typing import Final
 
 from issuer.advice import http
 from issuer.doors.access import Caller
+from issuer.doors.outside import outside
 from issuer.doors.web.compat.family import (
     JSON_UTF8,
     Call,
@@ -119,7 +120,7 @@ class Tinyid(Family):
             caller = self.access.identify(token)
             request.token = caller.name
             caller.need("issue", request.tag)
-            await self.check(request.tag)
+            await self.check(request)
             return await call(request.tag, caller)
         except Unauthenticated as error:
             return unauthenticated(request.scope, self.access, error, refused)
@@ -128,7 +129,7 @@ class Tinyid(Family):
         except TooManyRequests as error:
             return _failed(request, _FAILED, "too many requests", error, simple=simple)
         except IssuerError as error:
-            text = f"can not find biztype:{error.tag}" if isinstance(error, UnknownTag) else error.told(http)
+            text = f"can not find biztype:{error.tag}" if isinstance(error, UnknownTag) else outside(error).told(http)
             return _failed(request, _FAILED, f"{before}{text}", error, simple=simple)
 
 
