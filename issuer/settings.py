@@ -368,8 +368,11 @@ class Settings:
         "request with a longer `ttl` is rejected")
     keys_per_second: int = _setting(100, _count(1, 1_000_000),
         "Maximum number of new `Idempotency-Key` values per second, 1..1000000. Each token has this limit. Callers "
-        "without a token share one limit. Each key needs about 150 bytes in Redis: with 100 keys per second, a day "
-        "needs 1.3 GB", unit="keys")
+        "without a token share one limit", unit="keys")
+    living_keys: int = _setting(500_000, _count(1, 1_000_000_000),
+        "Number of `Idempotency-Key` values that `issuer serve` keeps at a time for a token that sends new ones all "
+        "the time, 1..1000000000. After a pause, a token can have twice as many. Each key needs about 400 bytes in "
+        "Redis until its `ttl` ends", unit="keys")
     series_per_tag: int = _setting(10_000, _count(1, 10_000_000),
         "Maximum number of series of a keyed tag, 1..10000000. If a tag has reached this number, `issuer serve` "
         "rejects requests with a new `restart_key`", unit="series")

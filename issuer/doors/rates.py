@@ -63,12 +63,14 @@ class RateBuckets:
         self._began[:] = memoryview(array("d", [-inf]) * NAMES_MOST)
         self._locks = nameless(self)
 
-    def bucket(self, name: str, rate: float) -> Bucket:
-        """Return the bucket of a name, which all processes share. `rate`: tokens per second.
+    def bucket(self, name: str, rate: float, full: float | None = None) -> Bucket:
+        """Return the bucket of a name, which all processes share.
+
+        `rate`: tokens per second. `full`: most tokens in the bucket, those of one second by default; at least 1.
 
         Raises ConfigurationError if the table is full.
         """
-        return Bucket(self, self._place(name), rate)
+        return Bucket(self, self._place(name), rate, max(1.0, rate if full is None else full))
 
     def _place(self, name: str) -> int:
         key = int.from_bytes(sha256(name.encode()).digest()[:_WORD], "big") or 1
@@ -83,12 +85,13 @@ class RateBuckets:
             "taken. A name keeps its place until the server is restarted: restart the server"
         )
 
-    def take(self, place: int, rate: float, n: int, *, some: bool = False) -> tuple[int, float]:
+    def take(self, place: int, rate: float, full: float, n: int, *, some: bool = False) -> tuple[int, float]:
         """Take n tokens from the bucket at a place.
 
         Args:
             place: Place in the table.
             rate: Tokens per second, above 0.
+            full: Most tokens in the bucket.
             n: Number of tokens. A negative number returns tokens.
             some: If True and the bucket has fewer than n tokens, take all its tokens. If False, take n tokens or none.
 
@@ -96,7 +99,6 @@ class RateBuckets:
             The number of tokens that were taken, and the seconds until the bucket has n tokens again (with `some`: 1
             token).
         """
-        full = max(1.0, rate)
         with self._locked(place):
             now = self.clock()
             began = max(self._began[place], now - full / rate)
@@ -120,26 +122,26 @@ class RateBuckets:
 
 
 class Bucket:
-    """The token bucket of a name. It gets `rate` tokens per second.
+    """The token bucket of a name. It gets `rate` tokens per second, until it has `full` ones.
 
-    `most`: the largest number of tokens that can be taken at once: those of one second, but at least 1.
+    `most`: the largest number of tokens that can be taken at once.
     """
 
-    __slots__ = ("_place", "_rates", "most", "rate")
+    __slots__ = ("_full", "_place", "_rates", "most", "rate")
 
-    def __init__(self, rates: RateBuckets, place: int, rate: float) -> None:
-        self._rates, self._place = rates, place
-        self.rate, self.most = rate, max(1, floor(rate))
+    def __init__(self, rates: RateBuckets, place: int, rate: float, full: float) -> None:
+        self._rates, self._place, self._full = rates, place, full
+        self.rate, self.most = rate, floor(full)
 
     def take(self, n: int = 1) -> float:
         """Take n tokens and return 0.0. If the bucket has fewer, take none and return the seconds until it has n."""
-        taken, wait = self._rates.take(self._place, self.rate, n)
+        taken, wait = self._rates.take(self._place, self.rate, self._full, n)
         return 0.0 if taken else wait
 
-    def give_back(self) -> None:
-        """Return one token to the bucket."""
-        self._rates.take(self._place, self.rate, -1)
+    def give_back(self, n: int = 1) -> None:
+        """Return n tokens to the bucket."""
+        self._rates.take(self._place, self.rate, self._full, -n)
 
     def take_some(self, n: int) -> tuple[int, float]:
         """Take up to n tokens. Return their number, and the seconds until the next token."""
-        return self._rates.take(self._place, self.rate, n, some=True)
+        return self._rates.take(self._place, self.rate, self._full, n, some=True)

@@ -164,6 +164,11 @@ class Draws:
         return b"%b$%d\r\n%b\r\n%b" % (self._head, len(digits), digits, self._tail)
 
 
+def is_kept(kept: str) -> RedisCall[bool]:
+    """Return whether the idempotency key whose number is at this Redis key has a number."""
+    return RedisCall(pack("GET", kept), "", lambda reply: reply is not None, repeatable=True, key=kept)
+
+
 def lease(key: str, n: int, window: float | None, scheme: str = "", claimant: str = "") -> RedisCall[Leased]:
     """`lease`: draw up to n numbers, which the caller then issues from its memory. Arguments: as in `draw`."""
     return evalsha("lease", (key,), (n, _election(window, claimant), *_scheme(scheme)), _leased, repeatable=True)

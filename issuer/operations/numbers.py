@@ -90,6 +90,7 @@ class DrawOptions:
     Attributes:
         owner: Name of the token to which the `key` belongs, or "".
         again: Function that is called if an earlier call with this `key` has drawn the number.
+        over: Error that is raised if no earlier call with this `key` has drawn the number. None draws it.
         series_most: Maximum number of series of the tag. None means no limit.
     """
 
@@ -99,6 +100,7 @@ class DrawOptions:
     restart_key: str | None = None
     owner: str = ""
     again: Callable[[], object] = bool
+    over: IssuerError | None = None
     series_most: int | None = None
 
 
@@ -341,7 +343,7 @@ class Issuing(Generic[L]):
                 raise parts.not_a_part(record, part.record.tag)
         if how.key is not None:
             kept = kept_key(supply.state.key, check_key(how.key), how.owner)
-            counter, again = yield from supply.once(kept, how.ttl, deadline)
+            counter, again = yield from supply.once(kept, how.ttl, deadline, how.over)
             if again:
                 how.again()
             return counter

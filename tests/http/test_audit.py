@@ -16,7 +16,8 @@ from tests.metrics.shown import Shown
 
 @pytest.fixture(autouse=True)
 def never_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("issuer.doors.access._sparing", Sparing())
+    for module in ("access", "web.guard"):
+        monkeypatch.setattr(f"issuer.doors.{module}._sparing", Sparing())
 
 
 def audited(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
@@ -55,6 +56,31 @@ def test_each_call_of_an_operator_is_one_line_with_who_where_and_which(
         await asked("shop", "POST", "/v1/tags/b/next")
         await asked("shop", "GET", "/v1/tags/b")
         assert not audited(caplog)
+
+    through(behave, access=access)
+
+
+def test_rejected_calls_of_an_operator_are_one_line_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "issuer.audit")
+    access, made = tokens(tmp_path, ops=(["admin"], ["*"]), shop=(["issue"], ["*"]))
+
+    async def behave(door: Door) -> None:
+        for tag in "abc":
+            await door.good("POST", "/v1/tags", {"tag": tag}, token=made["ops"])
+            await door.good("POST", f"/v1/tags/{tag}/halt", token=made["ops"])
+        assert len(audited(caplog)) == 6, "what was done has a line each time"
+        caplog.clear()
+        for address in ("10.0.0.1", "10.0.0.2"):
+            for tag in "abc":
+                for path, body, status in ((f"/v1/tags/{tag}/halt", None, 403), ("/v1/tags", {"tag": 5}, 422)):
+                    answer = await door.ask("POST", path, body, token=made["shop"], client=(address, 5))
+                    assert answer.status == status
+        lines = [line.partition(", request ")[0] for _, line in audited(caplog)]
+        assert lines == [
+            f"{call}, by token 'shop' from {address}"
+            for address in ("10.0.0.1", "10.0.0.2")
+            for call in ("halt of tag 'a': 403", "create of tag '': 422")
+        ]
 
     through(behave, access=access)
 

@@ -345,6 +345,36 @@ def test_what_clients_may_have_kept_is_bounded_and_refused_beyond(redis_url: str
 
 
 @pytest.mark.live
+def test_a_token_keeps_a_limited_number_of_keys(redis_url: str) -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a")
+
+        async def drawn(key: int, ttl: float = 3600) -> Any:
+            return await door.ask("POST", "/v1/tags/a/next", {"ttl": ttl}, headers=[("Idempotency-Key", str(key))])
+
+        ends: dict[int, float] = {}
+        for key in range(3 * 360):  # a key each 10 s for three hours, each for an hour
+            clock.now += 10
+            if (await drawn(key)).status == 200:
+                ends[key] = clock.now + 3600
+            assert sum(each > clock.now for each in ends.values()) <= 20
+        assert 9 <= sum(each > clock.now for each in ends.values()) <= 11
+        late = await drawn(-1)
+        assert (late.status, late.code) == (429, "too_many_requests")
+        assert "living_keys" in late.json["detail"]
+        assert 0 < int(late.headers["retry-after"]) <= 360
+        known = [await drawn(key) for key in ends]
+        assert [each.json["number"] for each in known] == [*range(1, len(ends) + 1)], "known keys get their numbers"
+        assert (await drawn(-1, 1)).status == 200
+
+    clock = Clock()
+    access = Access.open()
+    access.rates.clock = clock
+    limits = Settings(longest_ttl=3600, keys_per_second=1, living_keys=10)
+    through(behave, redis=redis_url, access=access, limits=limits)
+
+
+@pytest.mark.live
 def test_a_tag_gets_no_more_series_than_the_server_allows(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def behave(door: Door) -> None:
         await door.ids.create("a", restart="yearly", keyed=True, format="{date:%Y}-{key}-{seq}")

@@ -210,16 +210,21 @@ class Supply:
         shortage.none_drawn(drawn.status)
         return None
 
-    def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool]]:
+    def once(
+        self, kept: str, ttl: float, deadline: Deadline, over: IssuerError | None = None
+    ) -> Steps[tuple[int, bool]]:
         """Draw one number for a key of the caller. The same key gets the same number for `ttl` seconds.
 
         Returns the number, and True if the key had it before this call. `kept`: the Redis key that stores the number.
+        `over`: error that is raised in place of a draw if the key has no number yet.
         Even if the tag has leases, the number is drawn from Redis: all processes must see which keys have a number.
         """
         attempt, state = 0, self.state
         if not self._runtime.redis:
             problem = f"tag {state.tag!r}: the number of a key is stored in Redis, but no Redis is configured"
             raise ConfigurationError(f"{problem}: configure Redis, or omit the key", tag=state.tag)
+        if over is not None and not (yield from send(tag_scripts.is_kept(kept))):
+            raise over
         self.used()
         self.shortage.waiting.add(deadline)
         try:

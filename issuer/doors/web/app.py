@@ -304,8 +304,8 @@ def application(
         allowed_hosts: Accepted `Host` headers besides localhost and IP addresses. "*.example.com" accepts all
             subdomains, "*" accepts every name.
         longest: Largest `timeout` of a call in seconds, above 0. Larger timeouts are reduced to this value.
-        settings: The settings `longest_ttl`, `keys_per_second`, `series_per_tag` and `compat...` are used. None means
-            their defaults.
+        settings: The settings `longest_ttl`, `keys_per_second`, `living_keys`, `series_per_tag` and `compat...` are
+            used. None means their defaults.
         look_ups: Object that looks up unknown tags, if another server with the same issuer shares it. None creates one.
 
     Raises:

@@ -15,11 +15,13 @@ from ipaddress import ip_address
 from secrets import token_hex
 from typing import Any, Final
 
+from issuer.core.sparing import Sparing
 from issuer.doors.access import Access, Caller
 from issuer.doors.web.replies import Message, Problem, Reply
 from issuer.errors import ConfigurationError, Unauthenticated, brief
 
 audit = logging.getLogger("issuer.audit")
+_sparing = Sparing()
 
 #: Names that every resolver and every browser resolves to this machine.
 _LOCAL: Final = ("localhost", "*.localhost")
@@ -114,14 +116,20 @@ def identified(access: Access, authorization: bytes | None) -> Caller:
 
 
 def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) -> Reply:
-    """Write an operator's call to the audit log. Return the reply with one more header, the id of the request.
+    """Write an operator's call to the audit log, a rejected one at most once a minute.
+
+    Return the reply with one more header, the id of the request.
 
     `call`: name of the route. `token`: name of the caller's token, "" if the server requires no tokens. `tag`: tag of
     the request, "" if it has none. `reply`: reply to the request.
     """
     request = _id(scope)
     who = f"token {token!r}" if token else "a caller without a token"
-    audit.info("%s of tag %r: %s, by %s from %s, request %s", call, tag, reply.status, who, address_of(scope), request)
+    told = ("%s of tag %r: %s, by %s from %s, request %s", call, tag, reply.status, who, address_of(scope), request)
+    if 400 <= reply.status < 500:  # noqa: PLR2004 - nothing was changed; anybody can repeat such a call without end
+        _sparing.say(audit.info, f"{who} {address_of(scope)}", (call, reply.status), *told)
+    else:
+        audit.info(*told)
     return _named(reply, request)
 
 

@@ -40,13 +40,15 @@ async def next_number(service: Service, call: RequestCall) -> Reply:
     if ttl > settings.longest_ttl:
         problem = f"must be at most {settings.longest_ttl:g} s on this server (longest_ttl), not {ttl:g}"
         raise InvalidArgument(problem, tag=tag, value=ttl, argument="ttl")
+    again, over = (bool, None) if call.key is None else service.count_key(call.caller.name, ttl)
     how = DrawOptions(
         call.key,
         ttl,
         said.get("shard_key"),
         said.get("restart_key"),
         owner=call.caller.name,
-        again=bool if call.key is None else service.count_key(call.caller.name),
+        again=again,
+        over=over,
         series_most=settings.series_per_tag,
     )
     if how.restart_key is not None or await service.composed(tag, call.timeout):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final
 
 from issuer.api.aio import AsyncIssuer
@@ -51,21 +52,39 @@ class Service:
     stopping: bool = False
     plain: dict[str, float] = field(default_factory=dict)
     probe: Probe = field(default_factory=Probe)
-    _keys: dict[str, Bucket] = field(default_factory=dict)
+    _keys: dict[str, tuple[Bucket, Bucket]] = field(default_factory=dict)
 
-    def count_key(self, owner: str) -> Callable[[], object]:
-        """Count a new Idempotency-Key of the token `owner`. Return a function that undoes the count.
+    def count_key(self, owner: str, ttl: float) -> tuple[Callable[[], object], TooManyRequests | None]:
+        """Count a new Idempotency-Key of the token `owner`. Return a function that undoes the count, and None.
 
-        Raises TooManyRequests if the token has used too many new keys in this second.
+        If the token has used too many new keys in this second, or too many of its keys live, count nothing and return
+        the error for a new key. A key that has its number already gets it nevertheless.
         """
-        bucket = self._keys.get(owner)
-        if bucket is None:
-            # A token's name has no colon, so the name of this bucket is not the name of a token's own bucket.
-            bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.settings.keys_per_second)
-        if wait := bucket.take():
-            problem = f"more than {bucket.most} new Idempotency-Keys in a second (keys_per_second)"
-            raise TooManyRequests(problem, retry_after=wait)
-        return bucket.give_back
+        buckets = self._keys.get(owner)
+        if buckets is None:
+            most, rate = self.settings.living_keys, self.settings.keys_per_second
+            # The second bucket has seconds of life. If each key takes its ttl, as many keys live as seconds come per
+            # second: `most`. The seconds of a full bucket are as many keys again, or fewer: keys that live for less
+            # than most / rate seconds are limited by the rate alone.
+            full = max(most * most / rate, self.settings.longest_ttl + 1)
+            # A token's name has no colon, so the names of these buckets are not the name of a token's own bucket.
+            buckets = self.rates.bucket(f"{owner}: keys", rate), self.rates.bucket(f"{owner}: lives", most, full)
+            self._keys[owner] = buckets
+        keys, lives = buckets
+        seconds = ceil(ttl)
+        if wait := keys.take():
+            problem = f"more than {keys.most} new Idempotency-Keys in a second (keys_per_second)"
+            return bool, TooManyRequests(problem, retry_after=wait)
+        if wait := lives.take(seconds):
+            keys.give_back()
+            problem = "too many Idempotency-Keys are kept (living_keys): send a smaller ttl, or fewer new keys"
+            return bool, TooManyRequests(problem, retry_after=wait)
+
+        def undo() -> None:
+            keys.give_back()
+            lives.give_back(seconds)
+
+        return undo, None
 
     async def composed(self, tag: str, timeout: float | None) -> bool:
         """Return whether the numbers of the tag have texts, periods or shards, as AsyncIssuer.composed does.
