@@ -4,6 +4,7 @@ import re
 import time
 import tracemalloc
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,9 +15,11 @@ from issuer.doors.web.compat.leaf import SNOWFLAKE_TAG
 from issuer.errors import ClockBehind, InvalidArgument, IssuerError, StoreUnavailable
 from issuer.settings import Settings
 from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.memory import MemoryStore
 from tests.http.doors import Answer, Door, through, tokens
 
 GET = "/api/segment/get/"
+TEXT = "text/plain;charset=UTF-8"
 EXCEPTION = "com.sankuai.inf.leaf.server.exception.LeafServerException"
 
 
@@ -50,10 +53,10 @@ def test_a_segment_call_draws_with_get_and_post_alike_and_the_reply_is_the_digit
         for number, method in enumerate(("GET", "POST", "GET"), 1000):
             answer = await door.ask(method, f"{GET}order")
             assert (answer.status, answer.body) == (200, b"%d" % number)
-            assert answer.headers["content-type"] == "text/plain"
+            assert answer.headers["content-type"] == TEXT
             assert answer.headers["content-length"] == "4"
         answer = await door.ask("GET", f"{GET}order", headers=[("Accept", "application/json")])
-        assert (answer.body, answer.headers["content-type"]) == (b"1003", "application/json")
+        assert (answer.body, answer.headers["content-type"]) == (b"1003", "application/json;charset=UTF-8")
 
     leaf(behave)
 
@@ -62,8 +65,8 @@ def test_a_segment_call_draws_with_get_and_post_alike_and_the_reply_is_the_digit
 @pytest.mark.parametrize(
     ("path", "tag", "headers"),
     [
-        ("order.v2", "order", {"content-disposition": "inline;filename=f.txt", "content-type": "text/plain"}),
-        ("order.json", "order", {"content-type": "application/json"}),
+        ("order.v2", "order", {"content-disposition": "inline;filename=f.txt", "content-type": TEXT}),
+        ("order.json", "order", {"content-type": "application/json;charset=UTF-8"}),
         ("order%2Ev2", "order", {"content-disposition": "inline;filename=f.txt"}),
         ("a.b.c", "a.b", {}),
         ("order/", "order", {}),
@@ -217,6 +220,8 @@ def test_what_is_no_long_is_told_with_200_and_a_missing_parameter_with_400() -> 
         for said in ("x", "", str(2**63), "1.5", "9" * 30, "٣"):
             answer = await door.ask("GET", f"/decodeSnowflakeId?snowflakeId={said}")
             assert (answer.status, answer.body.decode()) == (200, '{"errorMsg":"snowflake Id反解析发生异常!"}')
+        answer = await door.ask("GET", "/decodeSnowflakeId?snowflakeId=1&snowflakeId=1")
+        assert answer.json == {"errorMsg": "snowflake Id反解析发生异常!"}
         answer = await door.ask("GET", "/decodeSnowflakeId")
         assert answer.status == 400
         assert [*answer.json] == ["timestamp", "status", "error", "exception", "message", "path"]
@@ -331,6 +336,21 @@ def test_the_pages_show_tags_and_segments_with_leafs_ends() -> None:
     leaf(behave)
 
 
+def test_a_row_that_only_its_own_program_has_changed_has_no_time() -> None:
+    class Shared(MemoryStore):
+        """As a store on the table of a running Leaf."""
+
+        def tags(self, **named: Any) -> Any:
+            return [replace(each, timestamp=0) for each in super().tags(**named)]
+
+    async def behave(door: Door) -> None:
+        await door.ids.create("order", step=100)
+        _, row = cells((await door.ask("GET", "/db")).body)
+        assert row == ["order", "1", "100", ""]
+
+    leaf(behave, store=Shared())
+
+
 def test_without_the_store_the_tags_are_a_problem_and_a_segment_is_not_initialized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -434,6 +454,19 @@ def test_long_paths_are_not_kept() -> None:
             tracemalloc.stop()
 
     leaf(behave)
+
+
+def test_several_slashes_count_as_one() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("order")
+        paths = (f"//{GET[1:]}order", "/api//segment///get//order", "//tinyid//id/nextIdSimple?bizType=order&token=0")
+        for number, path in enumerate(paths, 1):
+            assert (await door.ask("GET", path)).body == b"%d" % number
+        # The port to Go refuses them.
+        assert await door.refused("GET", "//api/leaf?biz_tag=order") == (404, "not_found")
+        assert await door.refused("POST", "//v1/tags/order/next") == (404, "not_found")
+
+    leaf(behave, "leaf", "tinyid", "leaf-go")
 
 
 def test_a_family_is_off_unless_it_is_asked_for_and_may_be_mounted_below_a_prefix() -> None:

@@ -13,6 +13,8 @@ from tests.http.doors import Answer, Door, through, tokens
 
 FORM = [("Content-Type", "application/x-www-form-urlencoded")]
 ID, SEGMENT = "/tinyid/id/nextId", "/tinyid/id/nextSegmentId"
+TEXT = "text/plain;charset=UTF-8"
+AWAY = b"the store did not answer in time, or did not reserve numbers: the log of the server has the reason"
 TOKEN_IS_WRONG = b'{"data":null,"code":5,"message":"token is error"}'
 
 
@@ -43,12 +45,12 @@ def test_next_id_has_the_replies_of_tinyid() -> None:
         query = "bizType=order&token=any"
         golden(await door.ask("GET", f"{ID}?{query}"), b'{"data":[1],"code":200,"message":""}')
         golden(await door.ask("POST", f"{ID}?{query}&batchSize=2"), b'{"data":[2,3],"code":200,"message":""}')
-        golden(await door.ask("GET", f"{ID}Simple?{query}"), b"4", "text/plain")
-        golden(await door.ask("POST", f"{ID}Simple?{query}&batchSize=3"), b"5,6,7", "text/plain")
+        golden(await door.ask("GET", f"{ID}Simple?{query}"), b"4", TEXT)
+        golden(await door.ask("POST", f"{ID}Simple?{query}&batchSize=3"), b"5,6,7", TEXT)
         golden(await door.ask("GET", f"{ID}.json?{query}"), b'{"data":[8],"code":200,"message":""}')
         golden(await door.ask("GET", f"{ID}/?{query}&batchSize="), b'{"data":[9],"code":200,"message":""}')
         as_json = [("Accept", "application/json")]
-        golden(await door.ask("GET", f"{ID}Simple?{query}", headers=as_json), b"10", "application/json")
+        golden(await door.ask("GET", f"{ID}Simple?{query}", headers=as_json), b"10", "application/json;charset=UTF-8")
 
     tinyid(behave)
 
@@ -57,12 +59,16 @@ def test_next_id_has_the_replies_of_tinyid() -> None:
 def test_parameters_come_from_query_or_form_and_a_body_of_json_is_not_read() -> None:
     async def behave(door: Door) -> None:
         await door.ids.create("a b")
-        golden(await door.ask("POST", f"{ID}Simple", sent=b"bizType=a+b&token=x", headers=FORM), b"1", "text/plain")
-        golden(await door.ask("POST", f"{ID}Simple?token=x", sent=b"bizType=a%20b", headers=FORM), b"2", "text/plain")
+        golden(await door.ask("POST", f"{ID}Simple", sent=b"bizType=a+b&token=x", headers=FORM), b"1", TEXT)
+        golden(await door.ask("POST", f"{ID}Simple?token=x", sent=b"bizType=a%20b", headers=FORM), b"2", TEXT)
+        # Spring joins the values of a text with commas, and takes the first value of an integer.
+        await door.ids.create("a b,other")
         both = await door.ask("POST", f"{ID}Simple?bizType=a+b&token=x", sent=b"bizType=other", headers=FORM)
-        golden(both, b"3", "text/plain")
+        golden(both, b"1", TEXT)
+        twice = await door.ask("GET", f"{ID}Simple?bizType=a+b&token=x&batchSize=1&batchSize=2")
+        golden(twice, b"3", TEXT)
         golden(await door.ask("POST", ID, {"bizType": "a b", "token": "x"}), TOKEN_IS_WRONG)
-        golden(await door.ask("POST", f"{ID}Simple?bizType=a+b&token=x", headers=FORM), b"4", "text/plain")
+        golden(await door.ask("POST", f"{ID}Simple?bizType=a+b&token=x", headers=FORM), b"4", TEXT)
 
     tinyid(behave)
 
@@ -76,7 +82,7 @@ def test_a_batch_is_cut_at_the_highest_size_and_0_or_less_is_empty() -> None:
         assert found["data"] == [*range(1, 2001)]
         for size in ("0", "-1", "-2147483648"):
             golden(await door.ask("GET", f"{ID}?{query}{size}"), b'{"data":[],"code":200,"message":""}')
-            golden(await door.ask("GET", f"{ID}Simple?{query}{size}"), b"", "text/plain")
+            golden(await door.ask("GET", f"{ID}Simple?{query}{size}"), b"", TEXT)
         for size in ("x", "1.5", "2147483648", "99999999999"):
             for path in (ID, f"{ID}Simple"):
                 answer = await door.ask("GET", f"{path}?{query}{size}")
@@ -97,14 +103,14 @@ def test_errors_are_codes_with_the_status_200_and_empty_bodies_of_the_simple_cal
         for query in ("", "?token=x", "?bizType=order", "?bizType=&token=x", "?bizType=order&token="):
             for path in (ID, SEGMENT):
                 golden(await door.ask("GET", path + query), TOKEN_IS_WRONG)
-                golden(await door.ask("GET", f"{path}Simple{query}"), b"", "text/plain")
+                golden(await door.ask("GET", f"{path}Simple{query}"), b"", TEXT)
         unknown = b'{"data":null,"code":6,"message":"%bcan not find biztype:nope"}'
         query = "?bizType=nope&token=x"
         golden(await door.ask("GET", ID + query), unknown % b"error query segmentId: ")
         golden(await door.ask("GET", f"{ID}{query}&batchSize=0"), unknown % b"error query segmentId: ")
         golden(await door.ask("GET", SEGMENT + query), unknown % b"")
         for path in (ID, SEGMENT):
-            golden(await door.ask("GET", f"{path}Simple{query}"), b"", "text/plain")
+            golden(await door.ask("GET", f"{path}Simple{query}"), b"", TEXT)
         for path in ("/tinyid/id/nope", "/tinyid/", "/tinyid/id/nextIdSimple/x"):
             answer = await door.ask("GET", path)
             assert (answer.status, answer.json["message"]) == (404, "No message available")
@@ -122,13 +128,13 @@ def test_a_segment_is_one_step_of_the_store_and_its_numbers_are_nobody_elses() -
             await door.ask("POST", SEGMENT + query),
             b'{"data":{"maxId":1001,"loadingId":201,"currentId":1,"delta":1,"remainder":0},"code":200,"message":""}',
         )
-        golden(await door.ask("POST", f"{SEGMENT}Simple{query}", headers=FORM), b"1001,1201,2001,1,0", "text/plain")
+        golden(await door.ask("POST", f"{SEGMENT}Simple{query}", headers=FORM), b"1001,1201,2001,1,0", TEXT)
         first: list[int] = [*given(b"1,201,1001,1,0"), *given(b"1001,1201,2001,1,0")]
         assert first == [*range(2, 2002)]
         own = await door.ids.take("order", 3)
         assert not {*own} & {*first}
         await door.ids.configure("order", step=10)
-        golden(await door.ask("GET", f"{SEGMENT}Simple{query}"), b"3001,3003,3011,1,0", "text/plain")
+        golden(await door.ask("GET", f"{SEGMENT}Simple{query}"), b"3001,3003,3011,1,0", TEXT)
         ledger = (await door.ids.segments("order", upward=True)).entries
         reasons: list[LedgerEntry] = [each for each in ledger if each.reason == "tinyid"]
         assert [(each.low, each.high) for each in reasons] == [(1, 1001), (1001, 2001), (3001, 3011)]
@@ -190,7 +196,7 @@ def test_a_segment_whose_numbers_the_client_cannot_give_is_refused(scheme: dict[
         await door.ids.create("order", **{"order": "trend", **scheme})
         query = "?bizType=order&token=x"
         assert (await door.good("GET", SEGMENT + query))["code"] == 6
-        golden(await door.ask("POST", f"{SEGMENT}Simple{query}", headers=FORM), b"", "text/plain")
+        golden(await door.ask("POST", f"{SEGMENT}Simple{query}", headers=FORM), b"", TEXT)
         assert (await door.ids.inspect("order")).store.max == 0
 
     tinyid(behave, redis=redis_url, settings={"keys": {"k": b"0123456789abcdef"}})
@@ -209,7 +215,7 @@ def test_a_scheme_that_changes_during_the_reservation_gives_no_segment(monkeypat
             return reserved
 
         monkeypatch.setattr(store, "reserve", changed)
-        golden(await door.ask("GET", f"{SEGMENT}Simple?bizType=order&token=x"), b"", "text/plain")
+        golden(await door.ask("GET", f"{SEGMENT}Simple?bizType=order&token=x"), b"", TEXT)
 
     tinyid(behave)
 
@@ -221,14 +227,14 @@ def test_a_token_is_one_of_the_servers_tokens_and_is_checked_before_the_tag(tmp_
     async def behave(door: Door) -> None:
         await door.ids.create("order", order="trend", step=10)
         await door.ids.create("other", order="trend")
-        golden(await door.ask("GET", f"{ID}Simple?bizType=order&token={made['it']}"), b"1", "text/plain")
+        golden(await door.ask("GET", f"{ID}Simple?bizType=order&token={made['it']}"), b"1", TEXT)
         segment = await door.ask("POST", f"{SEGMENT}Simple?token={made['it']}&bizType=order", headers=FORM)
-        golden(segment, b"10,12,20,1,0", "text/plain")
+        golden(segment, b"10,12,20,1,0", TEXT)
         refused = [("order", "x"), ("order", made["it"].upper()), ("other", made["it"]), ("order", made["reads"])]
         for tag, token in (*refused, ("nope", made["it"])):
             for path in (ID, SEGMENT):
                 golden(await door.ask("GET", f"{path}?bizType={tag}&token={token}"), TOKEN_IS_WRONG)
-                golden(await door.ask("GET", f"{path}Simple?bizType={tag}&token={token}"), b"", "text/plain")
+                golden(await door.ask("GET", f"{path}Simple?bizType={tag}&token={token}"), b"", TEXT)
         bearer = await door.ask("GET", f"{ID}?bizType=order", token=made["it"])
         golden(bearer, TOKEN_IS_WRONG)
         unknown = (await door.good("GET", f"{ID}?bizType=order-nope&token={made['it']}"))["message"]
@@ -254,7 +260,7 @@ def test_a_token_beyond_its_rate_gets_code_6_and_when_to_retry(tmp_path: Path) -
         answer = await door.ask("GET", f"{ID}?{query}")
         golden(answer, b'{"data":null,"code":6,"message":"too many requests"}')
         assert answer.headers["retry-after"] == "1"
-        golden(await door.ask("GET", f"{ID}Simple?{query}"), b"", "text/plain")
+        golden(await door.ask("GET", f"{ID}Simple?{query}"), b"", TEXT)
         clock[0] += 10
         for path in (f"{ID}?{query}&batchSize=11", f"{SEGMENT}?{query}"):
             assert "may draw up to 10 numbers at once" in (await door.good("GET", path))["message"]
@@ -263,7 +269,7 @@ def test_a_token_beyond_its_rate_gets_code_6_and_when_to_retry(tmp_path: Path) -
     tinyid(behave, access=access)
 
 
-def test_an_error_of_the_store_is_code_6_with_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_store_is_code_6_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     async def behave(door: Door) -> None:
         await door.ids.create("order", order="trend")
 
@@ -274,7 +280,7 @@ def test_an_error_of_the_store_is_code_6_with_its_text(monkeypatch: pytest.Monke
         monkeypatch.setattr(door.ids.engine, "reserve_step", fails)
         for path, before in ((ID, b"error query segmentId: "), (SEGMENT, b"")):
             answer = await door.ask("GET", f"{path}?bizType=order&token=x")
-            golden(answer, b'{"data":null,"code":6,"message":"%bthe store is away"}' % before)
+            golden(answer, b'{"data":null,"code":6,"message":"%b%b"}' % (before, AWAY))
             assert answer.headers["retry-after"] == "2"
 
     tinyid(behave)
@@ -301,8 +307,8 @@ def test_a_plugin_is_asked_before_a_segment_is_reserved() -> None:
     async def behave(door: Door) -> None:
         await door.ids.create("order", order="trend", step=10)
         path = f"{SEGMENT}Simple?bizType=order&token=x"
-        golden(await door.ask("GET", path), b"", "text/plain")
+        golden(await door.ask("GET", path), b"", TEXT)
         await door.ids.configure("order", step=5)
-        golden(await door.ask("GET", path), b"0,1,5,1,0", "text/plain")
+        golden(await door.ask("GET", path), b"0,1,5,1,0", TEXT)
 
     tinyid(behave, settings={"plugins": [Closed()]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
@@ -58,7 +59,7 @@ class CompatApplication:
         """Answer a request."""
         path = calls.raw_path(scope) if scope["type"] == "http" else ""
         find = self._known if len(path) <= _LONGEST else self._find
-        found = find(path) if path.startswith(self._roots) else None
+        found = find(path) if path.startswith(self._roots) or "//" in path else None
         if found is None:
             await self._app(scope, receive, send)
             return
@@ -86,8 +87,10 @@ class CompatApplication:
 
     def _find(self, path: str) -> tuple[Sequence[str], str, Handler] | None:
         """Return the allowed methods, the name and the handler of the call with this path, or None."""
+        merged = re.sub("//+", "/", path)
         for family in self._families:
-            call = family.find(path[len(self._prefix) :])
+            place = merged if family.merges else path
+            call = family.find(place[len(self._prefix) :]) if place.startswith(self._prefix) else None
             if call is not None:
                 return family.verbs, *call
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
@@ -22,7 +22,7 @@ from issuer.errors import InvalidArgument, Unavailable, UnknownTag
 from issuer_persistence.records import now_ms
 
 JSON_UTF8: Final = b"application/json;charset=UTF-8"
-PLAIN: Final = b"text/plain"
+PLAIN: Final = b"text/plain;charset=UTF-8"
 
 #: Maximum number of parameters in a query or form.
 _PARAMETERS_MOST: Final = 100
@@ -67,11 +67,13 @@ class Family(ABC):
     Attributes:
         roots: Beginnings of all paths of this family.
         verbs: Methods that are answered. If it is empty, the family itself answers all methods.
+        merges: Whether several slashes in the path count as one, as in Tomcat.
         timeout: Longest wait of a call, in seconds.
     """
 
     roots: tuple[str, ...]
     verbs: tuple[str, ...] = ("GET", "POST")
+    merges = True
 
     def __init__(self, service: Service, access: Access) -> None:
         self.service, self.access = service, access
@@ -111,9 +113,9 @@ class Family(ABC):
             raise InvalidArgument(problem, tag=tag, value=tag)
 
 
-def parameters(*encoded: bytes) -> dict[str, str]:
-    """Return the parameters of queries and forms. The first value of a name is used. Raises Problem."""
-    found: dict[str, str] = {}
+def parameters(*encoded: bytes) -> dict[str, list[str]]:
+    """Return the values of each parameter of queries and forms. Raises Problem."""
+    found: dict[str, list[str]] = {}
     for each in encoded:
         try:
             pairs = parse_qsl(
@@ -122,8 +124,13 @@ def parameters(*encoded: bytes) -> dict[str, str]:
         except ValueError as error:
             raise Problem(400, "malformed", f"there are more than {_PARAMETERS_MOST} parameters") from error
         for name, value in pairs:
-            found.setdefault(name, value)
+            found.setdefault(name, []).append(value)
     return found
+
+
+def joined(values: Sequence[str]) -> str:
+    """Return a parameter that is a text, as Spring reads it: all its values, with commas between."""
+    return ",".join(values)
 
 
 async def form_of(request: CompatRequest) -> bytes:
@@ -139,7 +146,7 @@ def media_of(request: CompatRequest) -> bytes:
     accept = request.headers.get(b"accept")
     if accept is None:
         return PLAIN
-    return JSON if accept.partition(b",")[0].partition(b";")[0].strip().lower() == JSON else PLAIN
+    return JSON_UTF8 if accept.partition(b",")[0].partition(b";")[0].strip().lower() == JSON else PLAIN
 
 
 def without_extras(path: str) -> str:

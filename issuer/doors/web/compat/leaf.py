@@ -20,13 +20,14 @@ from issuer.doors.web.compat.family import (
     Handler,
     boot_error,
     form_of,
+    joined,
     later,
     media_of,
     not_found,
     parameters,
     without_extras,
 )
-from issuer.doors.web.replies import JSON, LAST, Problem, Reply, dumped
+from issuer.doors.web.replies import LAST, Problem, Reply, dumped
 from issuer.errors import ClockBehind, Forbidden, InvalidArgument, IssuerError, Unauthenticated, UnknownTag
 from issuer.strategies.snowflake.layout import Layout
 from issuer_persistence.records import Tag
@@ -96,7 +97,7 @@ class Leaf(Family):
             raise
         except IssuerError as error:
             return self._refused(request, error, _UNKNOWN if isinstance(error, UnknownTag) else _FAILED)
-        media = JSON if suffix == "json" else media_of(request)
+        media = JSON_UTF8 if suffix == "json" else media_of(request)
         if suffix is None and media == PLAIN:
             return b"%d" % number
         return Reply(b"%d" % number, media, headers=() if suffix in (None, "json") else _FILE)
@@ -137,10 +138,11 @@ class Leaf(Family):
     async def _decode(self, request: CompatRequest) -> Reply:
         """Show the parts of a snowflake number, computed with signed shifts as Leaf does."""
         self.identify(request).count()
-        text = parameters(request.scope["query_string"], await form_of(request)).get("snowflakeId")
-        if text is None:
+        values = parameters(request.scope["query_string"], await form_of(request)).get("snowflakeId")
+        if values is None:
             message = "Required String parameter 'snowflakeId' is not present"
             return boot_error(request, 400, message, exception=_MISSING, headers=LAST)
+        text = joined(values)
         if not _LONG.fullmatch(text) or int(text) not in _LONGS:
             return Reply(dumped({"errorMsg": "snowflake Id反解析发生异常!"}), JSON_UTF8)
         number = int(text)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from issuer.doors.access import Access
 from issuer.doors.web.calls import bytes_of, parsed, raw_path
-from issuer.doors.web.compat.family import PLAIN, Call, CompatRequest, Family, later, parameters
+from issuer.doors.web.compat.family import Call, CompatRequest, Family, later, parameters
 from issuer.doors.web.replies import Headers, Problem, Reply, dumped
 from issuer.doors.web.service import Service
 from issuer.errors import (
@@ -25,6 +25,7 @@ STEP: Final = 2000
 #: Highest step of a new tag.
 STEP_MOST: Final = 10_000_000
 
+_PLAIN: Final = b"text/plain"
 _JSON: Final = b"application/json; charset=utf-8"
 _SUCCESS: Final = b'{"code":0,"data":null,"msg":"success"}'
 _MALFORMED: Final = Reply(b'{"code":1000,"msg":"param Invalid"}', _JSON)
@@ -45,6 +46,7 @@ class LeafGo(Family):
 
     roots = ("/api/leaf",)
     verbs = ()
+    merges = False
 
     def __init__(self, service: Service, access: Access) -> None:
         super().__init__(service, access)
@@ -74,12 +76,12 @@ class LeafGo(Family):
             query = request.scope["query_string"]
             place = raw_path(request.scope).removesuffix("/").encode() + (b"?" + query if query else b"")
             # After 301, a client would send a GET, which draws.
-            return Reply(media=PLAIN, status=301 if method == "GET" else 307, headers=[(b"location", place)])
-        return Reply(b"404 page not found", PLAIN, 404)
+            return Reply(media=_PLAIN, status=301 if method == "GET" else 307, headers=[(b"location", place)])
+        return Reply(b"404 page not found", _PLAIN, 404)
 
     async def _get(self, request: CompatRequest) -> Reply:
         """Draw a number."""
-        tag = parameters(request.scope["query_string"]).get("biz_tag", "")
+        tag = parameters(request.scope["query_string"]).get("biz_tag", [""])[0]
         self.identify(request, "issue", tag)
         try:
             await self.check(request)

@@ -32,7 +32,9 @@ async def segments(ids: AsyncIssuer, timeout: float) -> Reply:
 async def _tags(ids: AsyncIssuer, timeout: float) -> AsyncIterator[_Row]:
     async for page in ids.engine.care.tag_pages(timeout):
         for each in page:
-            yield each.tag, each.max + 1, each.step, datetime.fromtimestamp(each.timestamp // 1000)  # noqa: DTZ006 - as Leaf
+            # A row of another program has no time before the issuer has changed it.
+            changed = datetime.fromtimestamp(each.timestamp // 1000) if each.timestamp else ""  # noqa: DTZ006 - as Leaf
+            yield each.tag, each.max + 1, each.step, changed
 
 
 async def _segments(ids: AsyncIssuer, timeout: float) -> AsyncIterator[_Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,7 @@ from issuer.doors.web.compat.family import (
     Family,
     boot_error,
     form_of,
+    joined,
     later,
     media_of,
     not_found,
@@ -59,7 +60,7 @@ class Tinyid(Family):
     async def _next_id(self, request: CompatRequest, *, simple: bool) -> Reply:
         """Draw `batchSize` numbers: none if it is 0 or negative."""
         given = parameters(request.scope["query_string"], await form_of(request))
-        said = given.get("batchSize", "").strip() or "1"
+        said = given.get("batchSize", [""])[0].strip() or "1"
         if not _INTEGER.fullmatch(said) or int(said) not in _INTEGERS:
             message = (
                 "Failed to convert value of type 'java.lang.String' to required type 'java.lang.Integer'; nested "
@@ -102,7 +103,7 @@ class Tinyid(Family):
     async def _answered(
         self,
         request: CompatRequest,
-        given: Mapping[str, str],
+        given: Mapping[str, Sequence[str]],
         call: Callable[[str, Caller], Awaitable[Reply]],
         *,
         simple: bool,
@@ -112,7 +113,7 @@ class Tinyid(Family):
 
         `simple`: whether the body of an error is empty. `before`: beginning of the message of an error.
         """
-        request.tag, token = given.get("bizType", ""), given.get("token", "")
+        request.tag, token = (joined(given.get(name, ())) for name in ("bizType", "token"))
         refused = _failed(request, _TOKEN, "token is error", simple=simple)
         if not request.tag or not token:
             return refused
