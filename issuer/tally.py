@@ -40,6 +40,7 @@ class Tally:
         commands: Number of commands of the Redis protocol, by name of the command.
         failures: Number of failed authentications, by protocol.
         connections: For each protocol, a function that returns the number of open connections.
+        lines_dropped: Returns how many lines of the log were dropped.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,7 @@ class Tally:
         self.commands: defaultdict[str, int] = defaultdict(int)
         self.failures: defaultdict[str, int] = defaultdict(int)
         self.connections: dict[str, Callable[[], int]] = {}
+        self.lines_dropped: Callable[[], int] = int
 
     def answered(self, route: str, status: int, token: str, seconds: float) -> None:
         """Count an HTTP request."""

@@ -97,6 +97,9 @@ COMMANDS = Definition("issuer_resp_commands", "counter", "Commands over the Redi
 AUTH_FAILURES = Definition(
     "issuer_authentication_failures", "counter", "Requests with a missing or unknown token", ("protocol",)
 )
+LINES_DROPPED = Definition(
+    "issuer_log_lines_dropped", "counter", "Lines that are missing in the log, because nobody read them in time", ()
+)
 
 REMAINING = _gauge(
     "remaining_numbers", "livemostrecent", "Numbers left in Redis, in the current and the next segment", *TAG

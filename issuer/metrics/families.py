@@ -52,7 +52,8 @@ class Families:
 
     def count(self, which: Definition, *labels: str, by: float = 1) -> None:
         """Raise the counter `which` by `by`, 0 or more. If the counter is new and `by` is 0, the counter shows 0."""
-        cast("Counter", self._made[which.name]).labels(*labels).inc(by)
+        counter = cast("Counter", self._made[which.name])
+        (counter.labels(*labels) if labels else counter).inc(by)
 
     def time(self, which: Definition, *labels: str, seconds: float) -> None:
         """Add a duration in seconds to the histogram `which`."""

@@ -274,3 +274,4 @@ class Served:
             yield of.COMMANDS, (name,), count
         for protocol, count in list(tally.failures.items()):
             yield of.AUTH_FAILURES, (protocol,), count
+        yield of.LINES_DROPPED, (), tally.lines_dropped()

@@ -34,16 +34,23 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         each.setLevel(level)
 
 
-def test_an_error_is_told_in_the_words_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def written(capfd: pytest.CaptureFixture[str]) -> str:
+    """Return the log so far."""
+    for each in logging.getLogger().handlers:
+        each.flush()
+    return capfd.readouterr().err
+
+
+def test_an_error_is_told_in_the_words_of_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     logs.begin("text", verbose=False)
     logging.getLogger("issuer.doors.server").warning("it is so: %s", UnknownTag("orders"))
-    line = capsys.readouterr().err
+    line = written(capfd)
     assert line.endswith("Z warning it is so: unknown tag 'orders'; create it with `issuer create orders`\n")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_an_exception_is_one_line_with_the_place_where_it_was_raised(
-    capsys: pytest.CaptureFixture[str], log_format: str
+    capfd: pytest.CaptureFixture[str], log_format: str
 ) -> None:
     def fail() -> None:
         raise ValueError("first\nsecond")
@@ -53,26 +60,26 @@ def test_an_exception_is_one_line_with_the_place_where_it_was_raised(
         fail()
     except ValueError:
         logging.getLogger("asyncio").exception("a task\nfailed")
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = written(capfd).splitlines()
     assert "Traceback" not in line
     message = json.loads(line)["message"] if log_format == "json" else line.partition("error   ")[2]
     place = message.removeprefix("a task failed: ValueError: first second in test_logs.py, line ")
     assert place.isdecimal()
 
 
-def test_a_thread_that_fails_is_logged_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_thread_that_fails_is_logged_too(capfd: pytest.CaptureFixture[str]) -> None:
     logs.begin("json", verbose=False)
     thread = threading.Thread(target=lambda: json.loads("{"))
     thread.start()
     thread.join()
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = written(capfd).splitlines()
     content = json.loads(line)
     assert content["level"] == "error"
     assert content["message"].startswith("a thread failed: JSONDecodeError: ")
 
 
 def test_warnings_of_python_and_errors_that_nobody_could_be_given_are_lines_too(
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     class Failing:
         def __del__(self) -> None:
@@ -84,16 +91,16 @@ def test_warnings_of_python_and_errors_that_nobody_could_be_given_are_lines_too(
         warnings.warn("it is old", UserWarning, stacklevel=1)
     Failing()
     gc.collect()
-    found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    found = [json.loads(line) for line in written(capfd).splitlines()]
     assert [line["level"] for line in found] == ["warning", "error"]
     assert "it is old" in found[0]["message"]
     assert "ValueError: it failed" in found[1]["message"]
 
 
-def test_lines_that_tell_issued_numbers_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_that_tell_issued_numbers_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     logs.begin("text", verbose=True)
     logging.getLogger("issuer.extension").info("tag %r: segment %s loaded at number %s", "orders", "1..100", 30)
-    assert capsys.readouterr().err == ""
+    assert written(capfd) == ""
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,7 @@ def test_lines_that_tell_issued_numbers_are_left_out(capsys: pytest.CaptureFixtu
     ],
 )
 def test_a_line_for_a_request_has_no_number_that_was_asked_about(
-    capsys: pytest.CaptureFixture[str], path: str, shown: str
+    capfd: pytest.CaptureFixture[str], path: str, shown: str
 ) -> None:
     logs.begin("text", verbose=True)
 
@@ -125,5 +132,5 @@ def test_a_line_for_a_request_has_no_number_that_was_asked_about(
         await logs.logged(app)({"type": "http", "method": "GET", "path": path}, nothing, ignored)
 
     run(ask())
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = written(capfd).splitlines()
     assert f"debug   GET {shown} 200 " in line

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
+from queue import SimpleQueue
 from traceback import extract_tb
+from typing import Any, Final
 
-from issuer.clock import monotonic
+from issuer.clock import monotonic, sleep
 from issuer.doors.web.replies import Message, Receive, Send
 from issuer.errors import IssuerError
+from issuer.forks import living
 from issuer.views import message_of, said
 
 log = logging.getLogger("issuer.doors.server.requests")
@@ -22,6 +27,90 @@ log = logging.getLogger("issuer.doors.server.requests")
 _App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _NUMBER = re.compile(r"/(decode|who)/.*", re.DOTALL)
+
+#: Maximum number of characters of the lines that wait until they are written.
+WAITING_MOST: Final = 1_000_000
+#: Seconds for which a process waits at its end until the last lines are written.
+LEAVING: Final = 1.0
+
+
+class _Lines(QueueHandler):
+    """Puts each line into a queue. A thread writes the lines to stderr, so only this thread waits if nobody reads them.
+
+    If too many lines wait, further lines are dropped and counted. A SimpleQueue is used because a finalizer may log in
+    the middle of `put`, and because a process may be forked at any time: no lock is held while `put` runs.
+
+    Attributes:
+        put: Number of characters of all lines that were put into the queue.
+        written: Number of characters of all lines that were taken out and written.
+        refused: Number of lines for which the queue had no space.
+        failed: Number of lines that the system did not write, for example because the disk is full.
+    """
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__(SimpleQueue())
+        self.setFormatter(formatter)
+        _begun.add(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """Start to write, with an empty queue. A forked child calls it again, because it has no copy of the thread."""
+        self.queue = SimpleQueue()
+        self.put = self.written = self.refused = self.failed = 0
+        _Writer(self).start()
+
+    def prepare(self, record: logging.LogRecord) -> Any:
+        """Return the line for a record."""
+        return self.format(record)
+
+    def enqueue(self, line: Any) -> None:
+        """Put a line into the queue, or drop and count it."""
+        if self.put - self.written + len(line) > WAITING_MOST:
+            self.refused += 1
+        else:
+            self.put += len(line)
+            self.queue.put_nowait(line)
+
+    def flush(self) -> None:
+        """Wait up to LEAVING seconds until all lines are written. `logging.shutdown` calls this method."""
+        end = monotonic() + LEAVING
+        while self.put > self.written and monotonic() < end:
+            sleep(0.001)
+
+
+class _Writer(QueueListener):
+    """The thread that writes the lines. After a pause in which lines were dropped, it also writes how many."""
+
+    def __init__(self, lines: _Lines) -> None:
+        super().__init__(lines.queue)
+        self._lines, self._told = lines, 0
+
+    def handle(self, line: Any) -> None:
+        """Write a line."""
+        lines = self._lines
+        self._write(line)
+        if lines.put - lines.written == len(line) and (fresh := lines.refused + lines.failed - self._told):
+            self._told += fresh
+            text = f"{fresh} lines of this log were dropped: they could not be written, or nobody read them"
+            self._write(lines.format(logging.LogRecord(log.name, logging.WARNING, __file__, 0, text, None, None)))
+        lines.written += len(line)
+
+    def _write(self, line: str) -> None:
+        # Not sys.stderr: at its end, the interpreter would wait for the lock of sys.stderr.
+        rest = f"{line}\n".encode(errors="backslashreplace")
+        try:
+            while rest:
+                rest = rest[os.write(2, rest) :]
+        except OSError:
+            self._lines.failed += 1
+
+
+_begun = living(_Lines.begin)
+
+
+def dropped() -> int:
+    """Return how many lines this process has dropped since its start."""
+    return sum(each.refused + each.failed for each in _begun)
 
 
 class _Line(logging.Formatter):
@@ -67,13 +156,12 @@ def begin(log_format: str, *, verbose: bool) -> None:
         log_format: "json" writes JSON lines; any other value writes text.
         verbose: Whether to write also records of level DEBUG. The lowest level is INFO otherwise.
     """
-    handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLine() if log_format == "json" else _Line())
     root, ours = logging.getLogger(), logging.getLogger("issuer")
     for logger in (root, ours):
         for old in list(logger.handlers):
+            old.flush()
             logger.removeHandler(old)
-    root.addHandler(handler)
+    root.addHandler(_Lines(_JsonLine() if log_format == "json" else _Line()))
     root.setLevel(logging.WARNING)
     ours.setLevel(logging.DEBUG if verbose else logging.INFO)
     threading.excepthook = _thread_failed

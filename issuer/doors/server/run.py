@@ -28,6 +28,7 @@ from issuer.doors.server.sockets import close, connections, listen, raise_limit
 from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Alive, Job, Lifeline, Ready, Report, Supervisor
 from issuer.doors.server.watch import EVERY, Watch
 from issuer.errors import ConfigurationError, IssuerError
+from issuer.tally import Tally
 from issuer.wiring import connect
 from issuer_persistence.errors import StoreError
 from issuer_persistence.opening import store_class
@@ -146,7 +147,9 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
 
     threading.Thread(target=end_with_supervisor, daemon=True).start()
     with connect(**options.given) as issuer:
-        install(issuer)
+        tally = Tally()
+        tally.lines_dropped = logs.dropped
+        install(issuer).serve(tally)
         watch = Watch(issuer, log.warning)
         report(Ready())
         try:

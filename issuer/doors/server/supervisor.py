@@ -40,7 +40,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
 #: Processes are forked, because a new interpreter would need half a second or more for its imports. Forks are safe
-#: here: the supervisor has no other threads, so no thread can hold a lock.
+#: here: the supervisor's only other thread writes the log, and it holds no lock that a child uses.
 _processes = multiprocessing.get_context("fork")
 
 
@@ -305,18 +305,18 @@ class Supervisor:
             with suppress(OSError):
                 theirs.send(said)
 
+        code = 1
         try:
             child.job(self._lifeline, report)
+            code = 0
         except IssuerError as error:
             report(error)
-            os._exit(1)
         except BaseException as error:
             log.exception("%s failed", child.name)
             report(IssuerError(f"{child.name} failed with {type(error).__name__}: the log has the details"))
-            os._exit(1)
         # os._exit does not wait for other threads, which may still wait for Redis or the store.
         logging.shutdown()
-        os._exit(0)
+        os._exit(code)
 
     def _awaited(self) -> list[int | Connection]:
         ended = [child.process.sentinel for child in self._children if child.process is not None]

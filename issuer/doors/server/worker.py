@@ -20,7 +20,7 @@ from granian.server import embed
 from issuer.api.aio import AsyncIssuer
 from issuer.doors.access import LOOK_EVERY, Access
 from issuer.doors.lookups import LookUps
-from issuer.doors.server.logs import logged
+from issuer.doors.server.logs import dropped, logged
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import BACKLOG, CONNECTIONS_MOST, connections
 from issuer.doors.server.supervisor import ALIVE_EVERY, Alive, Lifeline, Ready, Report
@@ -179,6 +179,7 @@ class _Worker:
         from issuer.metrics import install
 
         metrics = install(ids)
+        self.access.tally.lines_dropped = dropped
         metrics.serve(self.access.tally)
         hosts, shown = settings.allowed_hosts, metrics.exposition
         app = application(ids, self.access, metrics=shown, allowed_hosts=hosts, settings=settings, look_ups=look_ups)
