@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import programs
-from tests.server.conftest import Serve
+from tests.server.conftest import Serve, lives
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
@@ -55,6 +55,29 @@ def test_a_signal_while_it_starts_leaves_nothing_behind(home: Path, number: sign
     assert done.returncode == 0, done.stderr
     assert "serving" not in done.stderr
     assert not list(home.glob("issuer-metrics-*"))
+
+
+def test_the_folder_of_metrics_of_a_killed_server_is_removed_by_the_next_one(serve: Serve, home: Path) -> None:
+    def folders() -> set[Path]:
+        return set(home.glob("issuer-*-*"))
+
+    running = serve("--workers", "2")
+    running.told("serving")
+    kept = folders()
+    killed = serve("--workers", "2")
+    killed.told("serving")
+    (abandoned,) = folders() - kept
+    processes = killed.children()
+    killed.process.kill()
+    until(lambda: not any(map(lives, processes)), message="its processes end with it")
+    assert abandoned.exists()
+    following = serve("--workers", "2")
+    following.told("serving")
+    assert not abandoned.exists()
+    assert kept < folders()
+    assert "issuer_" in running.http.get("/metrics").raise_for_status().text
+    assert (following.stop(), running.stop()) == (0, 0)
+    assert not folders()
 
 
 def test_a_refused_login_at_redis_is_told_at_the_start_though_the_store_has_no_tag(

@@ -6,6 +6,7 @@ without this library.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import signal
@@ -17,7 +18,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
-from tempfile import TemporaryDirectory
+from pathlib import Path
+from shutil import rmtree
+from tempfile import gettempdir, mkdtemp
 from types import FrameType
 from typing import Final
 
@@ -90,18 +93,34 @@ def _counting_together() -> Iterator[None]:
         yield
         return
     try:
-        made = TemporaryDirectory(prefix="issuer-metrics-", ignore_cleanup_errors=True)
+        made = mkdtemp(prefix="issuer-starting-")
     except OSError as error:
         raise ConfigurationError(
             f"cannot create a temporary folder for the metrics ({error.strerror}): set TMPDIR to a folder that this "
             "user can write, or mount one at /tmp"
         ) from error
-    with made as folder:
-        os.environ[FOLDER] = folder
-        try:
-            yield
-        finally:
-            del os.environ[FOLDER]
+    _remove_abandoned()
+    # All processes of this server inherit the lock. It lasts until the last of them ends.
+    fcntl.flock(os.open(made, os.O_RDONLY), fcntl.LOCK_EX)
+    folder = os.environ[FOLDER] = f"{gettempdir()}/issuer-metrics-{made[-8:]}"
+    try:
+        os.rename(made, folder)  # only now, because folders without a lock are removed
+        yield
+    finally:
+        del os.environ[FOLDER]
+        rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of servers that were killed: those that no process has locked."""
+    for folder in Path(gettempdir()).glob("issuer-metrics-*"):
+        with suppress(OSError):  # its server runs, or it belongs to another user
+            fd = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                rmtree(folder)
+            finally:
+                os.close(fd)
 
 
 def _prepare(options: ServerOptions) -> None:
