@@ -3,12 +3,15 @@
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
 
 import pytest
 
+from issuer.doors.server.options import ServerOptions
+from issuer.doors.server.sockets import listen
+from issuer.settings import load
 from tests.resp.serving import Raw, packed
 from tests.server.conftest import Serve
 from tests.waiting import until
@@ -16,6 +19,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.live
 
 REQUESTS = 10_000
+#: Open files that a server may have: it has places for some 130 clients.
+FILES = 300
 #: Most memory of a worker that has them, in MB.
 MEMORY_MOST = 80
 
@@ -85,4 +90,70 @@ def test_pipelined_commands_cost_no_memory_while_their_replies_are_not_read(
         for each in expected:
             assert replies.reply() == each
     assert peak(worker) <= MEMORY_MOST
+    assert server.stop() == 0
+
+
+@contextmanager
+def readers_of_nothing(port: int, clients: int) -> Iterator[None]:
+    """So many clients that ask for the page again and again, and read none of it."""
+    with ExitStack() as ends:
+        for _ in range(clients):
+            client = ends.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(120)
+            client.connect(("127.0.0.1", port))
+            client.sendall(b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n" * 30)
+        yield
+
+
+def test_clients_that_read_nothing_hold_no_place(serve: Serve) -> None:
+    server = serve(files=FILES, constants=("issuer.doors.server.sockets.UNREAD=1",))
+    with readers_of_nothing(server.port(), FILES), server.fresh() as client:
+        assert client.get("/livez", timeout=60).status_code == 200
+        assert server.next("orders", client) == 1
+        # Their own connections are closed at last, too.
+        until(lambda: client.get("/docs").status_code == 200, message="the page is free again")
+    assert server.stop() == 0
+
+
+def test_a_large_reply_waits_for_few_clients_without_a_token_at_once(serve: Serve) -> None:
+    server = serve(constants=("issuer.doors.server.sockets.UNREAD=3600",))
+    with readers_of_nothing(server.port(), 40), server.fresh() as client:
+        until(lambda: client.get("/docs").status_code == 503, message="it is refused")
+        refused = client.get("/docs")
+        assert (refused.json()["code"], refused.headers["connection"]) == ("busy", "close")
+        assert client.get("/livez").status_code == 200
+    assert server.stop() == 0
+
+
+def test_a_client_of_the_redis_protocol_that_reads_nothing_is_closed(serve: Serve) -> None:
+    server = serve("--resp", "127.0.0.1:0", constants=("issuer.doors.server.sockets.UNREAD=1",))
+    server.next("orders")
+    (worker,) = server.children()
+    asked = packed("COMMAND", "DOCS") * 1000
+    with suppress(ConnectionError), unread(worker, server.port("redis"), asked):
+        until(lambda: 'issuer_connections{protocol="resp"} 0.0' in server.http.get("/metrics").text)
+    assert server.stop() == 0
+
+
+def test_the_system_keeps_little_of_what_a_client_does_not_read() -> None:
+    (endpoint,) = ServerOptions.of(load({"http": "127.0.0.1:0"}, environ={}), {}, verbose=False).endpoints
+    listening = listen([endpoint])["http"]
+    with listening, socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+        accepted.setblocking(False)
+        kept = 0
+        with suppress(BlockingIOError):
+            while kept < 1_000_000:
+                kept += accepted.send(b"x" * 65_536)
+    assert kept < 1_000_000
+
+
+@pytest.mark.parametrize(("size", "status"), [(6_000, b"404"), (40_000, b"431")])
+def test_the_head_of_a_request_is_bounded(serve: Serve, size: int, status: bytes) -> None:
+    server = serve()
+    with socket.create_connection(("127.0.0.1", server.port()), timeout=120) as client:
+        head = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * size
+        with suppress(ConnectionError):
+            client.sendall(head + (b"" if status == b"431" else b"\r\n\r\n"))  # it needs no end
+        assert client.recv(12) == b"HTTP/1.1 " + status
     assert server.stop() == 0

@@ -104,7 +104,7 @@ def _counting_together() -> Iterator[None]:
     fcntl.flock(os.open(made, os.O_RDONLY), fcntl.LOCK_EX)
     folder = os.environ[FOLDER] = f"{gettempdir()}/issuer-metrics-{made[-8:]}"
     try:
-        os.rename(made, folder)  # only now, because folders without a lock are removed
+        Path(made).rename(folder)  # only now, because folders without a lock are removed
         yield
     finally:
         del os.environ[FOLDER]

@@ -23,6 +23,11 @@ from issuer.errors import ConfigurationError
 #: Maximum number of connections that wait until a worker accepts them.
 BACKLOG = 1024
 
+#: Bytes of replies that the system keeps for a client that does not read them. The default is up to 4 MB.
+UNREAD_MOST: Final = 65_536
+#: If a client reads nothing for this many seconds, although replies wait, its connection is closed.
+UNREAD: Final = 30.0
+
 #: Seconds that a stopping server waits, so that TCP handshakes that have begun can finish.
 HANDSHAKES: Final = 0.2
 #: Maximum time, in seconds, that a stopping server then waits until its workers have accepted all waiting connections.
@@ -68,6 +73,10 @@ def _bound(endpoint: Endpoint) -> socket.socket:
         # Without SO_REUSEADDR, old connections of a server would keep the port in use for a minute after its end.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Accepted connections inherit these options. The system closes a connection whose client reads nothing.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_MOST)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNREAD * 1000))
         if endpoint.family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(endpoint.address[0] != "::"))
         bound.bind(endpoint.address)

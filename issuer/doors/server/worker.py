@@ -42,6 +42,8 @@ ANSWERING: Final = 0.3
 
 #: Seconds in which an HTTP client must send the head (request line and headers) of its first or next request.
 IDLE: Final = 30.0
+#: Maximum number of bytes of the head of a request. A client with a larger head gets the status 431.
+HEAD_MOST: Final = 8192
 
 
 class _Granian(embed.Server):
@@ -55,7 +57,7 @@ class _Granian(embed.Server):
             websockets=False,
             backlog=BACKLOG,
             backpressure=most,
-            http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000)),
+            http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000), max_buffer_size=HEAD_MOST),
             # Log lines of levels below critical contain tracebacks, and paths with issued numbers.
             log_level=LogLevels.critical,
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},

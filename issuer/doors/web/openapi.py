@@ -97,12 +97,12 @@ def _parameter(name: str, place: str, schema: Mapping[str, Any], about: str) -> 
 def statuses(route: Route) -> list[int]:
     """Return the HTTP statuses of the errors that a route can return."""
     found = {400, 403, 500}
+    if route.name != "livez":
+        found |= {503}
     if route.scope:
-        found |= {401, 404, 409, 422, 429, 503}
+        found |= {401, 404, 409, 422, 429}
     if route.body is not None:
         found |= {408, 413, 415}
-    if route.name == "readyz":
-        found |= {503}
     return sorted(found)
 
 

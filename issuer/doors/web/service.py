@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
@@ -21,6 +22,9 @@ PLAIN_FOR: Final = 1.0
 #: Maximum number of tags with plain numbers that are remembered.
 _PLAIN_MOST: Final = 10_000
 
+#: Maximum number of clients that read /docs or /openapi.json at the same time. They need no token, and may read slowly.
+READING_MOST: Final = 16
+
 #: Function that returns the content type and the body of /metrics.
 Exposition = Callable[[], tuple[str, bytes]]
 
@@ -35,6 +39,7 @@ class Service:
         look_ups: Look-ups of tags that this process has not used yet.
         document: Content of /openapi.json.
         page: Content of /docs.
+        reading: Held while a client reads one of these two.
         stopping: Whether the server has begun to stop.
         plain: Tags with plain numbers: without texts, periods and shards. The value is the monotonic time until which
             the process assumes this.
@@ -49,6 +54,7 @@ class Service:
     settings: Settings = field(default_factory=Settings)
     document: bytes = b""
     page: bytes = b""
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READING_MOST))
     stopping: bool = False
     plain: dict[str, float] = field(default_factory=dict)
     probe: Probe = field(default_factory=Probe)

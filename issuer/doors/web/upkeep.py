@@ -9,13 +9,15 @@ from issuer.advice import http
 from issuer.care.aio import Verdict
 from issuer.doors.web.calls import RequestCall
 from issuer.doors.web.page import POLICY
-from issuer.doors.web.replies import LINES, Problem, Reply, answer, as_strings, dumped, shown
-from issuer.doors.web.service import Service
+from issuer.doors.web.replies import JSON, LAST, LINES, Headers, Problem, Reply, answer, as_strings, dumped, shown
+from issuer.doors.web.service import READING_MOST, Service
 from issuer.threads import in_thread
 from issuer.views import view
 
 #: Maximum number of halted tags whose names a reply of /readyz can contain.
 HALTED_MOST: Final = 1000
+#: Size of the pieces in which a large reply is sent to a client that may have no token.
+_PIECE: Final = 8192
 
 
 async def verify(service: Service, call: RequestCall) -> Reply:
@@ -100,10 +102,24 @@ async def metrics(service: Service, _: RequestCall) -> Reply:
 
 async def document(service: Service, _: RequestCall) -> Reply:
     """Show the OpenAPI document."""
-    return Reply(service.document)
+    return _to_anybody(service, service.document, JSON)
 
 
 async def page(service: Service, _: RequestCall) -> Reply:
     """Show the OpenAPI document as a page for people."""
     policy = [(b"content-security-policy", POLICY.encode()), (b"referrer-policy", b"no-referrer")]
-    return Reply(service.page, b"text/html; charset=utf-8", headers=policy)
+    return _to_anybody(service, service.page, b"text/html; charset=utf-8", policy)
+
+
+def _to_anybody(service: Service, content: bytes, media: bytes, headers: Headers = ()) -> Reply:
+    """Return a large reply to a caller that may have no token. It waits in pieces until the client has read it."""
+    if service.reading.locked():
+        problem = f"{READING_MOST} clients are reading the documentation, and this is the limit"
+        raise Problem(503, "busy", problem, headers=(*LAST, (b"retry-after", b"30")))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        async with service.reading:
+            for at in range(0, len(content), _PIECE):
+                yield content[at : at + _PIECE]
+
+    return Reply(media=media, headers=(*headers, (b"content-length", b"%d" % len(content))), rest=pieces())
