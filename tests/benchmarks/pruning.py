@@ -53,10 +53,10 @@ def prune(effort: Effort) -> Iterator[Figure]:
 def _measured(what: str, ledger: _Ledger, tags: int, effort: Effort) -> Iterator[Figure]:
     with connect(redis="none", store=ledger.url, lease=0, scheduler=None) as ids:
         ids.create(TAG, step=1, order="trend")
+        old = _old(effort.calls * MORE_ROWS, tags)
+        while part := [*islice(old, TOGETHER)]:
+            ledger.write(part)
         yield Figure(f"{what}: worst next alone", (_worst(ids, effort.seconds * LONGER / 6),), "s")
-    old = _old(effort.calls * MORE_ROWS, tags)
-    while part := [*islice(old, TOGETHER)]:
-        ledger.write(part)
     with connect(redis="none", store=ledger.url, lease=0) as ids:
         before, began = ledger.count(), time.monotonic()
         ids.next(TAG)  # the scheduler begins
