@@ -127,6 +127,9 @@ def begun(target: Callable[[], object], name: str) -> bool:
         # Either there are too many threads, or the interpreter is exiting. Since Python 3.12, an exit handler cannot
         # start threads. The issuer returns unused numbers in such a handler, so then the caller does the work itself.
         return False
+    except KeyError as error:
+        # A signal handler has raised an exception in `start`, after the thread had begun. Python raises this instead.
+        raise error.__context__ or error from None
     return True
 
 

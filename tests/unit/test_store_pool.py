@@ -16,6 +16,7 @@ from issuer.core.steps import Ask, ask
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.store_pool import GRACE, MOST, StorePool
 from issuer.errors import StoreUnavailable
+from issuer.threads import begun
 from issuer_persistence.memory import MemoryStore
 from tests.waiting import until
 
@@ -235,3 +236,20 @@ def test_an_answer_that_a_loop_finds_together_with_its_alarm_counts(monkeypatch:
         return await AsyncRunner(MemoryStore(), None, timeout).run(steps, Deadline(60))
 
     assert asyncio.run(main()) == "there"
+
+
+def test_the_exception_of_a_signal_handler_in_the_start_of_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stop(Exception):
+        pass
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            """Begin the thread, and end as `Thread.start` does if a signal handler raises an exception in it."""
+            super().start()
+            error = KeyError(self)
+            error.__context__ = Stop()
+            raise error
+
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    with pytest.raises(Stop):
+        begun(lambda: None, "t")
