@@ -359,6 +359,10 @@ class Settings:
     compat_batch: int = _setting(100_000, _count(1, 1_000_000),
         "Maximum count of numbers in a reply to a call of tinyid, 1..1000000. As in tinyid, a higher `batchSize` is "
         "reduced to it", unit="numbers")
+    compat_any_page: bool = _setting(*_OFF,
+        "Let browsers draw numbers by `compat` calls with GET, though web pages of any site can then use up numbers "
+        "through the browsers of their visitors. Without it, a server without tokens rejects a GET with a `User-Agent` "
+        "that begins with `Mozilla/`")
     drain_delay: float = _setting(1.0, _seconds(zero=True),
         "Time in seconds, 0 or more. After SIGTERM, `/readyz` answers 503, and `issuer serve` still accepts "
         "connections for this time. Set a longer time than your load balancer needs to stop sending requests: 10 in "

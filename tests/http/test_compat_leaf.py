@@ -16,7 +16,7 @@ from issuer.errors import ClockBehind, InvalidArgument, IssuerError, StoreUnavai
 from issuer.settings import Settings
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
-from tests.http.doors import Answer, Door, through, tokens
+from tests.http.doors import HOST, Answer, Door, through, tokens
 
 GET = "/api/segment/get/"
 TEXT = "text/plain;charset=UTF-8"
@@ -438,6 +438,34 @@ def test_no_page_of_another_site_and_no_prefetch_draws() -> None:
         assert (await door.ids.peek("order")).value == 1
 
     leaf(behave)
+
+
+BROWSER = ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0")
+
+
+def test_without_tokens_a_browser_draws_only_for_a_page_of_this_server(tmp_path: Path) -> None:
+    access, made = tokens(tmp_path, it=(["issue"], ["*"]))
+
+    async def behave(door: Door) -> None:
+        await door.ids.create("order", order="trend")
+        await door.ids.create(SNOWFLAKE_TAG, strategy="snowflake", options={"epoch": 1288834974657, "machine": "fixed"})
+        draws = (f"{GET}order", "/api/snowflake/get/a", "/tinyid/id/nextId?bizType=order&token=x",
+            "/tinyid/id/nextSegmentId?bizType=order&token=x", "/api/leaf?biz_tag=order")  # fmt: skip
+        for sent in ([BROWSER], [BROWSER, ("Referer", "http://evil.example/localhost:8000/")]):
+            for path in draws:
+                assert await door.refused("GET", path, headers=sent) == (403, "cross_origin")
+            for path in ("/db", "/cache", "/decodeSnowflakeId?snowflakeId=1"):
+                assert (await door.ask("GET", path, headers=sent)).status == 200, "they draw nothing"
+        assert (await door.ids.peek("order")).value == 1
+        own = ("Referer", f"http://{HOST}/order"), ("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Site", "none")
+        for number, sign in enumerate(own, 1):
+            assert (await door.ask("GET", f"{GET}order", headers=[BROWSER, sign])).body == b"%d" % number
+
+    async def with_tokens(door: Door) -> None:
+        assert (await door.ask("GET", f"{GET}order", headers=[BROWSER], token=made["it"])).status == 500
+
+    leaf(behave, "leaf", "tinyid", "leaf-go")
+    leaf(with_tokens, access=access)
 
 
 def test_long_paths_are_not_kept() -> None:

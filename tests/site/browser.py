@@ -29,9 +29,10 @@ _DEADLINE = 60.0
 class Browser:
     """A Chromium with one page. Leaving the `with` block ends it."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, *more: str) -> None:
+        """`more`: further options of Chromium."""
         self._home = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
-        options = ("--headless", "--remote-debugging-pipe", f"--user-data-dir={self._home.name}", *QUIET)
+        options = ("--headless", "--remote-debugging-pipe", f"--user-data-dir={self._home.name}", *QUIET, *more)
         # Chromium's sandbox needs a user other than root, or rights that containers lack. The pages are our own.
         command = (program, *options, "--no-sandbox", "about:blank")
         self._process = subprocess.Popen(

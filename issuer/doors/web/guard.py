@@ -78,9 +78,27 @@ class HeaderGuard:
         if not self.serves(host):
             raise Problem(403, "wrong_host", "the Host header is not a name of this server; add it to `allowed_hosts`")
         origin = headers.get(b"origin")
-        own = host is not None and origin is not None and origin.lower().partition(b"://")[2] == host.lower()
-        if (origin is not None and not own) or headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+        foreign = origin is not None and not _is_own(origin, host)
+        if foreign or headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
             raise Problem(403, "cross_origin", "cross-origin requests are rejected")
+
+    def check_draw(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise Problem if a GET that draws may come from a page of another site.
+
+        Over plain HTTP, a browser that loads an image or a script for a page sends neither Origin nor Sec-Fetch-Site,
+        and a page can suppress Referer. But every browser sends a User-Agent that begins with Mozilla/, and a page
+        cannot change it. The usual HTTP clients of programs send another one.
+        """
+        own = _is_own(headers.get(b"referer", b""), headers.get(b"host"))
+        known = own or headers.get(b"sec-fetch-site") in (b"same-origin", b"none")
+        if headers.get(b"user-agent", b"").startswith(b"Mozilla/") and not known:
+            detail = "a GET draws a number here, and a page of any site can make a browser send it, so browsers are "
+            raise Problem(403, "cross_origin", f"{detail}rejected (User-Agent: Mozilla/...); see compat_any_page")
+
+
+def _is_own(url: bytes, host: bytes | None) -> bool:
+    """Return whether the URL, or origin, of a page has the host of the request."""
+    return host is not None and url.lower().partition(b"://")[2].partition(b"/")[0] == host.lower()
 
 
 def _name_of(host: str) -> str:

@@ -47,11 +47,14 @@ class CompatApplication:
         self._app, self._service, self._access, self._guard = app, service, access, guard
         self.drain = drain
         self._prefix = service.settings.compat_prefix
+        #: Whether a page of another site could draw: it knows no token.
+        self._by_pages = access.is_open and not service.settings.compat_any_page
         self._families: list[Family] = []
         for name in service.settings.compat:
             module, kind = _FAMILIES[name]
             family = getattr(import_module(f"issuer.doors.web.compat.{module}"), kind)
             self._families.append(family(service, access))
+        self._reads = frozenset(name for each in self._families for name in each.reads)
         self._roots = tuple(f"{self._prefix}{root}" for each in self._families for root in each.roots)
         self._known = lru_cache(_KEPT)(self._find)
 
@@ -98,6 +101,8 @@ class CompatApplication:
     async def _answered(self, request: CompatRequest, verbs: Sequence[str], call: Handler) -> Reply | bytes:
         request.headers = headers = calls.headers_of(request.scope)
         self._guard.check(headers)
+        if self._by_pages and request.call not in self._reads:
+            self._guard.check_draw(headers)
         if b"prefetch" in headers.get(b"sec-purpose", headers.get(b"purpose", b"")):
             raise Problem(403, "cross_origin", "a GET draws a number here, so prefetching is rejected")
         method = request.scope["method"]

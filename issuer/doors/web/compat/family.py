@@ -67,12 +67,14 @@ class Family(ABC):
     Attributes:
         roots: Beginnings of all paths of this family.
         verbs: Methods that are answered. If it is empty, the family itself answers all methods.
+        reads: Names of the calls that draw no numbers, so that browsers may show them.
         merges: Whether several slashes in the path count as one, as in Tomcat.
         timeout: Longest wait of a call, in seconds.
     """
 
     roots: tuple[str, ...]
     verbs: tuple[str, ...] = ("GET", "POST")
+    reads: tuple[str, ...] = ()
     merges = True
 
     def __init__(self, service: Service, access: Access) -> None:

@@ -55,6 +55,7 @@ class Leaf(Family):
     """The calls of a Leaf server. As in Leaf, a draw ignores the last `.suffix` of the key."""
 
     roots = (_SEGMENT, _SNOWFLAKE, "/decodeSnowflakeId", "/cache", "/db")
+    reads = ("leaf_decodeSnowflakeId", "leaf_cache", "leaf_db")
     cuts = True
     _checked: Tag | None = None
 
