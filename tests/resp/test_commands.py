@@ -1,17 +1,21 @@
 """What each command answers, on a server without Redis; errors by their first word."""
 
+import re
+import socket
 from typing import Any
 
 import hiredis
 import pytest
 
 import issuer
+from issuer.doors.resp import refusals
 from issuer.doors.resp.catalogue import SPECS
-from issuer.doors.resp.commands import ASKING, AT_ONCE
+from issuer.doors.resp.commands import ASKING, AT_ONCE, REDIS_VERSION
 from issuer.doors.resp.replies import MESSAGE_MOST, WORDS, failure
 from issuer.errors import CorruptState, IssuerError, StoreBehind
 from tests.resp.conftest import Serve
 from tests.resp.serving import Served, code, packed
+from tests.waiting import until
 
 
 def test_incr_gives_the_next_number_in_the_order_of_the_pipeline(direct: Served) -> None:
@@ -34,6 +38,17 @@ def test_the_same_bytes_again_are_other_numbers(direct: Served) -> None:
         half = packed("INCR", "a")[:9]
         assert client.send(packed("INCR", "a"), half).reply() == 10
         assert client.send(packed("INCR", "a")[9:], packed("INCR", "a")).replies(2) == [11, 12]
+
+
+def test_the_rest_of_a_split_request_is_not_remembered_as_a_request(direct: Served) -> None:
+    direct.create("PING", order="trend")
+    with direct.client() as client, direct.client() as other:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.send(b"INCR ")
+        until(lambda: any(not each._parser.between for each in direct.server.shared.connections))
+        assert client.send(b"PING\n").reply() == 1
+        assert client.send(b"PING\n").reply() == b"PONG"
+        assert other.ask("INCR", "PING") == 2
 
 
 def test_incrby_gives_the_last_of_contiguous_numbers(direct: Served) -> None:
@@ -115,8 +130,29 @@ def test_commands_that_ask_wait_for_those_before_them_and_hold_up_those_after(di
 def test_everything_else_is_an_error_of_one_line(direct: Served, name: str) -> None:
     with direct.client() as client:
         reply = client.ask(name, "a", "1")
-        assert str(reply).startswith("ERR unknown command '")
+        shown = name.replace("\r\n", "  ")
+        assert str(reply).startswith(f"ERR '{shown}' is not supported here: ")
         assert client.ask("INCR", "a") == 1
+
+
+def test_each_refusal_names_what_was_asked_and_what_to_use_instead(direct: Served) -> None:
+    """Redisson sends a script again without end after an error that begins with ERR unknown command."""
+    asked = [name for names in refusals._TEXTS for name in names.split()]
+    assert len(asked) == len({*asked})
+    asked = [name.replace("_", " ") if name.startswith("CLIENT_") else name for name in asked]
+    with direct.client() as client:
+        for words in [*asked, "client tracking", "CLIENT KILL", "COMMAND GETKEYS", "CONFIG SET", "HGET"]:
+            if words not in SPECS:
+                told, _, instead = str(client.ask(*words.split(), "x", "y")).partition("' is not supported here: ")
+                assert told.upper() == f"ERR '{words.upper()}"
+                assert instead in (*refusals._TEXTS.values(), refusals._OTHERWISE)
+        for words, instead in (
+            ("CLIENT TRACKING ON", "turn off the client-side cache"),
+            ("CLIENT ID x", "use ID, GETNAME, "),
+            ("CONFIG SET save x", "use CONFIG GET name"),
+            ("EVALSHA x 0", "such as incrementAndGet"),
+        ):
+            assert instead in str(client.ask(*words.split()))
 
 
 def test_wrong_numbers_of_arguments_are_errors(direct: Served) -> None:
@@ -132,6 +168,8 @@ def test_wrong_numbers_of_arguments_are_errors(direct: Served) -> None:
             ["RESET", "x"],
         ):
             assert str(client.ask(*words)).startswith("ERR wrong number of arguments for"), words
+        for name, takes in (("ECHO", "1"), ("EXISTS", "1 or more"), ("AUTH", "1 to 2")):
+            assert str(client.ask(name)).endswith(f"for '{name.lower()}' command: it takes {takes}")
         assert client.ask("INCR", "a") == 1
 
 
@@ -150,7 +188,10 @@ def test_hello_chooses_the_protocol_and_tells_of_the_server(direct: Served) -> N
         flat = client.ask("HELLO")
         told = dict(zip(flat[::2], flat[1::2], strict=True))
         assert (told[b"server"], told[b"proto"], told[b"role"]) == (b"segment-issuer", 2, b"master")
-        assert told[b"version"] == issuer.__version__.encode()
+        assert told[b"version"].decode() == REDIS_VERSION
+        assert re.fullmatch(r"\d+\.\d+\.\d+", REDIS_VERSION)  # Jedis reads three numbers
+        assert f"redis_version:{REDIS_VERSION}" in client.ask("INFO").decode().splitlines()
+        assert told[b"segment_issuer_version"] == issuer.__version__.encode()
         told = client.ask("HELLO", 3, "AUTH", "default", "x", "SETNAME", "me")
         assert isinstance(told, dict)
         assert told[b"proto"] == 3

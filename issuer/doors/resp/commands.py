@@ -13,12 +13,14 @@ from issuer import __version__
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.lookups import LookUps
 from issuer.doors.resp.catalogue import SPECS
+from issuer.doors.resp.refusals import unsupported
 from issuer.doors.resp.replies import OK, PONG, array, bulk, error, null, number, pairs, simple, text
 from issuer.doors.resp.session import ClientInfo
 from issuer.doors.tokens import Scope
 from issuer.errors import InvalidArgument
 
-#: The version of Redis that this server reports. Clients send only commands that this version of Redis supports.
+#: The version of Redis that this server reports. Clients compare it with versions of Redis, so it must be such a version:
+#: they send only commands that this version of Redis supports.
 REDIS_VERSION: Final = "7.0.0"
 
 #: For GET, EXISTS and TYPE, a token needs one of these scopes.
@@ -53,16 +55,6 @@ def tag_of(argument: bytes) -> str:
         return argument.decode()
     except UnicodeDecodeError:
         raise InvalidArgument("a tag must be UTF-8 text", value=argument) from None
-
-
-def wrong_number(name: str) -> bytes:
-    """Return the reply to a command with too many or too few arguments."""
-    return error(f"ERR wrong number of arguments for '{name.lower()}' command")
-
-
-def unknown(given: bytes) -> bytes:
-    """Return the reply to an unknown command."""
-    return error(f"ERR unknown command '{given[:64].decode(errors='backslashreplace')}'")
 
 
 # ---------------------------------------------------------------------- commands that wait for Redis or the store
@@ -138,7 +130,7 @@ def hello(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
     if rest:
         version = rest.pop(0)
         if version not in (b"2", b"3"):
-            return error("NOPROTO unsupported protocol version")
+            return error("NOPROTO unsupported protocol version: the versions are 2 and 3")
         protocol = int(version)
     while rest:
         option = rest.pop(0).upper()
@@ -148,13 +140,14 @@ def hello(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
         elif option == b"SETNAME" and rest:
             name = _name(rest.pop(0))
         else:
-            return error("ERR Syntax error in HELLO option")
+            return error("ERR Syntax error in HELLO option: the options are AUTH user token and SETNAME name")
     if token is not None:
         session.authenticate(token)
     session.protocol, session.name = protocol, name
     told = {
         "server": text("segment-issuer"),
-        "version": text(__version__),
+        "version": text(REDIS_VERSION),
+        "segment_issuer_version": text(__version__),
         "proto": number(protocol),
         "id": number(session.number),
         "mode": text("standalone"),
@@ -196,7 +189,7 @@ def client(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
         case (b"INFO", 0) | (b"LIST", 0):
             return text(_described(session))
         case _:
-            return error("ERR unknown subcommand or wrong number of arguments for 'client' command")
+            return unsupported(b"CLIENT", what)
     return OK
 
 
@@ -234,15 +227,13 @@ def command(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
         case b"DOCS":
             found = {SPECS[name].name: SPECS[name].documented(session.protocol) for name in names if name in SPECS}
             return pairs(found, session.protocol)
-    return error("ERR unknown subcommand or wrong number of arguments for 'command' command")
+    return unsupported(b"COMMAND", what)
 
 
 def config(session: ClientInfo, _: About, arguments: Sequence[bytes]) -> bytes:
     """Return the requested settings that are in _SETTINGS. All other names are ignored, as in Redis."""
     if arguments[0].upper() != b"GET" or len(arguments) == 1:
-        return error(
-            "ERR unknown subcommand or wrong number of arguments for 'config' command: only CONFIG GET is supported"
-        )
+        return unsupported(b"CONFIG", arguments[0].upper())
     asked = [name.lower() for name in arguments[1:]]
     found = {name.decode(): text(value) for name, value in _SETTINGS.items() if name in asked}
     return pairs(found, session.protocol)

@@ -20,6 +20,7 @@ from issuer.doors.resp import commands
 from issuer.doors.resp.catalogue import OTHER, SPECS
 from issuer.doors.resp.demand import Demand, ReplyQueue
 from issuer.doors.resp.parsing import OF_BROWSERS, Parser, Request, is_incr
+from issuer.doors.resp.refusals import unsupported, wrong_number
 from issuer.doors.resp.replies import error, failure
 from issuer.doors.resp.session import ClientInfo
 from issuer.doors.resp.transaction import CommandQueue
@@ -166,8 +167,9 @@ class Connection(asyncio.BufferedProtocol):
             if self.unanswered and len(self._replies.waiting) == 1 and self.unanswered < UNANSWERED_MOST:
                 return  # the queue of replies has only these INCRs, which wait for numbers: nothing can be written yet
         else:
+            whole = self._parser.between  # the rest of an earlier read must not be remembered as a part of this one
             requests = self._parser.feed(data)
-            if self._parser.between and requests and self._transaction is None:
+            if whole and self._parser.between and requests and self._transaction is None:
                 self._remember(data, requests)
             self._pending.extend(requests)
             self._advance()
@@ -301,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
         if spec is None:
             self._unknown(request[0])
         elif not spec.takes(len(arguments)):
-            self._replies.add(commands.wrong_number(name))
+            self._replies.add(wrong_number(name))
         elif name == "INCR":
             self._incr([b"INCR", *arguments])
         elif name in commands.ASKING:
@@ -361,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._shared.commands[OTHER] += 1
         self._session.caller()
-        self._replies.add(commands.unknown(given))
+        self._replies.add(unsupported(given))
 
     # ------------------------------------------------------------------ numbers
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from issuer.doors.resp import commands
 from issuer.doors.resp.catalogue import SPECS
 from issuer.doors.resp.parsing import REQUEST_MOST, Request
+from issuer.doors.resp.refusals import unsupported, wrong_number
 from issuer.doors.resp.replies import OK, error, simple
 
 QUEUED: Final = simple("QUEUED")
@@ -58,9 +58,9 @@ class CommandQueue:
         name = request[0].decode(errors="backslashreplace").upper()
         spec = SPECS.get(name)
         if spec is None:
-            return commands.unknown(request[0])
+            return unsupported(request[0])
         if not spec.takes(len(request) - 1):
-            return commands.wrong_number(name)
+            return wrong_number(name)
         if spec.early or name in ("MULTI", "WATCH"):
             return error(f"ERR {name} is not allowed inside a transaction")
         self._size += sum(map(len, request))
