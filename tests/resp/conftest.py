@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from issuer.doors.access import Access
+from issuer.doors.budget import Budget
 from tests.resp.serving import Served
 
 Serve = Callable[..., Served]
@@ -24,17 +25,20 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Start servers: `serve(access=..., idle=..., redis=..., store=...)`; without Redis unless told otherwise."""
+    """Start servers: `serve(access=..., redis=..., store=..., **options of start)`; without Redis unless told."""
     with ExitStack() as ends:
 
         def one(
             access: Access | None = None,
             idle: float = 300.0,
             clients_most: int = 10_000,
+            progress: float = 300.0,
+            budget: Budget | None = None,
             **settings: Any,
         ) -> Served:
             chosen = {"redis": "none", "store": "memory://", **settings}
-            return ends.enter_context(Served(chosen, access, idle=idle, clients_most=clients_most))
+            limits = {"idle": idle, "clients_most": clients_most, "progress": progress, "budget": budget}
+            return ends.enter_context(Served(chosen, access, **limits))
 
         yield one
 

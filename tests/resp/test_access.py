@@ -7,6 +7,7 @@ import pytest
 
 from issuer.doors.access import Access
 from issuer.doors.resp import commands
+from issuer.doors.resp.connection import REFUSALS_MOST
 from issuer.doors.tokens import line_for, new_token
 from tests.resp.conftest import Serve
 from tests.resp.serving import Raw, Served, code, packed
@@ -207,20 +208,36 @@ def test_before_it_has_authenticated_a_client_may_send_little(guarded: Served, s
         assert [str(reply) for reply in client.send(sent).rest()] == [f"ERR Protocol error: {why}"]
 
 
-def test_a_client_that_does_not_authenticate_is_closed_soon(
-    guarded: Served, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("issuer.doors.resp.connection.AUTHENTICATING", 0.2)
-    with serve().client() as free, guarded.client() as stranger:
-        assert [str(reply) for reply in stranger.rest()] == ["NOAUTH no token was sent within 0.2 s"]
-        assert free.ask("PING") == b"PONG"
-    monkeypatch.undo()
-    with guarded.client() as known:
+def test_a_client_that_does_not_authenticate_is_closed_soon(serve: Serve, access: Access) -> None:
+    guarded, free = serve(access=access, progress=0.2), serve(progress=0.2)
+    with guarded.client() as stranger, guarded.client() as known, free.client() as anybody:
         assert known.ask("AUTH", ADMIN) == b"OK"
-        (connection,) = guarded.server.shared.connections
+        stranger.send(b"QUI")  # nor do parts of commands help
+        assert [str(reply) for reply in stranger.rest()] == ["NOAUTH no token was sent within 0.2 s"]
+        until(lambda: guarded.server.shared.ticks > 10)
+        assert known.ask("PING") == anybody.ask("PING") == b"PONG"
 
-        async def end_time() -> None:
-            connection._end_stranger()
 
-        guarded.wait(end_time())
-        assert known.ask("PING") == b"PONG"
+def test_a_client_without_a_token_gets_a_few_refusals_and_is_closed(guarded: Served, access: Access) -> None:
+    """Each refusal costs as much as a number, and who has no token could ask for thousands in one read."""
+    last = f"NOAUTH {REFUSALS_MOST} commands came without a valid token"
+    for sent in (b"A\n" * 30_000, b"INCR a\nINCR b\n" * 4000, packed("AUTH", "x") * 2000):
+        before = access.tally.failures["resp"]
+        with guarded.client() as stranger:
+            replies = [str(reply) for reply in stranger.send(sent).rest()]
+        assert replies[-1] == last
+        assert {each.partition(" ")[0] for each in replies} == {"NOAUTH"}
+        assert len(replies) == REFUSALS_MOST + 1
+        assert access.tally.failures["resp"] - before == REFUSALS_MOST
+
+
+def test_a_revoked_token_gets_a_few_refusals_and_is_closed(guarded: Served, access: Access, tokens: Path) -> None:
+    with guarded.client() as client:
+        client.ask("AUTH", ISSUE)
+        assert client.ask("INCR", "a") == 1
+        written(tokens, LINES[1:])
+        for _ in range(2):
+            access.look()
+        assert [code(client.ask("INCR", "a")) for _ in range(REFUSALS_MOST)] == ["NOAUTH"] * REFUSALS_MOST
+        assert str(client.reply()).startswith(f"NOAUTH {REFUSALS_MOST} commands")
+        assert client.rest() == []

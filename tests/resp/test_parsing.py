@@ -1,11 +1,21 @@
 """Requests out of bytes, wherever they are split, and whatever else comes."""
 
 import random
+import sys
 from itertools import pairwise
 
 import pytest
 
-from issuer.doors.resp.parsing import BULK_MOST, ELEMENTS_MOST, LINE_MOST, REQUEST_MOST, Parser, Request, split
+from issuer.doors.resp.parsing import (
+    BULK_MOST,
+    ELEMENTS_MOST,
+    LINE_MOST,
+    REQUEST_MOST,
+    MalformedError,
+    Parser,
+    Request,
+    split,
+)
 from tests.resp.serving import packed
 from tests.seeds import seeded
 
@@ -20,10 +30,25 @@ REQUESTS: list[Request] = [
 ]  # fmt: skip
 
 
+def fed(parser: Parser, data: bytes, found: list[Request] | None = None) -> list[Request]:
+    """Return the requests that are complete with these bytes. Add them to `found` if it is given."""
+    requests = [] if found is None else found
+    parser.feed(data)
+    while request := parser.next():
+        requests += [request] * max(1, parser.times)
+    return requests
+
+
 def parsed(*parts: bytes) -> tuple[list[Request], str]:
+    """Return the requests in all parts, and why the rest is none."""
     parser = Parser()
-    found = [request for part in parts for request in parser.feed(part)]
-    return found, parser.fault
+    found: list[Request] = []
+    try:
+        for part in parts:
+            fed(parser, part, found)
+    except MalformedError as fault:
+        return found, str(fault)
+    return found, ""
 
 
 def test_a_pipeline_is_the_same_at_every_place_where_a_read_may_split_it() -> None:
@@ -44,10 +69,20 @@ def test_a_pipeline_is_the_same_byte_by_byte_and_split_twice_anywhere() -> None:
 def test_a_parser_is_between_requests_only_when_nothing_of_one_is_there() -> None:
     parser = Parser()
     for byte in packed("INCR", "a")[:-1]:
-        assert parser.feed(bytes([byte])) == []
+        assert fed(parser, bytes([byte])) == []
         assert not parser.between
-    assert parser.feed(b"\n") == [[b"INCR", b"a"]]
+    assert fed(parser, b"\n") == [[b"INCR", b"a"]]
     assert parser.between
+
+
+def test_only_whole_requests_stand_in_a_row() -> None:
+    parser, incr = Parser(), packed("INCRBY", "a", 1)
+    assert fed(parser, incr[:-1]) == []
+    assert fed(parser, incr[-1:] + b"\n\n") == [[b"INCRBY", b"a", b"1"]]
+    parser.feed(b"\n" + incr * 3 + packed("INCR", "a") * 2 + b"PING\n")
+    assert (parser.next(), parser.times, parser.between) == ([b"INCRBY", b"a", b"1"], 3, False)
+    assert (parser.next(), parser.times, parser.more) == ([b"INCR", b"a"], 2, True)
+    assert (parser.next(), parser.times, parser.more, parser.between) == ([b"PING"], 0, False, True)
 
 
 LARGEST = b"*16\r\n" + (b"$%d\r\n" % BULK_MOST + b"x" * BULK_MOST + b"\r\n") * 16
@@ -100,8 +135,11 @@ def test_what_is_no_request_or_too_big_is_a_fault_after_what_came_before_it(data
 
 def test_an_array_takes_no_memory_before_its_elements_are_there() -> None:
     parser = Parser()
-    assert parser.feed(b"*1024\r\n") == []
+    assert fed(parser, b"*1024\r\n") == []
     assert parser._arguments == []
+    assert parser.held == 0
+    assert fed(parser, b"$1\r\nx\r\n" * 1000) == []
+    assert parser.held > 1000 * sys.getsizeof(b"x")
 
 
 @pytest.mark.parametrize(

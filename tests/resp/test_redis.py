@@ -125,7 +125,7 @@ def test_an_incr_that_comes_while_a_get_waits_is_answered_after_it(
         assert sent["GET"] == 1
         (connection,) = served.server.shared.connections
         client.send(incr)
-        until(lambda: connection._pending or sent["INCR"] > 1)
+        until(lambda: connection._parser.more or sent["INCR"] > 1)
         redis_proxy.release()
         assert client.replies(2) == [b"1", 2]
 

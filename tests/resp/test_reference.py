@@ -4,9 +4,10 @@ import ast
 import re
 from pathlib import Path
 
+from issuer.doors.budget import BYTES_MOST, PROGRESS, STRANGERS_SHARE
 from issuer.doors.resp.catalogue import SPECS
 from issuer.doors.resp.commands import READING
-from issuer.doors.resp.connection import AUTHENTICATING, UNANSWERED_MOST, UNREAD_MOST
+from issuer.doors.resp.connection import REFUSALS_MOST, UNANSWERED_MOST, UNREAD_MOST
 from issuer.doors.resp.parsing import (
     BULK_MOST,
     ELEMENTS_MOST,
@@ -75,5 +76,9 @@ def test_the_page_has_the_limits() -> None:
     assert limits["idle time of a client"] == f"{IDLE:g} s"
     before = f"{STRANGERS_ELEMENTS} arguments, {STRANGERS_BYTES // kilo} KB each"
     assert limits["arguments before authentication, if tokens are required"] == before
-    assert limits["time until authentication, if tokens are required"] == f"{AUTHENTICATING:g} s"
+    assert limits["time until authentication, if tokens are required"] == f"{PROGRESS:g} s"
+    assert limits["time to complete a command, and to read replies"] == f"{PROGRESS:g} s"
+    assert limits["commands without a valid token"] == f"{REFUSALS_MOST}"
+    share = f"{STRANGERS_SHARE:.0%} of them before authentication"
+    assert limits["bytes that all clients of a worker make it hold"] == f"{BYTES_MOST // mega} MB, {share}"
     assert limits["clients of a worker"].startswith(f"{CONNECTIONS_MOST * 4 // 5}, or fewer")

@@ -19,8 +19,8 @@ from issuer.doors.resp.session import ClientInfo
 from issuer.doors.tokens import Scope
 from issuer.errors import InvalidArgument
 
-#: The version of Redis that this server reports. Clients compare it with versions of Redis, so it must be such a version:
-#: they send only commands that this version of Redis supports.
+#: The version of Redis that this server reports. Clients read it as three numbers, and send only commands that this
+#: version of Redis supports.
 REDIS_VERSION: Final = "7.0.0"
 
 #: For GET, EXISTS and TYPE, a token needs one of these scopes.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from issuer.doors.resp.replies import failure, numbers
+from issuer.doors.resp.replies import failure, number, numbers
 from issuer.drivers.aio.callers import Waiter
 from issuer.errors import IssuerError
+
+#: Number of bytes in the reply with the largest number.
+LONGEST: Final = len(number(2**63 - 1))
 
 
 class Client(Protocol):
@@ -85,21 +88,22 @@ class ReplyQueue:
     """The replies to a client, in the order of its requests.
 
     Attributes:
-        packed: Total size, in bytes, of the finished replies in `waiting`. A `Demand` does not count.
+        held: Total size, in bytes, of the replies in `waiting`. Each number counts as the longest one, also before it
+            is drawn.
         waiting: The replies, in order. A finished reply is an item of type bytes. A `Demand` stands for the replies to
             its INCRs, which may have no numbers yet.
     """
 
-    __slots__ = ("packed", "waiting")
+    __slots__ = ("held", "waiting")
 
     def __init__(self) -> None:
-        self.packed = 0
+        self.held = 0
         self.waiting: deque[bytes | Demand] = deque()
 
     def add(self, reply: bytes) -> None:
         """Add a reply in the format of the protocol."""
         self.waiting.append(reply)
-        self.packed += len(reply)
+        self.held += len(reply)
 
     def demands(self) -> Iterator[Demand]:
         """Return the demands (groups of INCRs) in the queue."""
@@ -111,9 +115,10 @@ class ReplyQueue:
         while waiting:
             first = waiting[0]
             if isinstance(first, bytes):
-                self.packed -= len(first)
+                self.held -= len(first)
                 ready.append(first)
             elif first.reply is not None:
+                self.held -= first.n * LONGEST
                 ready.append(first.reply)
             else:
                 break

@@ -21,6 +21,9 @@ ELEMENTS_MOST: Final = 1024
 STRANGERS_ELEMENTS: Final = 10
 STRANGERS_BYTES: Final = 16_384
 
+#: Bytes of an element in memory beside its content, in an incomplete request.
+_OVERHEAD: Final = 41
+
 #: Maximum number of bytes in a header such as `$65536`.
 _HEADER_MOST: Final = 16
 
@@ -30,8 +33,9 @@ OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 _ASTERISK, _DOLLAR = b"*$"
 
-#: Pattern of the most frequent request: a command with one argument, both short and without line breaks.
-_PAIR: Final = re.compile(rb"\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n")
+#: Pattern of the most frequent request: a command with one argument, both short and without line breaks. The request
+#: may stand there several times in a row.
+_PAIRS: Final = re.compile(rb"(\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n)\1*").match
 
 _BLANKS: Final = b" \n\r\t\0"
 _QUOTED: Final = re.compile(rb""" "((?:\\.|[^"\\])*+)" | '((?:\\'|[^'])*+)' """, re.DOTALL | re.VERBOSE)
@@ -52,6 +56,11 @@ def is_incr(request: Request) -> bool:
     return (name == b"INCR" and size == 2) or (name == b"INCRBY" and size == 3 and request[2] == b"1")  # noqa: PLR2004
 
 
+def packed(request: Request) -> bytes:
+    """Return the bytes of a request, as programs send it."""
+    return b"*%d\r\n%b" % (len(request), b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in request]))
+
+
 class MalformedError(Exception):
     """The client sent bytes that are not a request, or a too large request. The message does not quote the bytes."""
 
@@ -59,113 +68,168 @@ class MalformedError(Exception):
 class Parser:
     """Parses the requests of one client. A request may arrive in several reads.
 
+    Bytes are parsed only when the next request is wanted: as objects, the requests of a read take a hundred times as
+    much memory, and much time.
+
     Attributes:
-        fault: Why the last bytes are not a request, or "". After a fault, the parser ignores all further bytes.
         stranger: Whether the client must still authenticate.
         between: Whether the next byte begins a new request.
+        more: Whether `next` may have a request.
+        times: How often the last request of `next` stood there in a row if it is an INCR, and 0 if it is none.
+        begun: How many requests have begun that were not complete in the same read.
     """
 
-    __slots__ = ("_arguments", "_missing", "_needed", "_rest", "_size", "between", "fault", "stranger")
+    __slots__ = (
+        "_arguments",
+        "_at",
+        "_data",
+        "_missing",
+        "_needed",
+        "_size",
+        "begun",
+        "between",
+        "more",
+        "stranger",
+        "times",
+    )
 
     def __init__(self, *, stranger: bool = False) -> None:
         self.stranger = stranger
-        self.fault = ""
-        self.between = True
-        self._rest = b""
-        #: Number of bytes that `_rest` (the bytes that are not parsed yet) must have before it is parsed again.
+        self.begun = self.times = 0
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget all bytes."""
+        self.between, self.more = True, False
+        #: The bytes that are not parsed yet begin here.
+        self._data, self._at = b"", 0
+        #: Number of bytes that the rest of an incomplete request must have before it is parsed again.
         self._needed = 0
         #: An incomplete array: its elements until now, the number of missing elements, and the bytes of its elements.
         self._arguments: Request = []
         self._missing = 0
         self._size = 0
 
-    def feed(self, data: bytes) -> list[Request]:
-        """Parse the next bytes. Return the requests that are complete now, also those before a fault.
+    @property
+    def held(self) -> int:
+        """Number of bytes in memory: those that are not parsed, and the elements of an incomplete array."""
+        return len(self._data) + self._size + _OVERHEAD * len(self._arguments)
 
-        No request is empty.
+    def feed(self, data: bytes) -> None:
+        """Add the next bytes."""
+        if self.between:
+            self.begun += 1
+        elif self._data:
+            data = self._data[self._at :] + data
+        self._data, self._at = data, 0
+        self.between, self.more = False, len(data) >= self._needed
+
+    def insert(self, data: bytes) -> None:
+        """Put complete requests before those that `next` has not returned yet."""
+        self._data, self._at = data + self._data[self._at :], 0
+        self.between, self.more = False, True
+
+    def next(self) -> Request | None:
+        """Return the next request, which is not empty. Return None if no complete request is left.
+
+        Raises MalformedError.
         """
-        requests: list[Request] = []
-        if self.fault:
-            return requests
-        if self._rest:
-            data = self._rest + data
-        at = 0
-        if len(data) >= self._needed:
-            self._needed = 0
-            try:
-                at = self._parse(data, requests)
-            except MalformedError as error:
-                self.fault = str(error)
-                at = len(data)
-        self._rest = data[at:]
-        self.between = not self._rest and not self._missing
-        return requests
+        data, at = self._data, self._at
+        if not self._missing and (found := _PAIRS(data, at)) is not None:
+            one, name_size, name, size, argument = found.groups()
+            if int(name_size) == len(name) and int(size) == len(argument):
+                if name == b"INCR":
+                    end = found.end()
+                    self.times = (end - at) // len(one)
+                else:
+                    end, self.times = at + len(one), 0
+                if end == len(data):
+                    self._data, self._at = b"", 0
+                    self.between, self.more = True, False
+                else:
+                    self._at = end
+                return [name, argument]
+        whole = not self._missing
+        while (request := self._request(data, at)) == []:
+            at, whole = self._at, True
+        self.times = 0
+        if request is not None and is_incr(request):
+            one, self.times = data[at : self._at], 1
+            while whole and data.startswith(one, self._at):
+                self._at += len(one)
+                self.times += 1
+        self.more = request is not None and self._at < len(data)
+        if not self.more:
+            self.begun += at > 0 and request is None
+            self._data, self._at = data[self._at :], 0
+            self.between = not self._data and not self._missing
+        return request
 
-    def _parse(self, data: bytes, requests: list[Request]) -> int:
-        """Add the complete requests to `requests`. Return the position of the first byte that is not parsed."""
-        at, end = 0, len(data)
-        while at < end:
-            if not self._missing:
-                pair = _PAIR.match(data, at)
-                if pair is not None:
-                    name_size, name, size, argument = pair.groups()
-                    if int(name_size) == len(name) and int(size) == len(argument):
-                        requests.append([name, argument])
-                        at = pair.end()
-                        continue
-                begun, longest = at, STRANGERS_BYTES if self.stranger else LINE_MOST
-                at = self._begun(data, at) if data[at] == _ASTERISK else _line(data, at, requests, longest)
-                if at == begun:
-                    return at
-            if self._missing:
-                at = self._filled(data, at)
-                if self._missing:
-                    return at
-                requests.append(self._arguments)
-                self._arguments = []
-        return at
+    def _request(self, data: bytes, at: int) -> Request | None:
+        """Parse the request at a position. Return None if it is not complete. Move `_at` behind what was parsed."""
+        if not self._missing:
+            if at == len(data):
+                return None
+            if data[at] != _ASTERISK:
+                return self._line(data, at)
+            self._begin(data, at)
+        self._fill(data)
+        if self._missing or self._at == at:
+            return None
+        request, self._arguments, self._size = self._arguments, [], 0
+        return request
 
-    def _begun(self, data: bytes, at: int) -> int:
-        """Begin an array. Return the position of its first element, or `at` if its header is not complete."""
+    def _line(self, data: bytes, at: int) -> Request | None:
+        longest = STRANGERS_BYTES if self.stranger else LINE_MOST
+        stops = data.find(b"\n", at, at + longest + 1)
+        if stops < 0:
+            if len(data) - at > longest:
+                raise MalformedError("too big inline request")
+            return None
+        words = split(data[at:stops])
+        if len(words) > ELEMENTS_MOST:
+            raise MalformedError("too many words in an inline request")
+        self._at = stops + 1
+        return words
+
+    def _begin(self, data: bytes, at: int) -> None:
+        """Begin an array if its header is complete."""
         header = _header(data, at, "invalid multibulk length")
         if header is None:
-            return at
-        length, at = header
+            return
+        length, self._at = header
         if length > ELEMENTS_MOST:
             raise MalformedError("invalid multibulk length")
         if self.stranger and length > STRANGERS_ELEMENTS:
             raise MalformedError("unauthenticated multibulk length")
-        self._missing, self._size = max(0, length), 0
-        return at
+        self._missing = max(0, length)
 
-    def _filled(self, data: bytes, at: int) -> int:
-        """Add the elements that are complete to the array. Return the position of the next element."""
-        end = len(data)
-        while self._missing and at < end:
+    def _fill(self, data: bytes) -> None:
+        """Add the elements that are complete to the array."""
+        self._needed, end = 0, len(data)
+        while self._missing and (at := self._at) < end:
             if data[at] != _DOLLAR:
                 raise MalformedError(f"expected '$', got {_shown(data[at])}")
             header = _header(data, at, "invalid bulk length")
             if header is None:
-                break
+                return
             length, begins = header
             if not 0 <= length <= BULK_MOST:
                 raise MalformedError("invalid bulk length")
             if self.stranger and length > STRANGERS_BYTES:
                 raise MalformedError("unauthenticated bulk length")
-            self._size += length
-            if self._size > REQUEST_MOST:
+            if self._size + length > REQUEST_MOST:
                 raise MalformedError("too big request")
             stops = begins + length
             if end < stops + 2:
-                self._size -= length
                 self._needed = stops + 2 - at
-                break
+                return
             if data[stops : stops + 2] != b"\r\n":
                 raise MalformedError("expected a line break after a bulk string")
             self._arguments.append(data[begins:stops])
+            self._size += length
             self._missing -= 1
-            at = stops + 2
-        return at
+            self._at = stops + 2
 
 
 def _header(data: bytes, at: int, fault: str) -> tuple[int, int] | None:
@@ -187,24 +251,6 @@ def _header(data: bytes, at: int, fault: str) -> tuple[int, int] | None:
 def _shown(byte: int) -> str:
     letter = chr(byte)
     return f"'{letter}'" if letter.isascii() and letter.isprintable() else f"byte {byte}"
-
-
-def _line(data: bytes, at: int, requests: list[Request], longest: int) -> int:
-    """Add the request in a line to `requests`, unless the line is empty.
-
-    Return the position of the next request, or `at` if the line is not complete.
-    """
-    stops = data.find(b"\n", at, at + longest + 1)
-    if stops < 0:
-        if len(data) - at > longest:
-            raise MalformedError("too big inline request")
-        return at
-    words = split(data[at:stops])
-    if len(words) > ELEMENTS_MOST:
-        raise MalformedError("too many words in an inline request")
-    if words:
-        requests.append(words)
-    return stops + 1
 
 
 def split(line: bytes) -> Request:

@@ -11,18 +11,18 @@ from issuer.doors.resp.replies import error
 #: For commands and subcommands that clients send: what to use instead. Each key lists the commands that share a text.
 _TEXTS: Final[Mapping[str, str]] = {
     "DECR DECRBY": "numbers are never taken back; INCR tag draws the next one",
-    "SET SETNX SETEX PSETEX GETSET GETDEL GETEX MSET MSETNX APPEND INCRBYFLOAT DEL UNLINK RENAME EXPIRE PEXPIRE PERSIST "
-    "FLUSHALL FLUSHDB": "a client cannot change a tag; INCR tag draws a number, and `issuer create` makes a tag",
+    "SET SETNX SETEX PSETEX GETSET GETDEL GETEX MSET MSETNX APPEND INCRBYFLOAT DEL UNLINK RENAME EXPIRE PEXPIRE "
+    "PERSIST FLUSHALL FLUSHDB": "a client cannot change a tag; INCR tag draws a number, `issuer create` makes a tag",
     "MGET": "use GET tag for each tag",
     "KEYS": "`issuer tags` shows the tags",
     "EVAL EVALSHA EVAL_RO EVALSHA_RO SCRIPT FCALL FCALL_RO FUNCTION": "this server runs no scripts; use the method of "
     "your client that sends INCR tag or INCRBY tag n, such as incrementAndGet",
     "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE PUBLISH SPUBLISH PUBSUB MONITOR": "this "
     "server sends no messages; INCR tag draws a number",
-    "CLUSTER READONLY READWRITE ASKING": "this server is not a Redis Cluster; use the mode of your client for one server",
-    "SENTINEL": "this server is not a Sentinel; use the mode of your client for one server",
-    "CLIENT_TRACKING CLIENT_CACHING CLIENT_TRACKINGINFO CLIENT_GETREDIR": "this server sends no invalidations; turn off "
-    "the client-side cache",
+    "CLUSTER READONLY READWRITE ASKING": "this server is no Redis Cluster; use the mode of your client for one server",
+    "SENTINEL": "this server is no Sentinel; use the mode of your client for one server",
+    "CLIENT_TRACKING CLIENT_CACHING CLIENT_TRACKINGINFO CLIENT_GETREDIR": "this server sends no invalidations; turn "
+    "off the client-side cache",
     "CLIENT": "use ID, GETNAME, SETNAME name, SETINFO LIB-NAME|LIB-VER value, INFO or LIST",
     "COMMAND": "use COUNT, LIST, INFO or DOCS",
     "CONFIG": "use CONFIG GET name",

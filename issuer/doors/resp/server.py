@@ -10,16 +10,18 @@ from typing import Final
 from issuer.api.aio import AsyncIssuer
 from issuer.clock import Deadline, monotonic
 from issuer.doors.access import Access
+from issuer.doors.budget import PROGRESS, Budget
 from issuer.doors.lookups import LookUps
 from issuer.doors.resp.commands import About
-from issuer.doors.resp.connection import Connection, Shared, ending
+from issuer.doors.resp.connection import Connection
+from issuer.doors.resp.shared import Shared, ending
 
 #: Seconds after which an idle client is disconnected.
 IDLE: Final = 300.0
 #: Largest number of clients that are connected at the same time.
 CLIENTS_MOST: Final = 10_000
 
-#: Number of searches for idle clients within the idle time.
+#: How often a client is looked at within the time in which it must make progress.
 _LOOKS: Final = 4
 
 _BACKLOG: Final = 1024
@@ -31,7 +33,8 @@ class RespServer:
     def __init__(self, shared: Shared, server: asyncio.Server, idle: float) -> None:
         self.shared = shared
         self._server = server
-        self._every = idle / _LOOKS
+        self._every = min(idle, shared.progress) / _LOOKS
+        self._idle, self._late = round(idle / self._every), round(shared.progress / self._every)
         self._look_again: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._look()
@@ -76,12 +79,11 @@ class RespServer:
                     await self._empty.wait()
 
     def _look(self) -> None:
-        """Disconnect clients that have sent nothing during the idle time. Clients that wait for a result stay."""
+        """Disconnect clients that send nothing, or make no progress."""
         shared = self.shared
         shared.ticks += 1
         for connection in list(shared.connections):
-            if shared.ticks - connection.heard > _LOOKS and connection.idle:
-                connection.abort()
+            connection.look(self._idle, self._late)
         self._look_again = shared.loop.call_later(self._every, self._look)
 
 
@@ -93,6 +95,8 @@ async def start(
     idle: float = IDLE,
     clients_most: int = CLIENTS_MOST,
     look_ups: LookUps | None = None,
+    budget: Budget | None = None,
+    progress: float = PROGRESS,
 ) -> RespServer:
     """Serve the issuer's numbers until `close`. The issuer stays open after `close`.
 
@@ -103,11 +107,14 @@ async def start(
         idle: Seconds after which an idle client is disconnected.
         clients_most: Largest number of clients. Further clients are rejected.
         look_ups: Object that looks up unknown tags, if another server with the same issuer shares it. None creates one.
+        budget: What clients may make the server hold, if another server of this process shares it. None creates one.
+        progress: Seconds within which a client must authenticate, complete a command, and read replies.
     """
     loop = asyncio.get_running_loop()
     began = monotonic()
     port = listening.getsockname()[1]
     about = About(port, clients_most, lambda: monotonic() - began, lambda: len(shared.connections))
-    shared = Shared(access, ids.engine, look_ups or LookUps(ids.engine, access.rates), about, clients_most, loop)
+    looks = look_ups or LookUps(ids.engine, access.rates)
+    shared = Shared(access, ids.engine, looks, about, clients_most, loop, budget or Budget(), progress)
     server = await loop.create_server(lambda: Connection(shared), sock=listening, backlog=_BACKLOG)
     return RespServer(shared, server, idle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from issuer.doors.resp.catalogue import SPECS
-from issuer.doors.resp.parsing import REQUEST_MOST, Request
+from issuer.doors.resp.parsing import REQUEST_MOST, Request, packed
 from issuer.doors.resp.refusals import unsupported, wrong_number
 from issuer.doors.resp.replies import OK, error, simple
 
@@ -15,44 +15,55 @@ ABORTED: Final = error("EXECABORT Transaction discarded because of previous erro
 #: Maximum number of commands in a transaction. Together the commands have at most REQUEST_MOST bytes.
 COMMANDS_MOST: Final = 10_000
 
+TOO_LARGE: Final = error(f"ERR transaction too large: the limits are {COMMANDS_MOST} commands and {REQUEST_MOST} bytes")
+
 
 class CommandQueue:
-    """Commands that wait for EXEC. `refused`: whether a command was rejected. If one was, EXEC runs no command.
+    """Commands that wait for EXEC. No number is drawn before EXEC. At EXEC, the commands run like a pipeline.
 
-    No number is drawn before EXEC. At EXEC, the commands run like a pipeline: INCRs of a tag share a draw.
+    Attributes:
+        packed: The commands, as clients send them.
+        refused: Whether a command was rejected. If one was, EXEC runs no command.
     """
 
-    __slots__ = ("_size", "queue", "refused")
+    __slots__ = ("_commands", "packed", "refused")
 
     def __init__(self) -> None:
-        self.queue: list[Request] = []
+        self.packed = bytearray()
         self.refused = False
-        self._size = 0
+        self._commands = 0
 
-    def add(self, request: Request) -> bytes:
-        """Queue a command, or reject it. Return the reply."""
+    def add(self, request: Request, times: int) -> bytes:
+        """Queue a command `times` times, or reject it. Return the replies."""
         problem = self._problem(request)
         if problem is None:
-            self.queue.append(request)
-            return QUEUED
+            command = packed(request)
+            room = min(COMMANDS_MOST - self._commands, (REQUEST_MOST - len(self.packed)) // len(command))
+            queued = min(times, room)
+            self.packed += command * queued
+            self._commands += queued
+            if queued == times:
+                return QUEUED * times
+            problem, times = QUEUED * queued + TOO_LARGE * (times - queued), 1
         self.refuse()
-        return problem
+        return problem * times
 
-    def end(self, name: bytes) -> tuple[bytes, list[Request]]:
-        """Return the reply to EXEC or DISCARD, and the commands to run.
+    def end(self, name: bytes) -> tuple[bytes, bytes]:
+        """Return the reply to EXEC or DISCARD, and the commands to run, as clients send them.
 
         The reply to EXEC is the beginning of an array. The replies to the commands are the elements of this array.
         """
         if name == b"DISCARD":
-            return OK, []
+            return OK, b""
         if self.refused:
-            return ABORTED, []
-        return b"*%d\r\n" % len(self.queue), self.queue
+            return ABORTED, b""
+        return b"*%d\r\n" % self._commands, bytes(self.packed)
 
     def refuse(self) -> None:
         """Drop the queued commands, and let EXEC fail."""
         self.refused = True
-        self.queue.clear()
+        self.packed.clear()
+        self._commands = 0
 
     def _problem(self, request: Request) -> bytes | None:
         name = request[0].decode(errors="backslashreplace").upper()
@@ -63,7 +74,4 @@ class CommandQueue:
             return wrong_number(name)
         if spec.early or name in ("MULTI", "WATCH"):
             return error(f"ERR {name} is not allowed inside a transaction")
-        self._size += sum(map(len, request))
-        if len(self.queue) >= COMMANDS_MOST or self._size > REQUEST_MOST:
-            return error(f"ERR transaction too large: the limits are {COMMANDS_MOST} commands and {REQUEST_MOST} bytes")
         return None

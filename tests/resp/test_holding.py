@@ -1,0 +1,178 @@
+"""What clients make the server hold: counted for all of them together, and for a limited time."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from issuer.doors.access import Access
+from issuer.doors.budget import STRANGERS_SHARE, Budget
+from issuer.doors.resp import connection
+from issuer.doors.resp.connection import UNREAD_MOST
+from issuer.doors.resp.shared import READ_MOST
+from issuer.doors.tokens import line_for, new_token
+from issuer.gateway.commands import script
+from tests.resp.conftest import Serve
+from tests.resp.serving import Raw, Served, code, packed
+from tests.servers.proxy import FaultProxy
+from tests.waiting import until
+
+MULTI = packed("MULTI")
+#: Commands whose replies are more than the system takes from a server for a client that doesn't read.
+LONG = packed("COMMAND", "DOCS") * 4000
+#: Commands that a transaction may have, and the bytes of one in the queue.
+MANY, EACH = 9999, len(packed("INCR", "a"))
+
+
+def queue_many(client: Raw) -> None:
+    client.send(MULTI, b"INCR a\nINCR b\n" * (MANY // 2))
+    assert client.replies(MANY) == [b"OK", *[b"QUEUED"] * (MANY - 1)]
+
+
+def test_a_budget_counts_its_shares_and_refuses_what_is_too_much() -> None:
+    whole = Budget(100)
+    part = whole.share(0.25)
+    assert part.hold(25)
+    assert not part.hold(1)
+    assert whole.hold(75)
+    assert not whole.hold(1)
+    part.hold(-25)
+    assert (whole.held, part.held) == (75, 0)
+    assert whole.hold(20)
+    assert not part.hold(10)
+    assert (whole.held, part.held) == (95, 0)
+
+
+def test_queued_commands_take_no_more_memory_than_their_bytes(direct: Served) -> None:
+    budget = direct.server.shared.budget
+    with direct.client() as client:
+        queue_many(client)
+        until(lambda: budget.held == (MANY - 1) * EACH)
+        assert client.ask("DISCARD") == b"OK"
+        assert client.ask("INCR", "a") == 1
+        until(lambda: budget.held == 0)
+
+
+def test_when_the_budget_is_used_up_who_wants_more_is_told_and_closed(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    budget = Budget(3 * MANY * EACH)
+    served = serve(budget=budget)
+    served.create("a", order="trend")
+    with served.client() as one, served.client() as two, served.client() as three, served.client() as other:
+        for client in (one, two):
+            queue_many(client)
+        three.send(packed("INCR", "a"), MULTI, b"INCR a\nINCR b\n" * MANY)
+        last = str(three.rest()[-1])
+        assert last.startswith("UNAVAILABLE the clients of this server make it hold too many bytes")
+        assert last.endswith("; retry in 1 s")
+        assert "hold too many bytes" in caplog.text
+        assert other.ask("INCR", "a") == 2
+        assert budget.held <= budget.most
+        one.send(packed("DISCARD"), packed("INCR", "a"))
+        assert one.replies(2) == [b"OK", 3]
+        two.socket.close()
+        until(lambda: budget.held == 0)
+
+
+def test_replies_that_are_not_read_count_and_the_last_to_come_is_closed(serve: Serve) -> None:
+    budget = Budget(4 * UNREAD_MOST)
+    served = serve(budget=budget)
+    deaf = [served.client() for _ in range(8)]
+    try:
+        for client in deaf:
+            client.send(LONG)
+        until(lambda: served.clients < len(deaf))
+        assert budget.held <= budget.most
+        with served.client() as other:
+            assert other.ask("PING") == b"PONG"
+    finally:
+        for client in deaf:
+            client.socket.close()
+    until(lambda: budget.held == 0)
+
+
+def test_clients_without_a_token_use_up_no_more_than_their_share(serve: Serve, tmp_path: Path) -> None:
+    token = new_token()
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(line_for(token, "a", ["issue"], ["a"]), encoding="utf-8")
+    tokens.chmod(0o600)
+    budget = Budget(800_000)
+    served = serve(access=Access(tokens), budget=budget)
+    served.create("a", order="trend")
+    half = b"*2\r\n$4\r\nAUTH\r\n$16000\r\n" + b"x" * 15_000
+    strangers = [served.client().send(half) for _ in range(20)]
+    try:
+        share = STRANGERS_SHARE * budget.most
+        until(lambda: share - 2 * len(half) < budget.held)
+        with served.client() as last:
+            assert [code(each) for each in last.send(half).rest()] == ["UNAVAILABLE"]
+        assert budget.held <= share
+        with served.client() as client:
+            assert client.ask("AUTH", token) == b"OK"
+            queue_many(client)
+            assert share < budget.held <= budget.most
+            assert served.server.shared.strangers.held <= share
+    finally:
+        for stranger in strangers:
+            stranger.socket.close()
+    until(lambda: (budget.held, served.server.shared.strangers.held) == (0, 0))
+
+
+def test_a_command_that_is_not_completed_in_time_closes_the_connection(serve: Serve) -> None:
+    served = serve(progress=0.4)
+    served.create("a", order="trend")
+    with served.client() as half, served.client() as idle, served.client() as slow:
+        half.send(packed("INCR", "a"), packed("INCR", "a")[:-3])
+        assert half.reply() == 1
+        # Many parts of commands, none of which takes long, are no reason.
+        whole = packed("INCR", "a")
+        slow.send(whole[:5])
+        while served.clients == 3:
+            assert slow.send(whole[5:] + whole[:5]).reply() > 1
+        assert [str(each) for each in half.rest()] == ["ERR no whole command within 0.4 s"]
+        assert idle.ask("PING") == b"PONG"
+
+
+def test_a_client_that_does_not_read_its_replies_in_time_is_closed(serve: Serve) -> None:
+    served = serve(progress=0.4)
+    with served.client() as deaf, served.client() as other:
+        deaf.send(LONG)
+        until(lambda: served.clients == 1)
+        assert other.ask("PING") == b"PONG"
+
+
+def test_many_commands_in_one_read_let_others_have_their_turn(direct: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TURN", 10)
+    n = 30_000
+    counted = direct.server.shared.commands
+    with direct.client() as many, direct.client() as other:
+        many.send(b"A\n" * n)
+        assert code(many.reply()) == "ERR"
+        assert other.ask("PING") == b"PONG"
+        assert counted["other"] < n
+        many.send(packed("INCR", "a"))
+        assert many.replies(n)[-1] == 1
+        assert counted["other"] == n
+
+
+def test_numbers_that_wait_behind_those_of_another_tag_are_bounded(
+    serve: Serve, redis_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    served.create("slow", order="strict")
+    served.create("fast", order="trend", step=1_000_000, lease=100_000)
+    fast = packed("INCR", "fast") * 100
+    with served.client() as client:
+        assert client.ask("INCR", "slow") == 1
+        assert client.send(fast).replies(100) == list(range(1, 101))
+        redis_proxy.hold(match=script("next").sha.encode(), times=1)
+        client.send(packed("INCR", "slow"))
+        until(lambda: redis_proxy.held)
+        client.socket.settimeout(0.5)
+        with suppress(TimeoutError):
+            for _ in range(10_000):
+                client.send(fast)
+        (one,) = served.server.shared.connections
+        assert one._replies.held <= UNREAD_MOST + READ_MOST
+        redis_proxy.release()
