@@ -19,6 +19,7 @@ from granian.server import embed
 
 from issuer.api.aio import AsyncIssuer
 from issuer.doors.access import LOOK_EVERY, Access
+from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
 from issuer.doors.server.logs import dropped, logged
 from issuer.doors.server.options import ServerOptions
@@ -109,6 +110,7 @@ class _Worker:
     report: Callable[[Report], None]
     access: Access
     first: bool
+    budget: Budget = field(default_factory=Budget)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -176,7 +178,9 @@ class _Worker:
 
             # One fifth of the connections is kept free: clients above the limit can then connect and get an error.
             clients = most * 4 // 5
-            return await start(ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups)
+            return await start(
+                ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups, budget=self.budget
+            )
         from issuer.doors.web.app import application
         from issuer.metrics import install
 
