@@ -55,10 +55,12 @@ def test_a_client_that_never_reads_is_read_no_more_and_harms_nobody(direct: Serv
 
 def test_of_short_commands_with_long_replies_no_more_is_begun_than_can_be_written(direct: Served) -> None:
     with direct.client() as deaf, direct.client() as client:
-        # More than the system takes from a server for a client that doesn't read.
-        deaf.send(packed("COMMAND", "DOCS") * 4000)
-        held = until(lambda: next((each for each in direct.server.shared.connections if not each._reading), None))
-        assert held is not None
+        assert deaf.ask("CLIENT", "ID") == 1
+        (held,) = (each for each in direct.server.shared.connections if each._session.number == 1)
+        held._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.send(packed("COMMAND", "DOCS") * 2000)
+        until(lambda: not held._writable)
         assert held._transport.get_write_buffer_size() <= 2 * UNREAD_MOST
         assert client.ask("PING") == b"PONG"
 

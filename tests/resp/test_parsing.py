@@ -76,9 +76,9 @@ def test_a_parser_is_between_requests_only_when_nothing_of_one_is_there() -> Non
 
 
 def test_only_whole_requests_stand_in_a_row() -> None:
-    parser, incr = Parser(), packed("INCRBY", "a", 1)
-    assert fed(parser, incr[:-1]) == []
-    assert fed(parser, incr[-1:] + b"\n\n") == [[b"INCRBY", b"a", b"1"]]
+    parser, incr, element = Parser(), packed("INCRBY", "a", 1), b"$1\r\n1\r\n"
+    assert fed(parser, incr.removesuffix(element)) == []
+    assert fed(parser, element * 2) == [[b"INCRBY", b"a", b"1"], [b"$1"], [b"1"]]
     parser.feed(b"\n" + incr * 3 + packed("INCR", "a") * 2 + b"PING\n")
     assert (parser.next(), parser.times, parser.between) == ([b"INCRBY", b"a", b"1"], 3, False)
     assert (parser.next(), parser.times, parser.more) == ([b"INCR", b"a"], 2, True)
