@@ -20,16 +20,18 @@ pytestmark = pytest.mark.live
 #: Runs a supervisor over jobs; `jobs` is to be defined, and what is printed is on stdout at once.
 FRAME = """
 import os, sys, time
-from multiprocessing.connection import wait
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.doors.server import logs, supervisor
-from issuer.doors.server.supervisor import Alive, Ready, Supervisor
+from issuer.doors.server.supervisor import Sign, Supervisor, is_last
 
-def steady(lifeline, report):
-    report(Ready())
+def until_the_end(orders, report):
+    while not (orders.poll(1) and is_last(orders)):
+        report(Sign.ALIVE)
+
+def steady(orders, report):
+    report(Sign.READY)
     print("began", os.getpid(), flush=True)
-    while not wait([lifeline.end], 1):
-        report(Alive())
+    until_the_end(orders, report)
     print("ended", flush=True)
 
 {jobs}
@@ -79,7 +81,7 @@ def test_serving_is_told_once_when_all_serve_and_a_signal_ends_each_job(tmp_path
 )
 def test_a_job_that_cannot_begin_ends_all_with_its_error(tmp_path: Path, raised: str, said: str) -> None:
     jobs = f"""
-def bad(lifeline, report):
+def bad(orders, report):
     raise {raised}
 jobs = [("good", steady), ("bad", bad)]
 """
@@ -92,12 +94,12 @@ jobs = [("good", steady), ("bad", bad)]
 def test_serving_is_not_told_once_a_stop_has_begun(tmp_path: Path) -> None:
     # What tells it shows the addresses of the sockets, which are closed by then.
     jobs = """
-def late(lifeline, report):
-    wait([lifeline.end])
-    report(Ready())
+def late(orders, report):
+    until_the_end(orders, report)
+    report(Sign.READY)
 
-def ready(lifeline, report):
-    report(Ready())
+def ready(orders, report):
+    report(Sign.READY)
     raise ConfigurationError("no way")
 
 jobs = [("ready", ready), ("late", late)]"""
@@ -109,13 +111,13 @@ jobs = [("ready", ready), ("late", late)]"""
 
 def test_a_job_that_fails_later_is_begun_again_and_what_it_says_then_is_logged(tmp_path: Path) -> None:
     jobs = """
-def failing(lifeline, report):
+def failing(orders, report):
     path = "begun"
     begun = os.path.exists(path)
     open(path, "w").close()
     if begun:
         raise IssuerError("still no way")
-    report(Ready())
+    report(Sign.READY)
     raise IssuerError("no way any more")
 jobs = [("it", failing)]
 """
@@ -131,7 +133,7 @@ jobs = [("it", failing)]
 def test_the_pause_grows_with_each_death_up_to_its_longest(tmp_path: Path) -> None:
     jobs = """
 supervisor.FIRST_PAUSE, supervisor.LONGEST_PAUSE = 0.01, 0.05
-def dies(lifeline, report):
+def dies(orders, report):
     os._exit(3)
 jobs = [("it", dies)]
 """
@@ -144,10 +146,10 @@ jobs = [("it", dies)]
 
 def test_settings_that_are_found_wrong_once_it_serves_end_it(tmp_path: Path) -> None:
     jobs = """
-def wrong(lifeline, report):
-    report(Ready())
+def wrong(orders, report):
+    report(Sign.READY)
     report(ConfigurationError("the store has no such thing"))
-    wait([lifeline.end])
+    until_the_end(orders, report)
 jobs = [("it", wrong)]
 """
     with supervised(jobs, tmp_path) as program:
@@ -158,8 +160,8 @@ jobs = [("it", wrong)]
 def test_a_job_that_does_not_end_is_killed_and_the_exit_code_says_so(tmp_path: Path) -> None:
     jobs = """
 supervisor.STOPPING = 0.2
-def deaf(lifeline, report):
-    report(Ready())
+def deaf(orders, report):
+    report(Sign.READY)
     print("began", os.getpid(), flush=True)
     while True:
         time.sleep(60)
@@ -177,8 +179,8 @@ jobs = [("deaf", deaf)]
 def test_a_process_that_gives_no_sign_of_life_is_killed_and_begun_again(tmp_path: Path) -> None:
     jobs = """
 supervisor.SILENT_LOOKS, supervisor.ALIVE_EVERY = 3, 0.1
-def hangs(lifeline, report):
-    report(Ready())
+def hangs(orders, report):
+    report(Sign.READY)
     print("began", os.getpid(), flush=True)
     time.sleep(3600)
 jobs = [("it", hangs)]
@@ -197,7 +199,7 @@ def test_looks_are_counted_so_that_a_machine_that_stood_still_has_no_hung_proces
 ) -> None:
     killed: list[str] = []
     process: Any = SimpleNamespace(pid=1, kill=lambda: killed.append("it"))
-    watched = Supervisor([("it", lambda _lifeline, _report: None)], lambda: None, lambda _process: None)
+    watched = Supervisor([("it", lambda _orders, _report: None)], lambda: None, lambda _process: None)
     watched._children[0].process = process
     now = 0.0
     monkeypatch.setattr(supervisor, "monotonic", lambda: now)
@@ -209,6 +211,26 @@ def test_looks_are_counted_so_that_a_machine_that_stood_still_has_no_hung_proces
     now += supervisor.ALIVE_EVERY
     watched._look()
     assert killed == ["it"]
+
+
+def test_a_process_that_begins_while_the_server_stops_is_told_so(tmp_path: Path) -> None:
+    jobs = """
+from functools import partial
+Supervisor = partial(Supervisor, drain_delay=3600)
+def tells(orders, report):
+    report(Sign.READY)
+    print("began", os.getpid(), flush=True)
+    while not (orders.poll(None) and is_last(orders)):
+        print("told of the stop", flush=True)
+jobs = [("it", tells)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        pid = began(told(tmp_path, "began"))
+        program.terminate()
+        told(tmp_path, "told of the stop")
+        os.kill(pid, signal.SIGKILL)
+        told(tmp_path, "told of the stop", 2)
+        program.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from shutil import rmtree
 from tempfile import gettempdir, mkdtemp
@@ -28,7 +27,7 @@ from issuer.doors.access import Access
 from issuer.doors.server import logs
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import close, connections, listen, raise_limit
-from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Alive, Job, Lifeline, Ready, Report, Supervisor
+from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Job, Report, Sign, Supervisor, catch, is_last
 from issuer.doors.server.watch import EVERY, Watch
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.tally import Tally
@@ -47,9 +46,7 @@ _EXTRA = ("granian", "prometheus_client")
 
 def serve(options: ServerOptions) -> int:
     """Serve until a signal arrives. Return the exit code. Raises ConfigurationError if the server cannot start."""
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
-            signal.signal(number, _end_at_start)
+    catch(SIGNALS, _end_at_start)
     logs.begin(options.settings.log_format, verbose=options.verbose)
     raise_limit()
     connections(len(options.endpoints), options.settings.redis_connections)  # raises if too few files can be open
@@ -145,12 +142,12 @@ def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) 
     log.info("serving %s with %s", where, many)
 
 
-def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report], None]) -> None:
+def _keep(options: ServerOptions, orders: Connection, report: Callable[[Report], None]) -> None:
     """Run the keeper, which loads segments for every tag of the store.
 
     Args:
         options: Options of the server.
-        lifeline: Pipes from the supervisor. The keeper ends when the pipe `lifeline.end` reports end of file.
+        orders: Connection to the supervisor, which orders the end.
         report: Sends a report to the supervisor.
     """
     from issuer.metrics import install
@@ -158,10 +155,8 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
     stop = threading.Event()
 
     def end_with_supervisor() -> None:
-        # Do not wait with os.read, which would return at once: all processes share the pipe, and a worker's event loop
-        # makes it non-blocking.
-        while not wait([lifeline.end], ALIVE_EVERY):
-            report(Alive())
+        while not (orders.poll(ALIVE_EVERY) and is_last(orders)):
+            report(Sign.ALIVE)
         stop.set()
 
     threading.Thread(target=end_with_supervisor, daemon=True).start()
@@ -170,7 +165,7 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
         tally.lines_dropped = logs.dropped
         install(issuer).serve(tally)
         watch = Watch(issuer, log.warning)
-        report(Ready())
+        report(Sign.READY)
         try:
             watch.look()
         except ConfigurationError:

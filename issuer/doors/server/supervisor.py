@@ -1,4 +1,11 @@
-"""The supervisor: starts the processes of a server, replaces those that die, and ends all when the server stops."""
+"""The supervisor: starts the processes of a server, replaces those that die, and ends all when the server stops.
+
+granian has a supervisor of its own, which cannot keep the promises of this one (version 2.8, tried on Linux). Each of
+its workers binds a socket of its own. So a second server starts on the same port without an error, and a worker that
+hangs or dies keeps or loses connections that another worker could accept. It does not notice a worker that hangs. It
+has no time between SIGTERM and the end, ends the server if a worker dies twice within 5 s, and runs no other processes:
+the keeper, and workers without HTTP.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +14,10 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from types import FrameType
@@ -44,50 +52,34 @@ MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 _processes = multiprocessing.get_context("fork")
 
 
-class Lifeline:
-    """Two pipes with which the supervisor signals a stop to its child processes. No data is sent through them.
-
-    The supervisor closes the writing end of a pipe, and the children see end of file. If the supervisor dies, the
-    system closes the writing ends of both pipes.
+class Sign(Enum):
+    """A report of a child to the supervisor.
 
     Attributes:
-        stopping: Descriptor that reports end of file when a stop begins.
-        end: Descriptor that reports end of file when the child must end.
+        ALIVE: The child runs. It sends this report every ALIVE_EVERY seconds.
+        READY: The child serves now.
     """
 
-    def __init__(self) -> None:
-        self.stopping, self._stopping = os.pipe()
-        self.end, self._end = os.pipe()
-
-    def begin_stop(self) -> None:
-        """Signal to all children that a stop has begun."""
-        if self._stopping >= 0:
-            os.close(self._stopping)
-            self._stopping = -1
-
-    def cut(self) -> None:
-        """Close all writing ends. If the supervisor calls this method, all children see that they must end.
-
-        Each child also calls it, when it starts, to close the copies that it got from the fork.
-        """
-        self.begin_stop()
-        os.close(self._end)
+    ALIVE = auto()
+    READY = auto()
 
 
-@dataclass(slots=True)
-class Ready:
-    """A report to the supervisor: the child process now serves."""
+Report = Sign | IssuerError
+#: The work of a child process: a function that gets a connection to the supervisor, for `is_last`, and a function that
+#: sends reports to the supervisor. A job sends ALIVE regularly, and READY or an error once. It returns after the last
+#: order.
+Job = Callable[[Connection, Callable[[Report], None]], None]
 
 
-@dataclass(slots=True)
-class Alive:
-    """A report to the supervisor: the child process runs. Children send this report every ALIVE_EVERY seconds."""
+def is_last(orders: Connection) -> bool:
+    """Read an order of the supervisor. Return False if a stop begins, and True if the child must end.
 
-
-Report = Ready | Alive | IssuerError
-#: The work of a child process: a function that gets the lifeline, and a function that sends reports to the supervisor.
-#: A job sends Alive regularly, and Ready or an error once. It returns when `Lifeline.end` reports end of file.
-Job = Callable[[Lifeline, Callable[[Report], None]], None]
+    A child must also end if the supervisor is dead. The system then closes the connection.
+    """
+    try:
+        return bool(orders.recv())
+    except (EOFError, OSError):
+        return True
 
 
 @dataclass(slots=True)
@@ -95,8 +87,8 @@ class _Child:
     """A child process of the supervisor. When the process dies, a new one replaces it.
 
     Attributes:
-        report: Pipe on which the supervisor receives the reports of the process.
-        served: Whether a process of this child has reported Ready.
+        line: Connection for orders to the process and for its reports.
+        served: Whether a process of this child has reported READY.
         began: Monotonic time of the last start.
         starts: Number of processes that were started.
         deaths: Number of deaths in a row, each less than SOUND seconds after the start of the process. A later death
@@ -107,7 +99,7 @@ class _Child:
     name: str
     job: Job
     process: ForkProcess | None = None
-    report: Connection | None = None
+    line: Connection | None = None
     served: bool = False
     began: float = 0.0
     starts: int = 0
@@ -116,12 +108,25 @@ class _Child:
     #: Monotonic time of the next start. None if a process runs, or if none must be started.
     due: float | None = field(default=0.0)
 
-    def forget(self) -> None:
-        if self.report is not None:
-            self.report.close()
-        if self.process is not None:
-            self.process.close()
-        self.process = self.report = None
+    def order(self, *, last: bool) -> None:
+        if self.line is not None:
+            with suppress(OSError):  # the process is dead
+                self.line.send(last)
+
+    def hang_up(self) -> None:
+        if self.line is not None:
+            self.line.close()
+            self.line = None
+
+
+def catch(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> None:
+    """Set a handler for signals.
+
+    A signal that was ignored before, such as SIGHUP under nohup, stays ignored. SIGTERM is never ignored.
+    """
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
+            signal.signal(number, handler)
 
 
 class Supervisor:
@@ -150,7 +155,6 @@ class Supervisor:
         self._ended = ended
         self._drain_delay = drain_delay
         self._close = close
-        self._lifeline = Lifeline()
         self._signalled, self._signal = os.pipe()
         os.set_blocking(self._signalled, False)
         os.set_blocking(self._signal, False)
@@ -172,43 +176,23 @@ class Supervisor:
         # objects, and the system would copy their memory.
         gc.collect()
         gc.freeze()
-        with self._catching():
-            while self._end is None or any(child.process is not None for child in self._children):
-                self._start_due()
-                for at in wait(self._awaited(), self._patience()):
-                    self._heed(at)
-                self._look()
-                if (second := self._signals()) is not None:
-                    self._kill("received a second signal")
-                    return 128 + second
-                if self._drained is not None and self._end is None and monotonic() >= self._drained:
-                    self._stop()
-                if self._end is not None and monotonic() >= self._end and not self._killed:
-                    self._kill(f"it did not end within {STOPPING:g} s")
+        catch((*SIGNALS, *MEANINGLESS), lambda _number, _frame: None)
+        signal.set_wakeup_fd(self._signal, warn_on_full_buffer=False)
+        while self._end is None or any(child.process is not None for child in self._children):
+            self._start_due()
+            for at in wait(self._awaited(), self._patience()):
+                self._heed(at)
+            self._look()
+            if (second := self._signals()) is not None:
+                self._kill("received a second signal")
+                return 128 + second
+            if self._drained is not None and self._end is None and monotonic() >= self._drained:
+                self._stop()
+            if self._end is not None and monotonic() >= self._end and not self._killed:
+                self._kill(f"it did not end within {STOPPING:g} s")
         if self._error is not None:
             raise self._error
         return 1 if self._killed else 0
-
-    @contextmanager
-    def _catching(self) -> Iterator[None]:
-        """Let signals wake the loop of `run`.
-
-        A signal that was ignored before, such as SIGHUP under nohup, stays ignored. SIGTERM is never ignored.
-        """
-
-        def caught(number: int, _frame: FrameType | None) -> None:
-            with suppress(BlockingIOError):
-                os.write(self._signal, bytes([number]))
-
-        before = {each: signal.getsignal(each) for each in (*SIGNALS, *MEANINGLESS)}
-        for each, handler in before.items():
-            if handler is not signal.SIG_IGN or each == signal.SIGTERM:
-                signal.signal(each, caught)
-        try:
-            yield
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
 
     def _signals(self) -> int | None:
         """Begin a stop when the first signal arrives. Return the number of a second signal, or None."""
@@ -226,7 +210,8 @@ class Supervisor:
                     log.info(
                         "received %s: stopping%s", name, f" after serving for another {delay:g} s" if delay else ""
                     )
-                    self._lifeline.begin_stop()
+                    for child in self._children:
+                        child.order(last=False)
                     self._drained = monotonic() + delay
         return None
 
@@ -236,9 +221,9 @@ class Supervisor:
             self._close()
             self._serving = None  # the sockets are closed, so their ports cannot be logged any more
             self._end = monotonic() + STOPPING
-            self._lifeline.cut()
             for child in self._children:
                 child.due = None
+                child.order(last=True)
 
     def _look(self) -> None:
         """Kill children that have not reported for too long. Killed children are replaced, like all dead ones."""
@@ -273,29 +258,30 @@ class Supervisor:
                 self._start(child)
 
     def _start(self, child: _Child) -> None:
-        child.report, theirs = _processes.Pipe(duplex=False)
+        child.line, theirs = _processes.Pipe()
         child.process = _processes.Process(target=self._become, args=(child, theirs), name=child.name)
         child.process.start()
         theirs.close()
+        if self._drained is not None:
+            child.order(last=False)
         child.began, child.due, child.silent = monotonic(), None, 0
         child.starts += 1
 
     def _become(self, child: _Child, theirs: Connection) -> None:
         """Run the job of a child. The child process calls this method.
 
-        First, the child process closes its copies of the supervisor's pipes. Otherwise the pipes would not report the
-        supervisor's death. `theirs`: writing end of the pipe for reports.
+        First, the child process closes its copies of the supervisor's ends. Otherwise the connections would not report
+        the supervisor's death. `theirs`: the child's end of its connection.
         """
         # A terminal sends Ctrl-C to all its processes, and systemd sends SIGTERM to all processes of a unit. Children
         # ignore both, because the supervisor decides when each child ends.
         for number in (*SIGNALS, *MEANINGLESS):
             signal.signal(number, signal.SIG_IGN)
-        self._lifeline.cut()
+        signal.set_wakeup_fd(-1)
         for fd in (self._signalled, self._signal):
             os.close(fd)
         for other in self._children:
-            if other.report is not None:
-                other.report.close()
+            other.hang_up()
 
         os.set_blocking(theirs.fileno(), False)
 
@@ -307,7 +293,7 @@ class Supervisor:
 
         code = 1
         try:
-            child.job(self._lifeline, report)
+            child.job(theirs, report)
             code = 0
         except IssuerError as error:
             report(error)
@@ -320,7 +306,7 @@ class Supervisor:
 
     def _awaited(self) -> list[int | Connection]:
         ended = [child.process.sentinel for child in self._children if child.process is not None]
-        return [self._signalled, *ended, *(child.report for child in self._children if child.report is not None)]
+        return [self._signalled, *ended, *(child.line for child in self._children if child.line is not None)]
 
     def _patience(self) -> float:
         moments = [self._next_look, *(child.due for child in self._children if child.due is not None)]
@@ -332,31 +318,27 @@ class Supervisor:
 
     def _heed(self, at: object) -> None:
         for child in self._children:
-            if at is child.report:
+            if at is child.line:
                 self._reported(child)
             elif child.process is not None and at == child.process.sentinel:
-                while child.report is not None and child.report.poll():
+                while child.line is not None and child.line.poll():
                     self._reported(child)
-                self._died(child)
+                self._died(child, child.process)
 
     def _reported(self, child: _Child) -> None:
         try:
-            said = child.report.recv() if child.report is not None else None
+            said: Report = child.line.recv() if child.line is not None else Sign.ALIVE
         except (EOFError, OSError):
-            said = None
-        child.silent = 0
-        if isinstance(said, Alive):
+            child.hang_up()
             return
-        if isinstance(said, Ready):
+        child.silent = 0
+        if said is Sign.ALIVE:
+            return
+        if said is Sign.READY:
             child.served = True
             if self._serving is not None and all(each.served for each in self._children):
                 self._serving()
                 self._serving = None
-            return
-        if not isinstance(said, IssuerError):
-            if child.report is not None:
-                child.report.close()
-                child.report = None
             return
         if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
             # The first process of this child could not start. End the server, so that an operator corrects the error.
@@ -366,12 +348,12 @@ class Supervisor:
         else:
             log.error("%s: %s", child.name, said)
 
-    def _died(self, child: _Child) -> None:
-        if child.process is None:
-            return
-        child.process.join()
-        code, pid = child.process.exitcode or 0, child.process.pid or 0
-        child.forget()
+    def _died(self, child: _Child, process: ForkProcess) -> None:
+        process.join()
+        code, pid = process.exitcode or 0, process.pid or 0
+        process.close()
+        child.process = None
+        child.hang_up()
         self._ended(pid)
         if self._end is not None:
             return

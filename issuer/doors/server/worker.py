@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from granian import net
@@ -24,7 +25,7 @@ from issuer.doors.lookups import LookUps
 from issuer.doors.server.logs import dropped, logged
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import BACKLOG, CONNECTIONS_MOST, connections
-from issuer.doors.server.supervisor import ALIVE_EVERY, Alive, Lifeline, Ready, Report
+from issuer.doors.server.supervisor import ALIVE_EVERY, Report, Sign, is_last
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.wiring import aconnect, default_is_known
 
@@ -66,7 +67,11 @@ class _Granian(embed.Server):
         self._listening = listening
 
     def _init_shared_socket(self) -> None:
-        """Pass a copy of the listening socket to granian, because granian's threads close the descriptor they get."""
+        """Pass a copy of the listening socket to granian, because granian's threads close the descriptor they get.
+
+        granian has no public way for this: it takes an address or the path of a Unix socket. With an address, each
+        worker would bind a socket of its own: see `listen`.
+        """
         # The arguments are the descriptor, whether it is a Unix socket, and the backlog. The type stub lacks them.
         self._shd = cast("Any", net).SocketHolder(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
 
@@ -75,23 +80,23 @@ def run(
     options: ServerOptions,
     sockets: Mapping[str, socket.socket],
     access: Access,
-    lifeline: Lifeline,
+    orders: Connection,
     report: Callable[[Report], None],
     *,
     first: bool,
 ) -> None:
-    """Run a worker: serve until the supervisor signals the end through the lifeline.
+    """Run a worker: serve until the supervisor orders the end.
 
     Args:
         options: Options of the server.
         sockets: Listening sockets, by name of the protocol.
         access: Authentication of the callers.
-        lifeline: Two pipes from the supervisor. End of file signals that a stop begins, or that the worker must end.
+        orders: Connection to the supervisor.
         report: Sends a report to the supervisor.
         first: Whether this worker logs warnings for all workers.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_Worker(options, sockets, report, access, first).serve(lifeline))
+        runner.run(_Worker(options, sockets, report, access, first).serve(orders))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -111,15 +116,15 @@ class _Worker:
     access: Access
     first: bool
     budget: Budget = field(default_factory=Budget)
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    doors: Sequence[_Http | RespServer] = ()
+    stopping: bool = False
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def serve(self, lifeline: Lifeline) -> None:
-        """Serve until the lifeline signals the end. Then finish the running requests and stop."""
+    async def serve(self, orders: Connection) -> None:
+        """Serve until the supervisor orders the end. Then finish the running requests and stop."""
         loop = asyncio.get_running_loop()
         self._say_alive(loop)
-        for pipe, event in ((lifeline.stopping, self.stopping), (lifeline.end, self.stop)):
-            loop.add_reader(pipe, self._cut, loop, pipe, event)
+        loop.add_reader(orders.fileno(), self._heed, loop, orders)
         if not self.first:  # the first worker logs these warnings for all workers
             default_is_known()
             logging.getLogger("issuer.doors.access").setLevel(logging.CRITICAL)
@@ -128,44 +133,44 @@ class _Worker:
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
             look_ups = LookUps(ids.engine, self.access.rates)
-            doors = [await self._door(name, each, ids, look_ups) for name, each in self.sockets.items()]
-            self.report(Ready())
-            draining = loop.create_task(self._drain(doors))
+            self.doors = [await self._door(name, each, ids, look_ups) for name, each in self.sockets.items()]
+            if self.stopping:
+                self._drain()
+            self.report(Sign.READY)
             tasks = [
                 loop.create_task(self.stop.wait()),
                 loop.create_task(_looking(self.access)),
-                *(door.task for door in doors if isinstance(door, _Http)),
+                *(door.task for door in self.doors if isinstance(door, _Http)),
             ]
             looking = loop.create_task(self._look(ids)) if self.first and not self.options.has_redis else None
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            draining.cancel()
             if looking is not None:
                 looking.cancel()
             if not self.stop.is_set():
                 raise IssuerError("the HTTP server ended unexpectedly")
             for each in self.sockets.values():
                 each.close()
-            await asyncio.gather(*(door.close(DRAINING) for door in doors))
+            await asyncio.gather(*(door.close(DRAINING) for door in self.doors))
             # `close` gives an error to each request that still waits for a number.
             await ids.close()
-            await asyncio.gather(*(door.close(ANSWERING) for door in doors))
+            await asyncio.gather(*(door.close(ANSWERING) for door in self.doors))
 
-    def _cut(self, loop: asyncio.AbstractEventLoop, pipe: int, event: asyncio.Event) -> None:
-        loop.remove_reader(pipe)
-        event.set()
+    def _heed(self, loop: asyncio.AbstractEventLoop, orders: Connection) -> None:
+        if not self.stopping:
+            self.stopping = True
+            self._drain()
+        if is_last(orders):
+            loop.remove_reader(orders.fileno())
+            self.stop.set()
 
     def _say_alive(self, loop: asyncio.AbstractEventLoop) -> None:
         """Report to the supervisor, every ALIVE_EVERY seconds, that this event loop runs."""
-        self.report(Alive())
+        self.report(Sign.ALIVE)
         loop.call_later(ALIVE_EVERY, self._say_alive, loop)
 
-    async def _drain(self, doors: Sequence[_Http | RespServer]) -> None:
-        """Wait until a stop begins. From then on, close each connection after its next reply.
-
-        The clients then connect to other servers.
-        """
-        await self.stopping.wait()
-        for door in doors:
+    def _drain(self) -> None:
+        """Close each connection after its next reply. The clients then connect to other servers."""
+        for door in self.doors:
             door.drain()
 
     async def _door(
