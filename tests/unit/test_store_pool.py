@@ -239,17 +239,11 @@ def test_an_answer_that_a_loop_finds_together_with_its_alarm_counts(monkeypatch:
 
 
 def test_the_exception_of_a_signal_handler_in_the_start_of_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stop(Exception):
-        pass
+    def start(thread: threading.Thread) -> None:
+        error = KeyError(thread)
+        error.__context__ = InterruptedError()
+        raise error
 
-    class Interrupted(threading.Thread):
-        def start(self) -> None:
-            """Begin the thread, and end as `Thread.start` does if a signal handler raises an exception in it."""
-            super().start()
-            error = KeyError(self)
-            error.__context__ = Stop()
-            raise error
-
-    monkeypatch.setattr(threading, "Thread", Interrupted)
-    with pytest.raises(Stop):
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(InterruptedError):
         begun(lambda: None, "t")
