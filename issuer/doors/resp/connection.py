@@ -197,12 +197,12 @@ class Connection(asyncio.BufferedProtocol):
         incomplete = self._reading and not self._parser.between
         if not stranger and (progress != self._progress or (self._writable and not incomplete)):
             self._progress, self._moved = progress, ticks
-        stuck = ticks - self._moved > late
-        if (ticks - self._heard > idle and self.idle) or (stuck and not self._writable):
+        if ticks - self._heard > idle and self.idle:
             self.abort()
-        elif stuck and self._farewell is None:
+        elif ticks - self._moved > late and self._farewell is None:
             within = f"within {self._shared.progress:g} s"
-            self._leave(error(f"NOAUTH no token was sent {within}" if stranger else f"ERR no whole command {within}"))
+            missing = "NOAUTH no token was sent" if stranger else "ERR no command was completed, or no reply read,"
+            self._leave(error(f"{missing} {within}"))
             self.flush()
 
     def _leave(self, why: bytes) -> None:
