@@ -17,7 +17,7 @@ from issuer.gateway.commands import script
 from tests.resp.conftest import Serve
 from tests.resp.serving import Raw, Served, code, packed
 from tests.servers.proxy import FaultProxy
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 MULTI = packed("MULTI")
 #: Commands whose replies are more than the system takes from a server for a client that doesn't read.
@@ -150,16 +150,23 @@ def test_a_client_that_does_not_read_its_replies_in_time_is_closed(serve: Serve)
         assert other.ask("PING") == b"PONG"
 
 
-def test_many_commands_in_one_read_let_others_have_their_turn(direct: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TURN", 10)
-    n, before = 8000, []
-    counted = direct.server.shared.commands
+@pytest.fixture
+def before(direct: Served, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many PINGs came before each ECHO, with turns of 10 commands."""
+    counts: list[int] = []
 
     def echo(*_: object) -> bytes:
-        before.append(counted["PING"])
+        counts.append(direct.server.shared.commands["PING"])
         return PONG
 
     monkeypatch.setitem(commands.AT_ONCE, "ECHO", echo)
+    for turn in ("TURN", "SHORT_TURN"):
+        monkeypatch.setattr(connection, turn, 10)
+    return counts
+
+
+def test_many_commands_in_one_read_let_others_have_their_turn(direct: Served, before: list[int]) -> None:
+    n = 8000
     with direct.client() as many, direct.client() as other:
         assert [many.ask("PING"), other.ask("PING")] == [b"PONG"] * 2
 
@@ -171,6 +178,27 @@ def test_many_commands_in_one_read_let_others_have_their_turn(direct: Served, mo
         assert other.reply() == b"PONG"
         assert before[0] < 100
         assert many.replies(n + 1) == [*[b"PONG"] * n, 1]
+
+
+def test_one_command_does_not_wait_for_the_turns_of_many_others(direct: Served, before: list[int]) -> None:
+    n = 2000
+    crowd = [direct.client() for _ in range(50)]
+    with direct.client() as other:
+        assert [client.ask("PING") for client in (*crowd, other)] == [b"PONG"] * 51
+
+        async def everybody() -> int:
+            for client in crowd:
+                client.send(b"PING\n" * n)
+            await eventually(lambda: len(direct.server.shared.turns) > 40)
+            other.send(packed("ECHO", "x"))
+            return direct.server.shared.commands["PING"]
+
+        seen = direct.wait(everybody())
+        assert other.reply() == b"PONG"
+        assert before[0] - seen < 10 * len(crowd)
+        for client in crowd:
+            assert client.replies(n) == [b"PONG"] * n
+            client.socket.close()
 
 
 def test_numbers_that_wait_behind_those_of_another_tag_are_bounded(

@@ -28,8 +28,11 @@ UNANSWERED_MOST: Final = 1024
 #: stop the server from reading, until the client has read them.
 UNREAD_MOST: Final = 65_536
 
-#: After this many commands of one client, other clients get their turn.
-TURN: Final = 256
+#: After this many commands of one client, other clients get their turn. INCRs of a tag in a row are one command.
+TURN: Final = 1024
+
+#: The same while other clients wait for their turn.
+SHORT_TURN: Final = 64
 
 #: A client that has sent this many commands without a valid token is disconnected.
 REFUSALS_MOST: Final = 16
@@ -72,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self._asking = False
         self._writable = True
         self._reading = True
-        #: Whether the loop will call `_go_on`.
+        #: Whether this connection is in `Shared.turns`.
         self._waits_for_turn = False
         #: Whether to close the connection as soon as all commands are answered.
         self._ending = False
@@ -158,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Continue: the client has read its replies."""
         self._writable = True
-        self._go_on()
+        self.go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
         """Drop the state of the client. Numbers that are being drawn for the client will never be issued."""
@@ -284,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         `fresh`: the bytes of the last read, if they begin a request and may be remembered.
         """
         parser, replies = self._parser, self._replies
-        for _ in range(TURN):
+        for _ in range(SHORT_TURN if self._shared.turns else TURN):
             if (
                 not parser.more
                 or not self._writable
@@ -310,14 +313,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._leave(error(f"ERR Protocol error: {fault}"))
             except Exception as problem:  # noqa: BLE001 - the client gets the error
                 replies.add(self._failure(problem))
-        self._go_on_soon()
+        self._wait_for_turn()
 
-    def _go_on_soon(self) -> None:
+    def _wait_for_turn(self) -> None:
         if not self._waits_for_turn:
             self._waits_for_turn = True
-            self._shared.loop.call_soon(self._go_on)
+            self._shared.wait_for_turn(self)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Begin the commands that have waited for a turn, or for replies to earlier commands."""
         self._waits_for_turn = False
         if not self.lost:
@@ -496,7 +499,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._parser.more:
                 self._advance()
                 if self._replies.waiting:
-                    self._go_on_soon()
+                    self._wait_for_turn()
         if not self._reading or self._held or self._ending or self._last or parting:
             self._end_or_read_on(parting=parting)
 

@@ -7,6 +7,7 @@ import fcntl
 import socket
 import sys
 import termios
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -47,6 +48,8 @@ class Shared:
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_MOST)))
     #: The objects of the class Connection, which cannot be imported here.
     connections: set[Any] = field(default_factory=set)
+    #: The connections whose next commands wait for their turn.
+    turns: deque[Any] = field(default_factory=deque)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     ticks: int = 0
     opened: int = 0
@@ -68,6 +71,19 @@ class Shared:
         self.strangers = self.budget.share(STRANGERS_SHARE)
         self.commands = self.access.tally.commands
         self.access.tally.connections["resp"] = lambda: len(self.connections)
+
+    def wait_for_turn(self, connection: Any) -> None:
+        """Call `go_on` of the connection when those that wait already have had their turn."""
+        if not self.turns:
+            self.loop.call_soon(self._turn)
+        self.turns.append(connection)
+
+    def _turn(self) -> None:
+        """Give one connection its turn. The loop then looks at all sockets, so that small requests need no turn."""
+        connection = self.turns.popleft()
+        if self.turns:
+            self.loop.call_soon(self._turn)
+        connection.go_on()
 
 
 def unread(connected: socket.socket) -> int:
