@@ -89,9 +89,10 @@ class HeaderGuard:
         and a page can suppress Referer. But every browser sends a User-Agent that begins with Mozilla/, and a page
         cannot change it. The usual HTTP clients of programs send another one.
         """
+        if not headers.get(b"user-agent", b"").startswith(b"Mozilla/"):
+            return
         own = _is_own(headers.get(b"referer", b""), headers.get(b"host"))
-        known = own or headers.get(b"sec-fetch-site") in (b"same-origin", b"none")
-        if headers.get(b"user-agent", b"").startswith(b"Mozilla/") and not known:
+        if not own and headers.get(b"sec-fetch-site") not in (b"same-origin", b"none"):
             detail = "a GET draws a number here, and a page of any site can make a browser send it, so browsers are "
             raise Problem(403, "cross_origin", f"{detail}rejected (User-Agent: Mozilla/...); see compat_any_page")
 
