@@ -7,7 +7,15 @@ from copy import copy
 from typing import Final
 
 from issuer.core.sparing import Sparing
-from issuer.errors import IssuerError, JournalDamaged, RedisUnavailable, StoreUnavailable, UnknownTag
+from issuer.errors import (
+    ConfigurationError,
+    FenceError,
+    IssuerError,
+    JournalDamaged,
+    RedisUnavailable,
+    StoreUnavailable,
+    UnknownTag,
+)
 
 log = logging.getLogger("issuer.doors")
 
@@ -17,12 +25,17 @@ _SHOWN: Final[dict[type[IssuerError], str]] = {
     RedisUnavailable: "Redis did not answer in time",
     JournalDamaged: "a journal of this server is damaged",
 }
+#: The same for errors of which only some have an address: their message begins with one of these texts.
+_OF_SERVERS: Final = ("redis ", "store: ")
+_UNUSABLE: Final = "this server cannot use Redis or its store as they are configured"
 _sparing = Sparing()
 
 
 def outside(error: IssuerError) -> IssuerError:
     """Return the error as a caller may see it. If its message is hidden, log it, at most once a minute."""
     text = next((text for kind, text in _SHOWN.items() if isinstance(error, kind)), None)
+    if isinstance(error, ConfigurationError | FenceError) and str(error.args[0]).startswith(_OF_SERVERS):
+        text = _UNUSABLE
     if text is None and not isinstance(error, UnknownTag):
         return error
     shown = copy(error)

@@ -168,6 +168,8 @@ def test_a_store_that_is_away_is_a_503_on_both_ways(monkeypatch: pytest.MonkeyPa
         errors.StoreUnavailable("store: db.internal:27017: connection refused", tag="a"),
         errors.StoreFull("store: /srv/db.internal/ids.db is full", tag="a", path="/srv/db.internal/ids.db"),
         errors.RedisUnavailable("redis db.internal:6379: connection refused", tag="a"),
+        errors.ConfigurationError("store: mysql://db.internal/ids: no such table", tag="a"),
+        errors.FenceError("redis db.internal:6379 is a read-only replica", tag="a"),
         errors.JournalDamaged("/srv/db.internal/journal: line 7", tag="a", path="/srv/db.internal/journal", line=7),
     ],
     ids=lambda error: error.code,
