@@ -126,16 +126,6 @@ def test_a_large_reply_waits_for_few_clients_without_a_token_at_once(serve: Serv
     assert server.stop() == 0
 
 
-def test_a_client_of_the_redis_protocol_that_reads_nothing_is_closed(serve: Serve) -> None:
-    server = serve("--resp", "127.0.0.1:0", constants=("issuer.doors.server.sockets.UNREAD=1",))
-    server.next("orders")
-    (worker,) = server.children()
-    asked = packed("COMMAND", "DOCS") * 1000
-    with suppress(ConnectionError), unread(worker, server.port("redis"), asked):
-        until(lambda: 'issuer_connections{protocol="resp"} 0.0' in server.http.get("/metrics").text)
-    assert server.stop() == 0
-
-
 def test_the_system_keeps_little_of_what_a_client_does_not_read() -> None:
     (endpoint,) = ServerOptions.of(load({"http": "127.0.0.1:0"}, environ={}), {}, verbose=False).endpoints
     listening = listen([endpoint])["http"]

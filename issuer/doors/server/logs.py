@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler, QueueListener
+from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import SimpleQueue
 from traceback import extract_tb
@@ -37,14 +37,13 @@ LEAVING: Final = 1.0
 class _Lines(QueueHandler):
     """Puts each line into a queue. A thread writes the lines to stderr, so only this thread waits if nobody reads them.
 
-    If too many lines wait, further lines are dropped and counted. A SimpleQueue is used because a finalizer may log in
-    the middle of `put`, and because a process may be forked at any time: no lock is held while `put` runs.
+    If too many lines wait, further lines are dropped. A SimpleQueue is used because a finalizer may log in the middle
+    of `put`, and because a process may be forked at any time: no lock is held while `put` runs.
 
     Attributes:
         put: Number of characters of all lines that were put into the queue.
-        written: Number of characters of all lines that were taken out and written.
-        refused: Number of lines for which the queue had no space.
-        failed: Number of lines that the system did not write, for example because the disk is full.
+        written: Number of characters of all lines that were taken out.
+        dropped: Number of lines that are missing, because the queue was full or the system did not write them.
     """
 
     def __init__(self, formatter: logging.Formatter) -> None:
@@ -56,19 +55,20 @@ class _Lines(QueueHandler):
     def begin(self) -> None:
         """Start to write, with an empty queue. A forked child calls it again, because it has no copy of the thread."""
         self.queue = SimpleQueue()
-        self.put = self.written = self.refused = self.failed = 0
-        _Writer(self).start()
+        self.put = self.written = self.dropped = 0
+        threading.Thread(target=self._write_all, args=(self.queue,), daemon=True).start()
 
     def prepare(self, record: logging.LogRecord) -> Any:
         """Return the line for a record."""
         return self.format(record)
 
     def enqueue(self, line: Any) -> None:
-        """Put a line into the queue, or drop and count it."""
-        if self.put - self.written + len(line) > WAITING_MOST:
-            self.refused += 1
+        """Put a line into the queue, or drop it."""
+        size = len(line)
+        if self.put - self.written + size > WAITING_MOST:
+            self.dropped += 1
         else:
-            self.put += len(line)
+            self.put += size
             self.queue.put_nowait(line)
 
     def flush(self) -> None:
@@ -77,23 +77,17 @@ class _Lines(QueueHandler):
         while self.put > self.written and monotonic() < end:
             sleep(0.001)
 
-
-class _Writer(QueueListener):
-    """The thread that writes the lines. After a pause in which lines were dropped, it also writes how many."""
-
-    def __init__(self, lines: _Lines) -> None:
-        super().__init__(lines.queue)
-        self._lines, self._told = lines, 0
-
-    def handle(self, line: Any) -> None:
-        """Write a line."""
-        lines = self._lines
-        self._write(line)
-        if lines.put - lines.written == len(line) and (fresh := lines.refused + lines.failed - self._told):
-            self._told += fresh
-            text = f"{fresh} lines of this log were dropped: they could not be written, or nobody read them"
-            self._write(lines.format(logging.LogRecord(log.name, logging.WARNING, __file__, 0, text, None, None)))
-        lines.written += len(line)
+    def _write_all(self, lines: SimpleQueue[str]) -> None:
+        """Write the lines. When none is left after lines were dropped, write how many are missing."""
+        told = 0
+        while True:
+            line = lines.get()
+            self._write(line)
+            if self.put - self.written == len(line) and (missing := self.dropped - told):
+                told += missing
+                text = f"{missing} lines of this log were dropped: they could not be written, or nobody read them"
+                self._write(self.format(logging.LogRecord(log.name, logging.WARNING, __file__, 0, text, None, None)))
+            self.written += len(line)
 
     def _write(self, line: str) -> None:
         # Not sys.stderr: at its end, the interpreter would wait for the lock of sys.stderr.
@@ -101,8 +95,8 @@ class _Writer(QueueListener):
         try:
             while rest:
                 rest = rest[os.write(2, rest) :]
-        except OSError:
-            self._lines.failed += 1
+        except OSError:  # for example, the disk is full
+            self.dropped += 1
 
 
 _begun = living(_Lines.begin)
@@ -110,7 +104,7 @@ _begun = living(_Lines.begin)
 
 def dropped() -> int:
     """Return how many lines this process has dropped since its start."""
-    return sum(each.refused + each.failed for each in _begun)
+    return sum(each.dropped for each in _begun)
 
 
 class _Line(logging.Formatter):
