@@ -95,14 +95,18 @@ def test_pipelined_commands_cost_no_memory_while_their_replies_are_not_read(
 
 @contextmanager
 def readers_of_nothing(port: int, clients: int) -> Iterator[None]:
-    """So many clients that ask for the page again and again, and read none of it."""
+    """So many clients that ask for the page again and again, and read none of it.
+
+    Each has other short replies before it, so that not all of them stop between two pages.
+    """
+    short, page = (b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path for path in (b"/nothing", b"/docs"))
     with ExitStack() as ends:
-        for _ in range(clients):
+        for number in range(clients):
             client = ends.enter_context(socket.socket())
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.settimeout(120)
             client.connect(("127.0.0.1", port))
-            client.sendall(b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n" * 30)
+            client.sendall(short * (number % 40 * 6) + page * 30)
         yield
 
 
