@@ -78,7 +78,7 @@ def test_the_document_is_openapi_3_1_and_each_reference_leads_somewhere() -> Non
 
 
 def test_bodies_have_the_names_of_python() -> None:
-    of = {route.name: {field.name for field in route.body or ()} for route in ROUTES}
+    of = {route.name: {*route.body.known} - {"timeout"} for route in ROUTES if route.body is not None}
     python = {*TagOptions.__dataclass_fields__, *SchemeOptions.__annotations__} - {"given"}
     assert of["create"] == python | {"tag", "tags", "exist_ok"}
     assert of["configure"] == python - {"order"}

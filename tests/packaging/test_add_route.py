@@ -16,7 +16,7 @@ async def age(service: Service, call: RequestCall) -> Reply:
     return shown({"status": "ok", "created": found.store.created}, as_string=call.as_string)
 '''
 ROW = """    Route("GET", f"{_OF}/age", "age", "Show the time when the tag was created.", tags.age, READ, "Tag",
-          query=(Field("unit", TEXT, "Unit of the time"),)),
+          query={"unit": member(str, "Unit of the time")}),
     Route("PATCH", _OF,"""
 PROGRAM = """
 from tests.http.doors import Door, through

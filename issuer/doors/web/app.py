@@ -13,7 +13,6 @@ from issuer.doors.access import Access, Caller
 from issuer.doors.lookups import LookUps
 from issuer.doors.web import calls
 from issuer.doors.web.calls import RequestCall
-from issuer.doors.web.fields import read_body, read_query
 from issuer.doors.web.guard import HeaderGuard, address_of, administered, identified, unauthenticated
 from issuer.doors.web.numbers import NUMBER_BODY, before_number
 from issuer.doors.web.openapi import document
@@ -226,11 +225,11 @@ class Application:
         tag = asked.tag = _tag(path, query)
         if route.of_tag:
             caller.need(route.scope, tag)
-        said = read_query(query, route.parameters)
+        said = route.parameters.of_query(query)
         body: Mapping[str, Any] = {}
         if route.body is not None:
             found = await calls.body_of(headers, receive)
-            body = read_body(found, route.members)
+            body = route.body.of_body(found)
             caller.spend(body.get("n", 1), tag)
         if not route.of_tag and not route.checked:
             tag = asked.tag = str(body.get("tag", said.get("tag", "")))

@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import issuer
-from issuer.doors.web.fields import object_schema
 from issuer.doors.web.replies import LINES
 from issuer.doors.web.routes import ROUTES, Route
 from issuer.doors.web.schemas import SCHEMAS
@@ -66,7 +65,7 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.scope:
         operation["description"] = f"Required scope: {' or '.join(f'`{each}`' for each in route.scope)}."
     if route.body is not None:
-        schema = object_schema(route.members)
+        schema = dict(route.body.schema)
         if route.name == "create":
             schema["oneOf"] = [{"required": ["tag"]}, {"required": ["tags"]}]
         needed = "required" in schema or "oneOf" in schema
@@ -85,13 +84,15 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
     about = "Text that the caller chooses. A retry with the same text returns the same number"
     return [
         *(each for each in in_path if f"{{{each['name']}}}" in route.path),
-        *(_parameter(each.name, "query", each.described, each.about) for each in route.parameters),
+        *(_parameter(name, "query", schema, schema["description"]) for name, schema in route.parameters.known.items()),
         *([_parameter("Idempotency-Key", "header", name, about)] if route.key else []),
     ]
 
 
 def _parameter(name: str, place: str, schema: Mapping[str, Any], about: str) -> dict[str, Any]:
-    return {"name": name, "in": place, "required": place == "path", "schema": dict(schema), "description": about}
+    return {"name": name, "in": place, "required": place == "path", "description": about} | {
+        "schema": {key: each for key, each in schema.items() if key != "description"}
+    }
 
 
 def statuses(route: Route) -> list[int]:
@@ -108,11 +109,10 @@ def statuses(route: Route) -> list[int]:
 
 def _good(route: Route, status: int) -> dict[str, Any]:
     response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
-    if route.reply in SCHEMAS:
-        response["content"] = {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.reply}"}}}
-        if route.name == "create":
-            shapes = [{"$ref": f"#/components/schemas/{name}"} for name in ("Tag", "Tags")]
-            response["content"]["application/json"]["schema"] = {"anyOf": shapes}
+    shapes = [{"$ref": f"#/components/schemas/{name}"} for name in route.reply.split(" or ") if name in SCHEMAS]
+    if shapes:
+        schema: dict[str, Any] = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+        response["content"] = {"application/json": {"schema": schema}}
         if route.plain:
             response["content"]["text/plain"] = {"schema": {"type": "string"}}
         if route.line:

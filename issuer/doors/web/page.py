@@ -99,7 +99,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     kind = schema.get("type", "any")
     named = escape(" or ".join(kind) if isinstance(kind, list) else kind)
     if kind == "array":
-        return f"list of {_kind(schema.get('items', {}))}"
+        return f"list of {_kind(schema.get('items') or {})}"
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is None:
         return named

@@ -11,7 +11,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from issuer.doors.web.calls import RequestCall
-from issuer.doors.web.fields import is_whole
 from issuer.doors.web.replies import Problem, Reply, shown
 from issuer.doors.web.service import Service
 from issuer.errors import CorruptState, Forbidden, InvalidArgument
@@ -123,9 +122,10 @@ def _is_name(place: Any) -> bool:
 
 def _is_position(place: Any) -> bool:
     """Return whether a decoded cursor can be a position in a ledger: two integers and a text."""
-    if not isinstance(place, list | tuple) or [*map(is_whole, place)] != [True, True, False]:
-        return False
-    return _is_name(place[2])
+    match place:
+        case [int(low), int(high), text]:
+            return bool not in (type(low), type(high)) and _is_name(text)
+    return False
 
 
 def cursor(place: Any) -> str:
