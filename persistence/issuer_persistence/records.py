@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Mapping  # when it runs too: the server reads the types of the fields
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from issuer_persistence.errors import (
     Corrupt,
@@ -25,9 +26,6 @@ from issuer_persistence.errors import (
     VersionMoved,
 )
 from issuer_persistence.scheme_json import PLAIN, FrozenObject, continued, frozen, problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 Order = Literal["strict", "trend"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import types
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from datetime import date
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final
 
-from issuer.care.inspection import Inspection, RedisState, StoreState, Waste
+from msgspec.json import schema_components
+
+from issuer.care.inspection import Inspection, RedisState, StoreState
 from issuer.care.recovery import Recovery
 from issuer.care.verification import Provenance
 from issuer.doors.web.replies import NUMBERS
@@ -19,64 +20,52 @@ from issuer_persistence.records import HIGHEST, Tag
 
 Schema = dict[str, Any]
 
-_PLAIN: Final[Mapping[Any, Schema]] = {
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    str: {"type": "string"},
-    bool: {"type": "boolean"},
-    date: {"type": "string", "format": "date"},
-    type(None): {"type": "null"},
-    Any: {},
-}
-
 #: A number of a tag. With `as=string` it is a string of digits.
 NUMBER: Final[Schema] = {"type": ["integer", "string"], "minimum": -1, "maximum": HIGHEST, "pattern": "^[0-9]+$"}
 _TEXT: Final[Schema] = {"type": "string"}
-_OBJECT: Final[Schema] = {"type": "object"}
+_WHOLE: Final[Schema] = {"type": "integer"}
+_FLAG: Final[Schema] = {"type": "boolean"}
+
+_REF: Final = "#/components/schemas/{name}"
+_KINDS: Final = (Decoded, Inspection, LedgerEntry, Provenance, Recovery, RedisState, StoreState, Tag)
+#: The schemas of the dataclasses, by name, without defaults. A reply calls an entry of the ledger a segment.
+_DESCRIBED: Final = json.loads(
+    json.dumps(schema_components(_KINDS, ref_template=_REF)[1]).replace("LedgerEntry", "Segment"),
+    object_hook=lambda found: {name: each for name, each in found.items() if name != "default"},
+)
 
 
 def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": _REF.format(name=name)}
 
 
 def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _of_type(hint: Any, name: str = "") -> Schema:
-    """Return the schema of a type.
-
-    `name`: name of the member that has the type. The name shows whether an integer is a number of a tag.
-    """
-    if hint is int and name in NUMBERS:
+def _with_numbers(schema: Schema) -> Schema:
+    """Return a schema whose integers are numbers of a tag."""
+    if schema == _WHOLE:
         return NUMBER
-    if hint in _PLAIN or hint in _NAMES:
-        return _PLAIN[hint] if hint in _PLAIN else _ref(_NAMES[hint])
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [_of_type(each, name) for each in arguments]}
-    if issubclass(origin, Mapping):
-        return {"type": "object", "additionalProperties": _of_type(arguments[1])}
-    return {"type": "array", "items": _of_type(arguments[0], name)}
+    inner = {"anyOf": [*map(_with_numbers, schema["anyOf"])]} if "anyOf" in schema else {}
+    return {**schema, **inner} | ({"items": _with_numbers(schema["items"])} if "items" in schema else {})
 
 
-def _record(kind: type, *, without: Sequence[str] = (), maybe: Collection[str] = (), **more: Schema) -> Schema:
+def _record(name: str, *, without: Sequence[str] = (), maybe: Collection[str] = (), **more: Schema) -> Schema:
     """Return the schema of a dataclass.
 
     Args:
-        kind: The dataclass.
+        name: Name of the dataclass.
         without: Names of the fields that replies do not contain.
         maybe: Names of the optional fields.
         more: Schemas of additional members, by name.
     """
-    # Some modules import Mapping and Sequence only for type checkers, so `get_type_hints` would not find these names.
-    hints = get_type_hints(kind, localns={"Mapping": Mapping, "Sequence": Sequence})
-    names = [each.name for each in fields(kind) if each.name not in without]
-    properties = {name: _of_type(hints[name], name) for name in names} | more
-    required = [name for name in properties if name not in maybe]
-    return _shape(properties, required)
+    properties = {
+        each: _with_numbers(schema) if each in NUMBERS else schema
+        for each, schema in (_DESCRIBED[name]["properties"] | more).items()
+        if each not in without
+    }
+    return _shape(properties, [each for each in properties if each not in maybe])
 
 
 def _shape(properties: Mapping[str, Schema], required: Sequence[str] | None = None, *, closed: bool = True) -> Schema:
@@ -88,13 +77,6 @@ def _shape(properties: Mapping[str, Schema], required: Sequence[str] | None = No
 def _list(name: str) -> Schema:
     return {"type": "array", "items": _ref(name)}
 
-
-_NAMES: Final[Mapping[Any, str]] = {
-    LedgerEntry: "Segment",
-    RedisState: "RedisState",
-    StoreState: "StoreState",
-    Waste: "Waste",
-}
 
 _CODE: Final = _or_null({"type": "string"}) | {"description": "Error code; null: it answers, or there is none"}
 _NEXT: Final = _or_null({"type": "string"}) | {"description": "`cursor` of the next page; null on the last page"}
@@ -114,30 +96,30 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "Range": _shape({"tag": _TEXT, "first": NUMBER, "last": NUMBER}),
     # A strategy, such as Snowflake, adds its own fields as members. It chooses their names.
     "Decoded": {
-        **_record(Decoded, without=("fields",), maybe={each.name for each in fields(Decoded)} - {"tag", "value"}),
+        **_record("Decoded", without=("fields",), maybe={each.name for each in fields(Decoded)} - {"tag", "value"}),
         "additionalProperties": {"type": "integer"},
     },
-    "Tag": _record(Tag, maybe=OF_COUNTERS),
+    "Tag": _record("Tag", maybe=OF_COUNTERS),
     "Tags": _shape({"tags": _list("Tag")}),
     "TagPage": _shape({"tags": _list("Tag"), "next": _NEXT}),
-    "StoreState": _record(StoreState, maybe=OF_COUNTERS),
-    "RedisState": _record(RedisState),
-    "Waste": _shape({"numbers": _PLAIN[int], "of": _PLAIN[int], "since": _PLAIN[int]}),
+    "StoreState": _record("StoreState", maybe=OF_COUNTERS),
+    "RedisState": _record("RedisState"),
+    "Waste": _shape({"numbers": _WHOLE, "of": _WHOLE, "since": _WHOLE}),
     "Inspection": _record(
-        Inspection,
+        "Inspection",
         without=("waiting",),
         maybe=("redis_error", "scheme", "parts", "period", "shared_with", "layout", *OF_COUNTERS),
-        layout=_OBJECT,
+        layout={"type": "object"},
     ),
-    "Segment": _record(LedgerEntry, without=("tag",), utc=_TEXT),
+    "Segment": _record("Segment", without=("tag",), utc=_TEXT),
     "SegmentPage": _shape({"segments": _list("Segment"), "damaged": {"type": "array", "items": _TEXT}, "next": _NEXT}),
-    "Provenance": _record(Provenance, maybe=("value",), state=_TEXT, value=NUMBER),
+    "Provenance": _record("Provenance", maybe=("value",), state=_TEXT, value=NUMBER),
     "Recovery": _record(
-        Recovery,
+        "Recovery",
         without=("sound",),
         maybe=("redis_error", "asked", "unasked", "unvouched", "old_in_period", "new_in_period"),
     ),
-    "Recoveries": _shape({"dry_run": _PLAIN[bool], "recoveries": _list("Recovery")}),
+    "Recoveries": _shape({"dry_run": _FLAG, "recoveries": _list("Recovery")}),
     "Discrepancy": _shape(
         {
             "tag": _TEXT,
@@ -152,8 +134,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "CheckedTag": _shape(
         {
             "tag": _TEXT,
-            "done": _PLAIN[int],
-            "of": _PLAIN[int],
+            "done": _WHOLE,
+            "of": _WHOLE,
             "discrepancies": _list("Discrepancy"),
             "error": _or_null(_ref("Problem")),
         }
@@ -170,7 +152,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     "Health": _shape({"status": {"const": "ok"}}),
     "Readiness": _shape(
         {
-            "ready": _PLAIN[bool],
+            "ready": _FLAG,
             "store": _CODE,
             "redis": _CODE,
             "halted": {"type": "integer", "description": "Count of halted tags"},
