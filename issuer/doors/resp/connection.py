@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from issuer.doors.budget import Budget
 from issuer.doors.resp import commands
 from issuer.doors.resp.catalogue import OTHER, SPECS
+from issuer.doors.resp.commands import tag_of
 from issuer.doors.resp.demand import LONGEST, Demand, ReplyQueue
 from issuer.doors.resp.parsing import OF_BROWSERS, MalformedError, Parser, Request, packed
 from issuer.doors.resp.refusals import unsupported, wrong_number
@@ -139,9 +141,8 @@ class Connection(asyncio.BufferedProtocol):
             parser.feed(data)
             self._advance(fresh)
         self.flush()
-        if not parser.between or self._transaction is not None or replies.held > FREE:
+        if not parser.between or replies.held > FREE or not self._writable or self._transaction is not None:
             self._count()
-        if self._full(UNANSWERED_MOST):
             self._hold()
 
     def eof_received(self) -> bool:
@@ -212,6 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         """Begin no more commands. Close the connection when all commands are answered, with the last reply `why`."""
         self._parser.drop()
         self._transaction, self._last = None, self._last or why
+        self._stop_reading()
 
     def _failure(self, problem: BaseException) -> bytes:
         """Return the reply to a command that failed. A client that needs a token gets only so many."""
@@ -355,17 +357,20 @@ class Connection(asyncio.BufferedProtocol):
             self._session.caller()
         self._shared.commands[name] += 1
         self._replies.add(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
-        stranger = self._parser.stranger = self._session.stranger
-        budget = self._shared.strangers if stranger else self._shared.budget
-        if budget is not self._budget:
-            self._budget.hold(-self._held)
-            self._budget, self._held = budget, 0
+        if early:
+            self._parser.stranger = self._session.stranger
+            self._move(self._shared.strangers if self._session.stranger else self._shared.budget)
         if name == "MULTI":
             # Forget the data in `_same`: if it came again, `buffer_updated` would draw at once and not queue the INCRs.
             self._transaction, self._same = CommandQueue(), b""
         elif name == "QUIT":
             self._parser.drop()
             self._ending = True
+
+    def _move(self, budget: Budget) -> None:
+        """Count what the client makes the server hold in this budget from now on."""
+        self._budget.hold(-self._held)
+        self._budget, self._held = budget, 0
 
     def _transact(self, transaction: CommandQueue, request: Request) -> None:
         """Queue a command of a transaction, or end the transaction."""
@@ -405,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
     def _incr(self, request: Request, times: int) -> None:
         """Draw numbers for this INCR and for the equal INCRs that directly follow it."""
         try:
-            tag = commands.tag_of(request[1])
+            tag = tag_of(request[1])
         except InvalidArgument as problem:
             self._replies.add(failure(problem) * times)
             return
@@ -421,8 +426,9 @@ class Connection(asyncio.BufferedProtocol):
         if granted:
             demand = Demand(self, tag, granted)
             self.unanswered += granted
-            self._replies.waiting.append(demand)
-            self._replies.held += granted * LONGEST
+            replies = self._replies
+            replies.waiting.append(demand)
+            replies.held += granted * LONGEST
             combiner = shared.engine.combiners.get(tag)
             if combiner is None:
                 self._look_up(demand)
@@ -525,23 +531,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hold(self) -> None:
         """Stop reading from a client if it has too many unanswered INCRs or unread replies. Otherwise read again."""
-        if self._ending or self.lost:
+        if self._ending or self._last or self.lost:
             return
-        if self._full(UNANSWERED_MOST if self._reading else UNANSWERED_MOST // 2):
+        most = UNANSWERED_MOST if self._reading else UNANSWERED_MOST // 2
+        full = self.unanswered >= most or self._replies.held >= UNREAD_MOST or not self._writable
+        if full or self._parser.more:
             self._stop_reading()
         elif not self._reading:
             self._reading = True
             self._transport.resume_reading()
-
-    def _full(self, unanswered: int) -> bool:
-        """Return whether the client has sent enough for now. `unanswered`: largest number of INCRs without a reply."""
-        return (
-            self._parser.more
-            or self.unanswered >= unanswered
-            or self._replies.held >= UNREAD_MOST
-            or not self._writable
-            or self._last != b""
-        )
 
     def _stop_reading(self) -> None:
         if self._reading:

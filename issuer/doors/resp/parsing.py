@@ -33,9 +33,8 @@ OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 _ASTERISK, _DOLLAR = b"*$"
 
-#: Pattern of the most frequent request: a command with one argument, both short and without line breaks. The request
-#: may stand there several times in a row.
-_PAIRS: Final = re.compile(rb"(\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n)\1*").match
+#: Pattern of the most frequent request: an INCR of a tag with a short name. It may stand there several times in a row.
+_INCRS: Final = re.compile(rb"(\*2\r\n\$4\r\nINCR\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n)\1*").match
 
 _BLANKS: Final = b" \n\r\t\0"
 _QUOTED: Final = re.compile(rb""" "((?:\\.|[^"\\])*+)" | '((?:\\'|[^'])*+)' """, re.DOTALL | re.VERBOSE)
@@ -135,20 +134,17 @@ class Parser:
         Raises MalformedError.
         """
         data, at = self._data, self._at
-        if not self._missing and (found := _PAIRS(data, at)) is not None:
-            one, name_size, name, size, argument = found.groups()
-            if int(name_size) == len(name) and int(size) == len(argument):
-                if name == b"INCR":
-                    end = found.end()
-                    self.times = (end - at) // len(one)
-                else:
-                    end, self.times = at + len(one), 0
+        if not self._missing and (found := _INCRS(data, at)) is not None:
+            one, size, tag = found.groups()
+            if int(size) == len(tag):
+                end = found.end()
+                self.times = (end - at) // len(one)
                 if end == len(data):
                     self._data, self._at = b"", 0
                     self.between, self.more = True, False
                 else:
                     self._at = end
-                return [name, argument]
+                return [b"INCR", tag]
         whole = not self._missing
         while (request := self._request(data, at)) == []:
             at, whole = self._at, True
