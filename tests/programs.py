@@ -7,6 +7,7 @@ PYTHONPATH, another Python) takes `subprocess` and `sys.executable`.
 
 import atexit
 import contextlib
+import logging
 import multiprocessing
 import os
 import runpy
@@ -237,6 +238,7 @@ def _run(arguments: tuple[str, ...], streams: list[Any], env: dict[str, str], cw
     if sys.version_info >= (3, 13):  # there multiprocessing has unregistered what was registered before the fork
         from issuer.engine.blocking import close_all
 
+        atexit.register(logging.shutdown)
         atexit.register(close_all)
     if env.get("PYTHONWARNINGS") == "error":
         warnings.simplefilter("error")
