@@ -1,4 +1,4 @@
-"""What all connections of a server share, and what they ask of the system about their sockets."""
+"""The state that all connections of a server share, and the number of bytes that wait in their sockets."""
 
 from __future__ import annotations
 
