@@ -34,7 +34,7 @@ UNREAD_MOST: Final = 65_536
 TURN: Final = 1024
 
 #: The same while other clients wait for their turn.
-SHORT_TURN: Final = 64
+SHORT_TURN: Final = 16
 
 #: A client that has sent this many commands without a valid token is disconnected.
 REFUSALS_MOST: Final = 16
@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Continue: the client has read its replies."""
         self._writable = True
-        self.go_on()
+        self._wait_for_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
         """Drop the state of the client. Numbers that are being drawn for the client will never be issued."""
@@ -503,8 +503,9 @@ class Connection(asyncio.BufferedProtocol):
             if not self._transport.is_closing():
                 self._transport.write(ready)
             if self._parser.more:
-                self._advance()
-                if self._replies.waiting:
+                if not self._shared.turns:
+                    self._advance()
+                if self._replies.waiting or self._shared.turns:
                     self._wait_for_turn()
         if not self._reading or self._held or self._ending or self._last or parting:
             self._end_or_read_on(parting=parting)
