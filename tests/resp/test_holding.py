@@ -215,6 +215,23 @@ def test_a_client_that_reads_again_waits_for_its_turn(direct: Served) -> None:
         assert client.replies(100) == [b"PONG"] * 100
 
 
+def test_while_others_wait_for_their_turn_only_small_requests_are_begun_at_once(direct: Served) -> None:
+    with direct.client() as busy, direct.client() as client:
+        shared = direct.server.shared
+        numbers = [each.ask("CLIENT", "ID") for each in (busy, client)]
+        of = {each._session.number: each for each in shared.connections}
+
+        async def read(data: bytes) -> int:
+            of[numbers[0]]._wait_for_turn()
+            shared.buffer[: len(data)] = data
+            of[numbers[1]].buffer_updated(len(data))
+            return shared.commands["PING"]
+
+        assert direct.wait(read(b"PING\n" * 10)) == 10
+        assert direct.wait(read(b"PING\n" * 200)) == 10
+        assert client.replies(210) == [b"PONG"] * 210
+
+
 def test_numbers_that_wait_behind_those_of_another_tag_are_bounded(
     serve: Serve, redis_proxy: FaultProxy, tmp_path: Path
 ) -> None:

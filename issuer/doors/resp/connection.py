@@ -36,6 +36,9 @@ TURN: Final = 1024
 #: The same while other clients wait for their turn.
 SHORT_TURN: Final = 16
 
+#: A client that sends more bytes at once waits for its turn while others do. Smaller requests go first.
+SMALL: Final = 512
+
 #: A client that has sent this many commands without a valid token is disconnected.
 REFUSALS_MOST: Final = 16
 
@@ -139,7 +142,10 @@ class Connection(asyncio.BufferedProtocol):
             # The rest of an earlier read, and what is queued after MULTI, must not be remembered.
             fresh = data if parser.between and self._transaction is None else b""
             parser.feed(data)
-            self._advance(fresh)
+            if nbytes > SMALL and self._shared.turns:
+                self._wait_for_turn()
+            else:
+                self._advance(fresh)
         self.flush()
         if not parser.between or replies.held > FREE or not self._writable or self._transaction is not None:
             self._count()
