@@ -74,7 +74,8 @@ class Caller:
             TooManyRequests: The token's rate is used up.
             Forbidden: The token lacks the scope, or is not valid for this tag.
         """
-        self.count()
+        if self._bucket is not None:
+            self.count()
         self._allow(scope, tag)
 
     def count(self) -> None:

@@ -136,11 +136,10 @@ def segment(ids: Issuer) -> Callable[[], object]:
     ids.create("a", step=100)
     ids.take("a", 19)
     flights: Any = ids.engine.registry.combiner("a").supply.refill.segments.flights
-    loaded = flights._flight
 
     def drawn_and_loaded() -> None:
         ids.next("a")
-        until(lambda: flights._flight is not loaded and flights.flight is None)
+        until(lambda: flights.flight is None)
 
     return drawn_and_loaded
 
