@@ -300,12 +300,13 @@ def test_connections_that_break_leave_their_place_to_others(redis_proxy: FaultPr
 def test_a_cluster_of_more_nodes_than_connections_is_drawn_from(
     cluster: ClusterServers, tmp_path: Path, most: int
 ) -> None:
+    with issuer.connect(**settings(cluster.url, tmp_path)) as ids:
+        for tag in TAGS:
+            ids.create(tag)
     with (
         issuer.connect(**settings(cluster.url, tmp_path, redis_connections=most)) as ids,
         ThreadPoolExecutor(8) as pool,
     ):
-        for tag in TAGS:
-            ids.create(tag)
         for expected in (1, 2):
             assert [*pool.map(ids.next, TAGS)] == [expected] * len(TAGS)
 

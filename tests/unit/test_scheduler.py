@@ -54,9 +54,11 @@ def test_the_end_of_a_loop_does_not_wait_for_a_job_that_ignores_its_cancellation
 
         tasks.run(stubborn)
         await asyncio.sleep(0)
-        async with asyncio.timeout(30):
-            await tasks.cancel()
-        ended.set()
+        try:
+            async with asyncio.timeout(30):
+                await tasks.cancel()
+        finally:
+            ended.set()
 
     run(main(), 120)
 
