@@ -34,8 +34,9 @@ _REMEMBERED_MOST: Final = 1000
 
 _T = TypeVar("_T")
 
-#: The owner of names that were found before: their look-ups are the first ones.
-_FOUND: Final = ""
+#: The owner of names that were found before: their look-ups are the first ones. Not "", which is the owner of the names
+#: of clients without a known address.
+_FOUND: Final = None
 
 
 class LookUps:
@@ -52,8 +53,8 @@ class LookUps:
         self._misses: Bucket = rates.bucket(": names that are not there", MISSES_PER_SECOND)
         self._running = 0
         #: Turns that wait, by owner. The first owner is the next one.
-        self._turns: dict[str, deque[asyncio.Future[None]]] = {}
-        self._under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._turns: dict[str | None, deque[asyncio.Future[None]]] = {}
+        self._under_way: dict[tuple[str | None, str], asyncio.Future[None]] = {}
         #: Until when a name is remembered as unknown. Names alone: an error would keep the frames of its request.
         self._missed: dict[str, float] = {}
         self._found: dict[str, None] = {}
@@ -106,7 +107,7 @@ class LookUps:
         except TimeoutError:
             raise Unavailable(f"tag {tag!r}: too many unknown tags are being looked up", tag=tag) from None
 
-    async def _look_up(self, name: tuple[str, str], within: float) -> None:
+    async def _look_up(self, name: tuple[str | None, str], within: float) -> None:
         owner, tag = name
         if self._missed.get(tag, 0.0) > monotonic():
             raise UnknownTag(tag)
@@ -122,7 +123,7 @@ class LookUps:
             done.cancel()
 
     @asynccontextmanager
-    async def _turn(self, owner: str, tag: str) -> AsyncIterator[None]:
+    async def _turn(self, owner: str | None, tag: str) -> AsyncIterator[None]:
         """Wait until a look-up may begin, the owners in turn. Raises TooManyRequests if too many of the owner wait."""
         if self._running < AT_ONCE:
             self._running += 1

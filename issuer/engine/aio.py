@@ -306,8 +306,9 @@ class AsyncEngine(AsyncEngineCalls):
 
     def begin_anew(self) -> None:
         """Replace all objects that belong to another process or event loop."""
-        self._stay = self._loop = None
+        self._stay = None
         super().begin_anew()
+        self._loop = None  # last: if a signal interrupts this method, the next call begins it again
 
     def unpublish(self) -> None:
         """Before a fork in C, as by uWSGI: hide the numbers that `next` takes from memory.

@@ -204,6 +204,26 @@ def test_a_loop_that_ends_with_calls_pending_ends_in_silence(redis_url: str, how
     assert (done.stdout, complaints) == ("over\n", [])
 
 
+def interrupt() -> None:
+    raise InterruptedError
+
+
+def test_a_change_of_the_loop_that_is_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = issuer.aconnect(redis="none", store="memory://")
+
+    async def drawn() -> int:
+        return await ids.next("a")
+
+    run(ids.create("a", order="trend"))
+    assert run(drawn()) == 1
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(ids.engine, "start", interrupt)
+        with pytest.raises(InterruptedError):
+            run(drawn())
+    assert run(drawn()) == 2
+    run(ids.close())
+
+
 # ---------------------------------------------------------------------------------------------- fork
 
 

@@ -255,10 +255,11 @@ def test_what_names_leave_behind_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("unhurried")
-@pytest.mark.parametrize("by", ["another address", "a name that was found before"])
+@pytest.mark.parametrize("by", ["another address", "no address", "a name that was found before"])
 def test_invented_names_do_not_delay_a_tag(by: str) -> None:
     """Hundreds of invented names wait for their look-up. Then a tag is used that this process has not used yet."""
-    alike = by != "another address"
+    alike = by == "a name that was found before"
+    inventor = "" if by == "no address" else "10.0.0.1"
 
     async def main() -> None:
         async with doors(store := Watched()) as served:
@@ -270,7 +271,7 @@ def test_invented_names_do_not_delay_a_tag(by: str) -> None:
             names = made_up(0, 90)
             with store.held():
                 invented = [
-                    asyncio.create_task(served.http.ask("POST", f"/v1/tags/{each}/next", client=("10.0.0.1", 5)))
+                    asyncio.create_task(served.http.ask("POST", f"/v1/tags/{each}/next", client=(inventor, 5)))
                     for each in names
                 ]
                 await eventually(lambda: store.under_way == lookups.AT_ONCE)
