@@ -223,6 +223,15 @@ BODIES = [
 ]
 
 
+@pytest.mark.parametrize("given", ["5\n", "", "-5", "5.0", "9" * 20])
+def test_a_number_as_a_text_has_digits_only(given: str) -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a")
+        assert await door.refused("POST", "/v1/tags/a/recover", {"at_least": given}) == (422, "wrong_type")
+
+    through(behave)
+
+
 @pytest.mark.parametrize(("body", "status", "code"), BODIES, ids=range(len(BODIES)))
 def test_a_body_that_isn_t_as_it_should_be_is_refused_and_draws_nothing(body: bytes, status: int, code: str) -> None:
     async def behave(door: Door) -> None:

@@ -30,7 +30,13 @@ def _narrow(kind: Any, **schema: Any) -> Any:
 
 
 #: A number of a tag. Some clients cannot represent integers above 2^53, so a string is accepted too.
-NUMBER: Any = _narrow(int, minimum=0, maximum=HIGHEST) | Annotated[str, Meta(pattern=_PATTERN)]
+NUMBER: Any = (
+    _narrow(int, minimum=0, maximum=HIGHEST)
+    | Annotated[
+        # The end of a pattern differs: in JSON schemas `$` is the end, in Python it may be a line break before the end.
+        str, Meta(pattern=r"^[0-9]{1,19}\Z", extra_json_schema={"pattern": _PATTERN})
+    ]
+)
 STEP: Any = _narrow(int, minimum=1, maximum=HIGHEST) | Literal["auto"]
 LIMIT: Any = _narrow(int, minimum=1, maximum=HIGHEST) | _narrow(
     str, anyOf=[{"type": "string", "pattern": _PATTERN}, {"enum": [*NAMES]}]
