@@ -260,7 +260,8 @@ def test_a_server_that_is_dead_or_falls_silent_costs_no_more_than_the_timeout(
         if url:
             store.close()
     proxy.pass_through()
-    assert reserve(far).low >= 10
+    # The monitor of the connections may still find a connection dead, and pause the pool, as a call begins.
+    assert until(lambda: reserve(far), ignoring=(Unconfirmed,)).low >= 10
 
 
 @pytest.mark.covers("0.24", "1.22")
