@@ -192,18 +192,23 @@ class AsyncCare:
             await self._run(steps, self._deadline(timeout), None)
         return judge(facts)
 
-    async def ready(self, timeout: float | None, seen: HaltedTags | None = None) -> Readiness:
-        """Check whether numbers can be drawn and reserved; see Issuer.ready.
+    async def ready(self, timeout: float | None) -> Readiness:
+        """Check whether numbers can be drawn and reserved; see Issuer.ready."""
+        halted = HaltedTags()
+        store = await self.store_ready(timeout, halted)
+        while halted.after is not None and store is None:
+            store = await self.store_ready(timeout, halted)
+        return Readiness(store, await self.redis_ready(timeout), sorted(halted.names))
 
-        `seen`: the halted tags that earlier checks have found. Then only the next page of the tags is read.
-        """
-        halted = HaltedTags() if seen is None else seen
-        found = await self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
-        while seen is None and halted.after is not None and found.store is None:
-            found = await self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
-        if self._config.redis is not None:
-            found = await self._run(inspection.look_at_redis(found), self._deadline(timeout), None)
-        return found
+    async def store_ready(self, timeout: float | None, halted: HaltedTags) -> IssuerError | None:
+        """Return the error if the store does not answer. Otherwise note which tags of its next page are halted."""
+        return await self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
+
+    async def redis_ready(self, timeout: float | None) -> IssuerError | None:
+        """Return the error if Redis does not answer."""
+        if self._config.redis is None:
+            return None
+        return await self._run(inspection.look_at_redis(), self._deadline(timeout), None)
 
     async def tag_pages(
         self, timeout: float | None, *, after: str | None = None, count: int = PAGE

@@ -193,18 +193,23 @@ class Care:
             self._run(steps, self._deadline(timeout), None)
         return judge(facts)
 
-    def ready(self, timeout: float | None, seen: HaltedTags | None = None) -> Readiness:
-        """Check whether numbers can be drawn and reserved; see Issuer.ready.
+    def ready(self, timeout: float | None) -> Readiness:
+        """Check whether numbers can be drawn and reserved; see Issuer.ready."""
+        halted = HaltedTags()
+        store = self.store_ready(timeout, halted)
+        while halted.after is not None and store is None:
+            store = self.store_ready(timeout, halted)
+        return Readiness(store, self.redis_ready(timeout), sorted(halted.names))
 
-        `seen`: the halted tags that earlier checks have found. Then only the next page of the tags is read.
-        """
-        halted = HaltedTags() if seen is None else seen
-        found = self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
-        while seen is None and halted.after is not None and found.store is None:
-            found = self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
-        if self._config.redis is not None:
-            found = self._run(inspection.look_at_redis(found), self._deadline(timeout), None)
-        return found
+    def store_ready(self, timeout: float | None, halted: HaltedTags) -> IssuerError | None:
+        """Return the error if the store does not answer. Otherwise note which tags of its next page are halted."""
+        return self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
+
+    def redis_ready(self, timeout: float | None) -> IssuerError | None:
+        """Return the error if Redis does not answer."""
+        if self._config.redis is None:
+            return None
+        return self._run(inspection.look_at_redis(), self._deadline(timeout), None)
 
     def tag_pages(
         self, timeout: float | None, *, after: str | None = None, count: int = PAGE

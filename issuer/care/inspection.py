@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from issuer.core import arithmetic, parts, scheme_record
@@ -269,33 +269,29 @@ def _position(tag: str, beyond: Position) -> Position:
     return whole(high, "beyond", 0, HIGHEST), whole(low, "beyond", -1, HIGHEST), id
 
 
-def look_at_store(halted: HaltedTags) -> Steps[Readiness]:
-    """Check that the store answers, and look for halted tags on the next page of the tags."""
-    after, names, error = halted.after, halted.names, None
+def look_at_store(halted: HaltedTags) -> Steps[IssuerError | None]:
+    """Look for halted tags on the next page of the tags. Return the error if the store does not answer."""
+    after, names = halted.after, halted.names
     try:
         page = yield from public(ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left)), None)
-    except IssuerError as failed:
-        error = failed
-    else:
-        halted.after = page[-1].tag if len(page) == PAGE else None
-        end = halted.after
-        names = {name for name in names if name <= (after or "") or (end is not None and name > end)}
-        halted.names = names | {each.tag for each in page if each.halted}
-    return Readiness(store=error, halted=sorted(halted.names))
+    except IssuerError as error:
+        return error
+    halted.after = end = page[-1].tag if len(page) == PAGE else None
+    names = {name for name in names if name <= (after or "") or (end is not None and name > end)}
+    halted.names = names | {each.tag for each in page if each.halted}
+    return None
 
 
-def look_at_redis(found: Readiness) -> Steps[Readiness]:
-    """Check that each Redis server answers and is a master. Return `found` with the result added."""
+def look_at_redis() -> Steps[IssuerError | None]:
+    """Check that each Redis server answers and is a master. Return the error if one does not."""
     try:
         for server in (yield from masters()):
             info = yield from visit(server, server_commands.replication_info(""))
             if info.get("role") != "master":
-                return replace(
-                    found, redis=FenceError("this Redis is not a master: configure the address of the master")
-                )
+                return FenceError("this Redis is not a master: configure the address of the master")
     except IssuerError as error:
-        return replace(found, redis=error)
-    return found
+        return error
+    return None
 
 
 def _period(record: Tag, key: str) -> Steps[str | None]:

@@ -62,7 +62,7 @@ async def readyz(ids: Ids) -> dict[str, Any]:
     ready, a load balancer would remove all of them at once.
     """
     found = await _probes.setdefault(ids, Probe()).readiness(ids)
-    return {**found, "ready": True, "halted": len(found["halted"])}
+    return found | {"halted": len(found["halted"])}
 
 
 async def error_reply(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - FastAPI passes the request

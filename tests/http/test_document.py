@@ -28,6 +28,7 @@ from schemathesis.specs.openapi.checks import (
 
 import issuer
 from issuer.care.aio import AsyncCare
+from issuer.contrib.fastapi import readyz
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.access import Access
 from issuer.doors.web.app import application
@@ -171,6 +172,12 @@ def test_the_page_shows_each_route_and_loads_nothing() -> None:
 # ---------------------------------------------------------------------- probes
 
 
+def _looking(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+    """Set how long the checks take: by default, a machine that stands still is no outage."""
+    for name in ("FOR", "WITHIN", "WAITED_FOR"):
+        monkeypatch.setattr(f"issuer.doors.web.probe.LOOK_{name}", seconds.get(name.lower(), 60.0))
+
+
 def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,8 +190,7 @@ def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_secon
 
     async def behave(door: Door) -> None:
         monkeypatch.setattr(MemoryStore, "tags", tags)
-        for name in ("WITHIN", "WAITED_FOR", "FOR"):  # a machine that stands still is no outage
-            monkeypatch.setattr(f"issuer.doors.web.probe.LOOK_{name}", 60.0)
+        _looking(monkeypatch)
         assert await door.good("GET", "/livez") == {"status": "ok"}
         assert asked == []
         ready: Any = {"ready": True, "store": None, "redis": None, "halted": 0, "halted_tags": []}
@@ -198,7 +204,7 @@ def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_secon
 def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_was_seen_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = AsyncCare.ready
+    real = AsyncCare.store_ready
 
     async def seen(door: Door, **constants: float) -> str | None:
         for name, seconds in constants.items():
@@ -212,21 +218,59 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
 
     async def behave(door: Door) -> None:
         assert await seen(door, within=60.0, waited_for=60.0) is None
-        monkeypatch.setattr(AsyncCare, "ready", hangs)
+        monkeypatch.setattr(AsyncCare, "store_ready", hangs)
         assert await seen(door, waited_for=0.01) is None
         door.app._service.probe._looking.cancel()
         door.app._service.probe._looking = None
         assert await seen(door, within=0.0, waited_for=60.0) == "store_unavailable"
-        monkeypatch.setattr(AsyncCare, "ready", real)
+        monkeypatch.setattr(AsyncCare, "store_ready", real)
         assert await seen(door, within=60.0) is None
-
-    async def at_first(door: Door) -> None:
-        monkeypatch.setattr(AsyncCare, "ready", hangs)
-        assert await seen(door, within=60.0, waited_for=0.01) == "store_unavailable"
 
     monkeypatch.setattr("issuer.doors.web.probe.LOOK_FOR", 0.0)
     through(behave)
-    through(at_first)
+
+
+@pytest.mark.live
+@pytest.mark.covers("U.19")
+@pytest.mark.parametrize("of", ["server", "router"])
+def test_a_server_that_has_not_answered_yet_is_unknown_and_does_not_hide_the_other(
+    start_redis: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    server = start_redis()
+
+    async def shown(opened: Door) -> tuple[str | None, str | None]:
+        found = await (readyz(opened.ids) if of == "router" else opened.good("GET", "/readyz"))
+        assert found["ready"] is True
+        return found["store"], found["redis"]
+
+    async def main() -> None:
+        async with door(redis=server.url) as opened:
+            server.pause()
+            try:
+                _looking(monkeypatch, waited_for=0.01, within=20.0)
+                while (found := await shown(opened)) == ("unknown", "unknown"):
+                    pass
+                assert found == (None, "unknown")
+            finally:
+                server.resume()
+            _looking(monkeypatch)
+            assert await shown(opened) == (None, None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("of", ["server", "router"])
+def test_a_store_that_has_not_answered_yet_is_unknown(monkeypatch: pytest.MonkeyPatch, of: str) -> None:
+    async def hangs(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def behave(door: Door) -> None:
+        found = await (readyz(door.ids) if of == "router" else door.good("GET", "/readyz"))
+        assert (found["ready"], found["store"], found["redis"]) == (True, "unknown", None)
+
+    monkeypatch.setattr(AsyncCare, "store_ready", hangs)
+    _looking(monkeypatch, waited_for=0.01)
+    through(behave)
 
 
 @pytest.mark.covers("U.19")
@@ -270,8 +314,7 @@ def test_a_redis_that_is_away_is_shown_by_its_code_alone_and_the_process_stays_r
     start_redis: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_redis()
-    for name, value in (("LOOK_FOR", 0.0), ("LOOK_WITHIN", 60.0), ("LOOK_WAITED_FOR", 60.0)):
-        monkeypatch.setattr(f"issuer.doors.web.probe.{name}", value)
+    _looking(monkeypatch, **{"for": 0.0})
 
     async def main() -> None:
         async with door(redis=server.url) as opened:

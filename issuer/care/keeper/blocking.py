@@ -103,9 +103,8 @@ class Keeper:
         A second call only checks again whether both answer, also while the first call connects. A background job waits
         for reports of Redis. If the job ended with an error, the second call raises this error.
         """
-        found = self._run(inspection.look_at_redis(inspection.Readiness()), deadline, None)
-        if found.redis is not None:
-            raise found.redis
+        if (error := self._run(inspection.look_at_redis(), deadline, None)) is not None:
+            raise error
         store_id = self._run(public(identity(), None), deadline, None)
         self._runtime.identity.id = self._runtime.identity.id or store_id
         if not self._on:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from issuer.api.aio import AsyncIssuer
-from issuer.care.inspection import HaltedTags, Readiness
+from issuer.care.inspection import HaltedTags
 from issuer.clock import monotonic
-from issuer.errors import StoreUnavailable
-from issuer.views import view
+from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
 
 #: Maximum duration of one check of Redis and the store, in seconds.
 LOOK_WITHIN: Final = 2.0
@@ -22,36 +22,40 @@ LOOK_WAITED_FOR: Final = 0.5
 
 @dataclass(slots=True)
 class Probe:
-    """The newest check of what one issuer needs. It is kept as a view: errors would keep the frames of their calls."""
+    """The newest check of what one issuer needs. It keeps codes: errors would keep the frames of their calls."""
 
-    _seen: dict[str, Any] = field(default_factory=lambda: _not_seen(LOOK_WAITED_FOR))
+    #: None for a server that answers, "unknown" until its first check has ended.
+    _seen: dict[str, str | None] = field(default_factory=lambda: dict.fromkeys(("store", "redis"), "unknown"))
     _seen_until: float = 0.0
     _halted: HaltedTags = field(default_factory=HaltedTags)
-    _looking: asyncio.Task[dict[str, Any]] | None = None
+    _looking: asyncio.Future[Any] | None = None
 
     async def readiness(self, ids: AsyncIssuer) -> dict[str, Any]:
-        """Return a view of whether Redis and the store answer. Requests that arrive at the same time share one check.
+        """Return whether Redis and the store answer. Requests that arrive at the same time share one check.
 
         Each check reads the next page of the tags, and looks for halted ones.
-        If the check takes longer than LOOK_WAITED_FOR, return the previous result.
+        If the check of a server takes longer than LOOK_WAITED_FOR, return its previous result.
         """
         if self._looking is None and monotonic() >= self._seen_until:
-            self._looking = asyncio.create_task(self._look(ids))
+            care = ids.engine.care
+            self._looking = asyncio.gather(
+                self._look("store", care.store_ready(LOOK_WITHIN / 2, self._halted), StoreUnavailable.code),
+                self._look("redis", care.redis_ready(LOOK_WITHIN / 2), RedisUnavailable.code),
+            )
         looking = self._looking
         if looking is not None:
             await asyncio.wait({looking}, timeout=LOOK_WAITED_FOR)
             if looking.done() and looking is self._looking:
                 self._looking, self._seen_until = None, monotonic() + LOOK_FOR
-                self._seen = looking.result()
-        return self._seen
+                looking.result()
+        return {"ready": True, **self._seen, "halted": sorted(self._halted.names)}
 
-    async def _look(self, ids: AsyncIssuer) -> dict[str, Any]:
+    async def _look(self, server: str, check: Coroutine[Any, Any, IssuerError | None], silent: str) -> None:
+        """Keep the code of what a check finds. `silent`: the code if it does not end."""
         try:
             async with asyncio.timeout(LOOK_WITHIN):
-                return view(await ids.engine.care.ready(LOOK_WITHIN / 2, self._halted))
+                error = await check
         except TimeoutError:
-            return _not_seen(LOOK_WITHIN)
-
-
-def _not_seen(within: float) -> dict[str, Any]:
-    return view(Readiness(store=StoreUnavailable(f"no answer within {within:g} s")))
+            self._seen[server] = silent
+        else:
+            self._seen[server] = None if error is None else error.code

@@ -78,7 +78,9 @@ def _list(name: str) -> Schema:
     return {"type": "array", "items": _ref(name)}
 
 
-_CODE: Final = _or_null({"type": "string"}) | {"description": "Error code; null: it answers, or there is none"}
+_CODE: Final = _or_null({"type": "string"}) | {
+    "description": "Error code; `unknown` before the first check; null: it answers, or there is none"
+}
 _NEXT: Final = _or_null({"type": "string"}) | {"description": "`cursor` of the next page; null on the last page"}
 
 SCHEMAS: Final[Mapping[str, Schema]] = {

@@ -88,7 +88,7 @@ async def readyz(service: Service, call: RequestCall) -> Reply:
     halted = content["halted"]
     # This route needs no token. Names of tags are shown only to callers that may read these tags.
     shown_tags = [tag for tag in halted[:HALTED_MOST] if call.caller.may("read", tag)]
-    content = content | {"ready": True, "halted": len(halted), "halted_tags": shown_tags}
+    content = content | {"halted": len(halted), "halted_tags": shown_tags}
     return shown(content, as_string=call.as_string)
 
 
