@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
-#: Upper bounds of the histogram's buckets, in seconds.
+#: Upper bounds of the buckets of all histograms, in seconds. A nearby store answers in 1 to 5 ms. A request to the
+#: store ends after `store_timeout`, by default 3 s.
 WITHIN: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 

@@ -9,10 +9,6 @@ from typing import Final, Literal
 #: processes are left out.
 Joined = Literal["livesum", "livemax", "livemostrecent"]
 
-#: Upper bounds of the buckets of the histogram, in seconds. A nearby store answers in 1 to 5 ms. A request to the store
-#: ends after `store_timeout`, by default 3 s.
-BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
 TAG: Final = ("tag",)
 
 
@@ -88,10 +84,7 @@ REQUESTS = Definition(
     ("route", "status", "token"),
 )
 REQUEST_SECONDS = Definition(
-    "issuer_http_request_seconds", "counter", "Total duration of all HTTP requests, in seconds", ("route",)
-)
-REQUESTS_WITHIN = Definition(
-    "issuer_http_requests_within", "counter", "HTTP requests that took at most `le` seconds", ("route", "le")
+    "issuer_http_request_seconds", "histogram", "Duration of the HTTP requests, in seconds", ("route",)
 )
 COMMANDS = Definition("issuer_resp_commands", "counter", "Commands over the Redis protocol", ("command",))
 AUTH_FAILURES = Definition(

@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import accumulate
 from math import nan
-from typing import cast
+from typing import Any, Final, cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
+from prometheus_client import CollectorRegistry, Counter, Gauge, values
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
-from issuer.metrics.definitions import BUCKETS, DEFINITIONS, Definition
+from issuer.metrics.definitions import DEFINITIONS, Definition
+from issuer.tally import WITHIN
 
-Family = Counter | Gauge | Histogram
+#: Values of the label `le` of a histogram.
+BUCKETS: Final = (*map(str, WITHIN), "+Inf")
 
 
 def several_processes() -> bool:
     """Return True if several processes share metrics through files. prometheus_client decides this at its import."""
     return bool(getattr(values.ValueClass, "_multiprocess", False))
+
+
+class Histogram:
+    """A histogram with counts that can be raised by any number. The one of prometheus_client counts one by one.
+
+    In the files of several processes it looks like the one of prometheus_client, which merges them.
+    """
+
+    def __init__(self, which: Definition, registry: CollectorRegistry | None) -> None:
+        self._which = which
+        #: For each combination of labels: the sum of the durations, and the count of each bucket.
+        self._values: dict[tuple[str, ...], dict[str, Any]] = {}
+        if registry is not None:
+            registry.register(self)
+
+    def labels(self, *labels: str) -> Any:
+        """Return a value with a method `inc`. The last label is `le` for the count of a bucket, or "" for the sum."""
+        *own, part = labels
+        found = self._values.get(tuple(own))
+        if found is None:
+            name, names, help = self._which.name, self._which.labels, self._which.help
+            found = {"": values.ValueClass("histogram", name, f"{name}_sum", names, own, help)}
+            for le in BUCKETS:
+                found[le] = values.ValueClass("histogram", name, f"{name}_bucket", (*names, "le"), (*own, le), help)
+            self._values[tuple(own)] = found
+        return found[part]
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric. prometheus_client calls this method."""
+        family = HistogramMetricFamily(self._which.name, self._which.help, labels=self._which.labels)
+        for labels, parts in self._values.copy().items():
+            counts = accumulate(parts[le].get() for le in BUCKETS)
+            family.add_metric(labels, list(zip(BUCKETS, counts, strict=True)), parts[""].get())
+        return (family,)
+
+    describe = collect  # prometheus_client calls it once, for the names
+
+
+Family = Counter | Gauge | Histogram
 
 
 class Families:
@@ -39,7 +83,7 @@ class Families:
         if each.kind == "counter":
             return Counter(each.name, each.help, each.labels, registry=self._registry)
         if each.kind == "histogram":
-            return Histogram(each.name, each.help, each.labels, registry=self._registry, buckets=BUCKETS)
+            return Histogram(each, self._registry)
         joined = each.joined or "livemax"
         return Gauge(each.name, each.help, each.labels, registry=self._registry, multiprocess_mode=joined)
 
@@ -51,13 +95,17 @@ class Families:
                     self._registry.unregister(made)
 
     def count(self, which: Definition, *labels: str, by: float = 1) -> None:
-        """Raise the counter `which` by `by`, 0 or more. If the counter is new and `by` is 0, the counter shows 0."""
-        counter = cast("Counter", self._made[which.name])
-        (counter.labels(*labels) if labels else counter).inc(by)
+        """Raise the counter `which` by `by`, 0 or more. If the counter is new and `by` is 0, the counter shows 0.
+
+        Of a histogram, raise the part that the last label names: see Histogram.labels.
+        """
+        counter = cast("Counter | Histogram", self._made[which.name])
+        (counter.labels(*labels) if labels else cast("Counter", counter)).inc(by)
 
     def time(self, which: Definition, *labels: str, seconds: float) -> None:
         """Add a duration in seconds to the histogram `which`."""
-        cast("Histogram", self._made[which.name]).labels(*labels).observe(max(0.0, seconds))
+        self.count(which, *labels, BUCKETS[bisect_left(WITHIN, seconds)])
+        self.count(which, *labels, "", by=max(0.0, seconds))
 
     def show(self, which: Definition, found: Mapping[tuple[str, ...], float]) -> None:
         """Set the gauge `which`. `found`: its value for each combination of labels; its other values are removed."""

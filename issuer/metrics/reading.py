@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 from math import inf
-from typing import Final
 
 from issuer.clock import monotonic
 from issuer.core import arithmetic
@@ -18,10 +17,10 @@ from issuer.core.supply.supply import Supply
 from issuer.errors import StoreUnavailable
 from issuer.metrics import definitions as of
 from issuer.metrics.definitions import Definition
-from issuer.metrics.families import Families
+from issuer.metrics.families import BUCKETS, Families
 from issuer.operations.registry import AnyCombiner
 from issuer.strategies.snowflake.strategy import Snowflake
-from issuer.tally import WITHIN, Tally
+from issuer.tally import Tally
 
 #: The rate is measured over this many seconds.
 WINDOW = 60.0
@@ -35,9 +34,6 @@ IN_USE = 900.0
 #: If a tag's Redis hash was last read longer ago than this, in seconds, the values are not used. The background work
 #: reads the hashes of tags in use every second.
 STALE = 60.0
-
-#: Values of the label `le`: the upper bounds of the duration of HTTP requests, in seconds.
-_WITHIN: Final = (*map(str, WITHIN), "+Inf")
 
 #: Several tags can share a label. Their values of a gauge are then summed up, with three exceptions: the gauges in
 #: _LOWEST use the lowest value, those in _HIGHEST and gauges without labels use the highest value.
@@ -267,9 +263,9 @@ class Served:
         for token, times in draws:
             yield of.REQUESTS, ("next", "200", token), sum(times.counts)
         for route, times in chain(list(tally.times.items()), [("next", times) for _, times in draws]):
-            yield of.REQUEST_SECONDS, (route,), times.seconds
-            for within, count in zip(_WITHIN, accumulate(times.counts), strict=True):
-                yield of.REQUESTS_WITHIN, (route, within), count
+            yield of.REQUEST_SECONDS, (route, ""), times.seconds
+            for le, count in zip(BUCKETS, times.counts, strict=True):
+                yield of.REQUEST_SECONDS, (route, le), count
         for name, count in list(tally.commands.items()):
             yield of.COMMANDS, (name,), count
         for protocol, count in list(tally.failures.items()):

@@ -143,9 +143,10 @@ def test_requests_are_counted_by_route_status_and_token_and_by_how_long_they_too
             assert added("http_requests_total", route="other", status="404", token="") == 1
             assert added("http_requests_total", route="other", status="405", token="") == 1
             assert added("http_requests_total", route="livez", status="200", token="") == 1
-            assert added("http_requests_within_total", route="next", le="+Inf") == 6
-            assert added("http_requests_within_total", route="next", le="10.0") == 6
-            assert added("http_request_seconds_total", route="next") > 0
+            for le in ("10.0", "+Inf"):
+                assert added("http_request_seconds_bucket", route="next", le=le) == 6
+            assert added("http_request_seconds_count", route="next") == 6
+            assert added("http_request_seconds_sum", route="next") > 0
             assert added("authentication_failures_total", protocol="http") == 1
 
     through(behave, access=access)

@@ -65,7 +65,7 @@ def test_names_have_base_units_and_gauges_say_how_processes_are_put_together() -
         assert not re.search(r"_(ms|millis|minutes|percent)\b", each.name)
         assert (each.joined is None) == (each.kind != "gauge")
         assert set(each.labels) <= {"tag", "reason", "result", "cause", "code", "work", "version", "python"} | {
-            *("route", "status", "token", "le", "command", "protocol")
+            *("route", "status", "token", "command", "protocol")
         }
 
 

@@ -57,8 +57,12 @@ def serve(options: ServerOptions) -> int:
         if options.settings.workers > 1 or options.has_redis:
             ends.enter_context(_counting_together())
         _prepare(options)
+        from prometheus_client import disable_created_metrics
+
         from issuer.doors.server import worker
         from issuer.metrics import forget
+
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's
 
         access = Access(options.settings.tokens or None)
         jobs: list[tuple[str, Job]] = [
