@@ -50,11 +50,8 @@ class Caller:
     def __init__(self, name: str, scopes: Collection[Scope], tags: Sequence[str], bucket: Bucket | None = None) -> None:
         """Make a caller.
 
-        Args:
-            name: Name of the caller's token.
-            scopes: What the caller may do. `admin` includes all scopes.
-            tags: Patterns as in `fnmatch.fnmatchcase`. A tag is allowed if a pattern matches its name or equals it.
-            bucket: Limits the rate of the token. None means no limit.
+        `scopes`: what the caller may do; `admin` includes all scopes. `tags`: patterns as in `fnmatch.fnmatchcase`. A
+        tag is allowed if a pattern matches its name or equals it. `bucket`: limits the rate of the token.
         """
         self.name = name
         self._scopes = frozenset(SCOPES if "admin" in scopes else scopes)
@@ -64,15 +61,10 @@ class Caller:
         self._bucket = bucket
 
     def need(self, scope: Scope | Sequence[Scope], tag: str | None = None) -> None:
-        """Count one request of the token, and check that the caller has the scope.
+        """Count one request of the token, and check that the caller has the scope, or one of several scopes.
 
-        Args:
-            scope: The required scope. If several scopes are given, one of them is enough.
-            tag: The tag of the request. None means a request about all tags: it requires the pattern `*`.
-
-        Raises:
-            TooManyRequests: The token's rate is used up.
-            Forbidden: The token lacks the scope, or is not valid for this tag.
+        `tag`: None means a request about all tags, which requires the pattern `*`. Raises TooManyRequests, or Forbidden
+        if the token lacks the scope or is not valid for this tag.
         """
         if self._bucket is not None:
             self.count()
@@ -84,10 +76,7 @@ class Caller:
             raise self._used_up(wait)
 
     def need_some(self, scope: Scope, tag: str, n: int) -> tuple[int, TooManyRequests | None]:
-        """Count and check n requests, as `need` does.
-
-        Return how many of them are allowed, and the error for the others. The error is None if all are allowed.
-        """
+        """Count and check n requests, as `need` does. Return how many are allowed, and the error for the others."""
         granted, wait = (n, 0.0) if self._bucket is None else self._bucket.take_some(n)
         self._allow(scope, tag)
         return granted, None if granted == n else self._used_up(wait)
@@ -95,9 +84,7 @@ class Caller:
     def spend(self, n: int, tag: str) -> None:
         """Count the n numbers of a request against the token's rate. Call `need` first, which counts one of them.
 
-        Raises:
-            TooManyRequests: The token's rate is used up.
-            InvalidArgument: The rate never allows n numbers at once.
+        Raises TooManyRequests, and InvalidArgument if the rate never allows n numbers at once.
         """
         bucket = self._bucket
         if bucket is None or n <= 1:
@@ -125,9 +112,6 @@ class Caller:
             return False
         return self._all or (tag is not None and self._matches(tag) is not None)
 
-    def __repr__(self) -> str:
-        return f"Caller({self.name!r})"
-
 
 class _Published:
     """The content of the tokens file, shared by all processes of a server: this process and its forks."""
@@ -137,7 +121,7 @@ class _Published:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Lock the content during a `with` block. The block gets True, or False if another process holds the lock."""
+        """Lock the content during a `with` block. The block gets False if another process holds the lock."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):  # which of the two is raised depends on the system
@@ -183,15 +167,12 @@ class Access:
         clock: Callable[[], float] = monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Read the tokens file.
+        """Read the tokens file. Raises ConfigurationError if it cannot be read, or contains a mistake.
 
         Args:
             path: The tokens file. If None, callers need no token and may do everything.
             clock: Monotonic clock for rates, in seconds.
             wall: Time in seconds since 1970, for tokens that expire.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or contains a mistake.
         """
         self.rates, self.tally, self._wall = RateBuckets(clock), Tally(), wall
         self._path = None if path is None else Path(path)
@@ -204,34 +185,22 @@ class Access:
         self._changed: tuple[int, ...] = ()
         self._state = () if self._path is None else self._read(self._path)
 
-    @classmethod
-    def open(cls) -> Access:
-        """Return an instance for a server without tokens: every caller may do everything."""
-        return cls(None)
-
     @property
     def is_open(self) -> bool:
         """Whether callers need no token."""
         return self._path is None
 
     def identify(self, token: str | None) -> Caller:
-        """Return the caller that has this token.
+        """Return the caller that has this token. Raises Unauthenticated if it is missing (None), unknown or expired.
 
         If a caller stays connected, the server identifies the caller again for each batch of requests, because the
         token may have been revoked.
-
-        Args:
-            token: The token. None if no token was sent.
-
-        Raises:
-            Unauthenticated: The token is missing, unknown or expired.
         """
         if self._path is None:
             return _ANYBODY
         if not token:
             raise Unauthenticated("no token was sent" if token is None else "the token is empty")
-        digest = digest_of(token)
-        found = None
+        digest, found = digest_of(token), None
         # All entries are compared, also after a match, so that the duration does not show which entry matches.
         for known in self._callers:
             if hmac.compare_digest(known[0], digest):
@@ -245,11 +214,7 @@ class Access:
     def failed(self, protocol: str, address: str, request: str, error: Unauthenticated) -> None:
         """Count a request without a valid token, and log it at most once a minute for each `address`.
 
-        Args:
-            protocol: "http" or "resp".
-            address: Address of the client.
-            request: Text that identifies the request or the connection in the log.
-            error: Why the token is not valid.
+        `protocol`: "http" or "resp". `request`: text that identifies the request or the connection in the log.
         """
         self.tally.failures[protocol] += 1
         told = "authentication failed over %s, from %s, %s: %s"
@@ -280,19 +245,13 @@ class Access:
         if any(caller and _over(entry, now) for _, entry, caller in self._callers):
             self._callers = self._admitted(self._entries)
 
-    def __repr__(self) -> str:
-        return "Access.open()" if self._path is None else f"Access({str(self._path)!r})"
-
     def _complain(self, complaint: str) -> None:
         if complaint != self._complaint:
             self._complaint = complaint
             log.error("%s; the tokens that were read before stay valid", complaint)
 
     def _read(self, path: Path) -> tuple[int, ...]:
-        """Read the tokens file and apply it. Return the file's state: its times, size, inode and device.
-
-        Raises ConfigurationError if the file cannot be read or is invalid.
-        """
+        """Read the tokens file and apply it. Return the file's state, or raise ConfigurationError."""
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())

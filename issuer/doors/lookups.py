@@ -71,26 +71,9 @@ class LookUps:
             draws: If True and the tag is unknown, report the rejected draw to the handler `rejected` of the issuer.
 
         Raises:
-            UnknownTag: The tag does not exist.
             Unavailable: Other look-ups took too long.
             TooManyRequests: Too many look-ups of the owner wait.
         """
-        try:
-            await self._in_time(tag, owner, timeout)
-        except UnknownTag as error:
-            if draws:
-                self.engine.refused(tag, error)
-            raise
-
-    async def exists(self, tag: str, owner: str) -> bool:
-        """Return whether the tag exists. After another process has deleted it, the result can be True for a minute."""
-        try:
-            await self._in_time(tag, owner)
-        except UnknownTag:
-            return False
-        return await self.engine.exists(tag)
-
-    async def _in_time(self, tag: str, owner: str, timeout: float | None = None) -> None:
         if self.knows(tag):
             return
         within = self.engine.timeout if timeout is None else seconds(timeout, "timeout", zero=True)
@@ -106,6 +89,18 @@ class LookUps:
                 await self._look_up(name, min(WITHIN, within / 2))  # the rest of the time is for the draw
         except TimeoutError:
             raise Unavailable(f"tag {tag!r}: too many unknown tags are being looked up", tag=tag) from None
+        except UnknownTag as error:
+            if draws:
+                self.engine.refused(tag, error)
+            raise
+
+    async def exists(self, tag: str, owner: str) -> bool:
+        """Return whether the tag exists. After another process has deleted it, the result can be True for a minute."""
+        try:
+            await self.look_up(tag, owner, draws=False)
+        except UnknownTag:
+            return False
+        return await self.engine.exists(tag)
 
     async def _look_up(self, name: tuple[str | None, str], within: float) -> None:
         owner, tag = name

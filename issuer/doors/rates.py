@@ -50,31 +50,29 @@ def nameless(owner: object) -> int:
 class RateBuckets:
     """Token buckets, one per name, in memory that a process shares with its forks. A token bucket limits a rate.
 
-    For each name, a table holds the time at which the name's bucket was empty. The number of tokens in the bucket
-    follows from the time since then. A name keeps its place in the table until the server ends. A file lock protects
-    each place: if a process dies while it holds a lock, the system releases the lock.
+    For each name, a table holds the time at which the name's bucket was empty: `began`. The number of tokens in the
+    bucket follows from the time since then. A name keeps its place in the table until the server ends. A file lock
+    protects each place: if a process dies while it holds a lock, the system releases the lock.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         """`clock`: monotonic time in seconds, the same in all processes."""
         self.clock = clock
         self._names = memoryview(mmap.mmap(-1, NAMES_MOST * _WORD)).cast("Q")
-        self._began = memoryview(mmap.mmap(-1, NAMES_MOST * _WORD)).cast("d")
-        self._began[:] = memoryview(array("d", [-inf]) * NAMES_MOST)
+        self.began = memoryview(mmap.mmap(-1, NAMES_MOST * _WORD)).cast("d")
+        self.began[:] = memoryview(array("d", [-inf]) * NAMES_MOST)
         self._locks = nameless(self)
 
     def bucket(self, name: str, rate: float, full: float | None = None) -> Bucket:
-        """Return the bucket of a name, which all processes share.
+        """Return the bucket of a name, which all processes share. Raises ConfigurationError if the table is full.
 
-        `rate`: tokens per second. `full`: most tokens in the bucket, those of one second by default; at least 1.
-
-        Raises ConfigurationError if the table is full.
+        `rate`: tokens per second, above 0. `full`: most tokens in the bucket, at least 1; None means those of 1 s.
         """
         return Bucket(self, self._place(name), rate, max(1.0, rate if full is None else full))
 
     def _place(self, name: str) -> int:
         key = int.from_bytes(sha256(name.encode()).digest()[:_WORD], "big") or 1
-        with self._locked(NAMES_MOST):
+        with self.locked(NAMES_MOST):
             for step in range(NAMES_MOST):
                 place = (key + step) % NAMES_MOST
                 if self._names[place] in (0, key):
@@ -85,31 +83,9 @@ class RateBuckets:
             "taken. A name keeps its place until the server is restarted: restart the server"
         )
 
-    def take(self, place: int, rate: float, full: float, n: int, *, some: bool = False) -> tuple[int, float]:
-        """Take n tokens from the bucket at a place.
-
-        Args:
-            place: Place in the table.
-            rate: Tokens per second, above 0.
-            full: Most tokens in the bucket.
-            n: Number of tokens. A negative number returns tokens.
-            some: If True and the bucket has fewer than n tokens, take all its tokens. If False, take n tokens or none.
-
-        Returns:
-            The number of tokens that were taken, and the seconds until the bucket has n tokens again (with `some`: 1
-            token).
-        """
-        with self._locked(place):
-            now = self.clock()
-            began = max(self._began[place], now - full / rate)
-            left = min(full, (now - began) * rate)
-            there = floor(left + _ROUNDING)
-            taken = min(n, there) if some or there >= n else 0
-            self._began[place] = began + taken / rate
-        return taken, max(0.0, ((1 if some else n) - (left - taken)) / rate)
-
     @contextmanager
-    def _locked(self, place: int) -> Iterator[None]:
+    def locked(self, place: int) -> Iterator[None]:
+        """Lock a place of the table during a `with` block."""
         for _ in range(_TRIES):
             with suppress(BlockingIOError, PermissionError):  # which of the two is raised depends on the system
                 fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
@@ -135,13 +111,24 @@ class Bucket:
 
     def take(self, n: int = 1) -> float:
         """Take n tokens and return 0.0. If the bucket has fewer, take none and return the seconds until it has n."""
-        taken, wait = self._rates.take(self._place, self.rate, self._full, n)
+        taken, wait = self._take(n, all_or_none=True)
         return 0.0 if taken else wait
 
     def give_back(self, n: int = 1) -> None:
         """Return n tokens to the bucket."""
-        self._rates.take(self._place, self.rate, self._full, -n)
+        self._take(-n, all_or_none=True)
 
     def take_some(self, n: int) -> tuple[int, float]:
         """Take up to n tokens. Return their number, and the seconds until the next token."""
-        return self._rates.take(self._place, self.rate, self._full, n, some=True)
+        return self._take(n, all_or_none=False)
+
+    def _take(self, n: int, *, all_or_none: bool) -> tuple[int, float]:
+        rates, place, rate, full = self._rates, self._place, self.rate, self._full
+        with rates.locked(place):
+            now = rates.clock()
+            began = max(rates.began[place], now - full / rate)
+            left = min(full, (now - began) * rate)
+            there = floor(left + _ROUNDING)
+            taken = 0 if all_or_none and there < n else min(n, there)
+            rates.began[place] = began + taken / rate
+        return taken, max(0.0, ((n if all_or_none else 1) - (left - taken)) / rate)

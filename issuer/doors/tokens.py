@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -40,7 +40,6 @@ class Entry:
     """A line of the tokens file.
 
     Attributes:
-        name: Name of the token.
         digests: SHA-256 digests of all tokens with this name.
         tags: Patterns of the tags that the token allows.
         rate: Requests and numbers per second, over all processes. None means no limit.
@@ -93,43 +92,35 @@ def parsed(content: bytes, path: Path) -> list[Entry]:
 
     Raises ConfigurationError if the content is invalid. The message quotes no line, because it may contain a secret.
     """
+    entries: dict[bytes, Entry] = {}
+    at, text = 1, content.decode(errors="replace")
     try:
-        text = content.decode()
+        for name, fields in tomllib.loads(content.decode()).items():
+            at = _line_of(name, text)
+            entry = _entry(name, fields)
+            for digest in entry.digests:
+                if (other := entries.setdefault(digest, entry)) is not entry:
+                    raise ConfigurationError(f"token {other.name!r} has the same hash")  # noqa: TRY301 - handled below
     except UnicodeDecodeError as error:
-        at = content.count(b"\n", 0, error.start) + 1
-        raise ConfigurationError(f"tokens file {path}, line {at}: not valid UTF-8") from None
-    try:
-        table = tomllib.loads(text)
+        problem, at = "not valid UTF-8", content.count(b"\n", 0, error.start) + 1
     except tomllib.TOMLDecodeError as error:
         said = re.search(r"at line (\d+)", str(error))
-        at = int(said[1]) if said else text.count("\n") + 1
-        raise ConfigurationError(f"tokens file {path}, line {at}: not valid TOML") from None
-    entries: dict[bytes, Entry] = {}
-    for name, fields in table.items():
-        try:
-            entry = _entry(name, fields)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"tokens file {path}, line {_line_of(name, text)}: {error}") from None
-        for digest in entry.digests:
-            if digest in entries:
-                raise ConfigurationError(
-                    f"tokens file {path}, line {_line_of(name, text)}: token {entries[digest].name!r} has the same hash"
-                )
-            entries[digest] = entry
-    return list(dict.fromkeys(entries.values()))
+        problem, at = "not valid TOML", int(said[1]) if said else text.count("\n") + 1
+    except ConfigurationError as error:
+        problem = str(error)
+    else:
+        return list(dict.fromkeys(entries.values()))
+    raise ConfigurationError(f"tokens file {path}, line {at}: {problem}")
 
 
 def _line_of(name: str, text: str) -> int:
-    """Return the number of the line at which the entry of a name begins, counted from 1."""
+    """Return the number of the line at which the entry of a name begins."""
     begins = re.search(rf"""^[ \t]*\[?[ \t]*["']?{re.escape(name)}["']?[ \t]*[=\].]""", text, re.MULTILINE)
     return text.count("\n", 0, begins.start()) + 1 if begins else 1
 
 
 def _entry(name: str, fields: Any) -> Entry:
-    """Return the entry for a line of the file. `name`: key of the line. `fields`: value of the line.
-
-    Raises ConfigurationError if the line is invalid. The message contains no value that may be a secret.
-    """
+    """Return the entry for a line of the file: its key and value. An error contains no value that may be a secret."""
     if not _NAME.fullmatch(name) or name.startswith(PREFIX):
         raise ConfigurationError(
             f"a token's name has 1 to 64 letters, digits, - and _, and does not begin with {PREFIX}"
@@ -138,18 +129,21 @@ def _entry(name: str, fields: Any) -> Entry:
         raise ConfigurationError(
             f"a token needs {', '.join(_KEYS[:3])}, may have {' and '.join(_KEYS[3:])}, and must have nothing else"
         )
-    hash_, scopes, tags, rate, expires = (fields.get(key) for key in _KEYS)
+    hash_, scopes, tags, rate, expires = map(fields.get, _KEYS)
     if not isinstance(scopes, list) or not scopes or not all(each in SCOPES for each in scopes):
         raise ConfigurationError(f"scopes must be a list with one or more of {', '.join(SCOPES)}")
     if not isinstance(tags, list) or not tags or not all(isinstance(each, str) and each for each in tags):
         raise ConfigurationError(
             'tags must be a list of patterns, such as ["orders", "invoice-*"]; ["*"] means all tags'
         )
-    if rate is not None and (
-        isinstance(rate, bool) or not isinstance(rate, int | float) or not isfinite(rate) or rate <= 0
-    ):
+    if rate is not None and not (type(rate) in (int, float) and 0 < rate < inf):
         raise ConfigurationError(f"rate (requests and numbers per second) must be a number above 0, not {brief(rate)}")
-    return Entry(name, _digests(hash_), frozenset(scopes), tuple(tags), rate, _expiry(expires))
+    if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
+        raise ConfigurationError(
+            "expires must be a date and time with a time zone, such as 2027-01-31T00:00:00Z, without quotes"
+        )
+    ends = None if expires is None else expires.timestamp()
+    return Entry(name, _digests(hash_), frozenset(scopes), tuple(tags), rate, ends)
 
 
 def _digests(given: Any) -> tuple[bytes, ...]:
@@ -161,13 +155,3 @@ def _digests(given: Any) -> tuple[bytes, ...]:
             f"{_HASHES_MOST} different ones; never the token itself"
         )
     return tuple(bytes.fromhex(each[1]) for each in found if each)
-
-
-def _expiry(given: Any) -> float | None:
-    if given is None:
-        return None
-    if not isinstance(given, datetime) or given.tzinfo is None:
-        raise ConfigurationError(
-            "expires must be a date and time with a time zone, such as 2027-01-31T00:00:00Z, without quotes"
-        )
-    return given.timestamp()

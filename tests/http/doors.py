@@ -128,7 +128,7 @@ async def door(
     # A machine that others keep busy stands still for seconds.
     patient = {"timeout": 60.0, "store_timeout": 45.0, "redis_timeout": 30.0, **(settings or {})}
     async with issuer.aconnect(redis=redis, store=store, scheduler=None, **patient) as ids:
-        yield Door(ids, application(ids, access or Access.open(), settings=limits, **options))
+        yield Door(ids, application(ids, access or Access(None), settings=limits, **options))
 
 
 def through(behave: Callable[[Door], Coroutine[Any, Any, None]], **options: Any) -> None:

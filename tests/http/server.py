@@ -18,7 +18,7 @@ from issuer.doors.web.app import application
 async def main(port: int, redis: str, store: str, tokens: str = "") -> None:
     # Others may keep the machine busy.
     async with issuer.aconnect(redis=redis, store=store, timeout=60, store_timeout=45, redis_timeout=30) as ids:
-        app = application(ids, Access(tokens) if tokens else Access.open())
+        app = application(ids, Access(tokens) if tokens else Access(None))
         server = Server(app, port=port, interface=Interfaces.ASGI, log_enabled=False)
         ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)

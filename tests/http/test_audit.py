@@ -160,4 +160,4 @@ def test_without_tokens_operators_have_no_name(caplog: pytest.LogCaptureFixture)
         ((_, line),) = audited(caplog)
         assert line.startswith("create of tag 'a': 201, by a caller without a token from 127.0.0.1, request ")
 
-    through(behave, access=Access.open())
+    through(behave, access=Access(None))

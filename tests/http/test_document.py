@@ -351,7 +351,7 @@ class Opened:
             self.ids = ids
             await ids.create("orders")
             await ids.create("bills", format="B{seq:06d}")
-            self.app = application(ids, Access.open(), allowed_hosts=["testserver"])
+            self.app = application(ids, Access(None), allowed_hosts=["testserver"])
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})

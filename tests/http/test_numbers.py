@@ -339,7 +339,7 @@ def test_what_clients_may_have_kept_is_bounded_and_refused_beyond(redis_url: str
         assert await drawn("5") == (200, "")
 
     clock = Clock()
-    access = Access.open()
+    access = Access(None)
     access.rates.clock = clock
     through(behave, redis=redis_url, access=access, limits=Settings(longest_ttl=60, keys_per_second=2))
 
@@ -368,7 +368,7 @@ def test_a_token_keeps_a_limited_number_of_keys(redis_url: str) -> None:
         assert (await drawn(-1, 1)).status == 200
 
     clock = Clock()
-    access = Access.open()
+    access = Access(None)
     access.rates.clock = clock
     limits = Settings(longest_ttl=3600, keys_per_second=1, living_keys=10)
     through(behave, redis=redis_url, access=access, limits=limits)
@@ -400,7 +400,7 @@ def test_a_tag_gets_no_more_series_than_the_server_allows(redis_url: str, monkey
         # Programs may make them: the limit is the server's.
         await door.ids.issue("a", restart_key="d")
         monkeypatch.setattr(numbers, "SERIES_COUNTED_FOR", 0.0)
-        door.app = application(door.ids, Access.open(), settings=Settings(series_per_tag=5))
+        door.app = application(door.ids, Access(None), settings=Settings(series_per_tag=5))
         assert [await drawn(key) for key in "ef"] == [(200, ""), (400, "invalid_argument")]
         assert looks
 

@@ -197,13 +197,13 @@ Ask = Callable[[], Awaitable[object]]
 
 @asynccontextmanager
 async def over_http(ids: AsyncIssuer) -> AsyncIterator[Ask]:
-    http = Door(ids, application(ids, Access.open()))
+    http = Door(ids, application(ids, Access(None)))
     yield lambda: http.good("POST", "/v1/tags/a/next")
 
 
 @asynccontextmanager
 async def over_resp(ids: AsyncIssuer) -> AsyncIterator[Ask]:
-    server = await start(ids, Access.open(), socket.create_server(("127.0.0.1", 0)))
+    server = await start(ids, Access(None), socket.create_server(("127.0.0.1", 0)))
     reader, writer = await asyncio.open_connection("127.0.0.1", server.shared.about.port)
 
     async def incr() -> bytes:

@@ -80,7 +80,7 @@ class Served(Looped):
     ) -> None:
         self._begin_loop()
         try:
-            self.wait(self._open(settings or {"redis": "none", "store": "memory://"}, access or Access.open(), options))
+            self.wait(self._open(settings or {"redis": "none", "store": "memory://"}, access or Access(None), options))
         except BaseException:
             self._end_loop()
             raise

@@ -113,7 +113,7 @@ def test_a_client_of_tls_gets_an_error_and_does_not_wait(
 ) -> None:
     path = tmp_path_factory.mktemp("tokens") / "tokens.toml"
     path.touch(0o600)
-    served = serve(access=Access.open() if open_ else Access(path), idle=4 * PATIENCE)
+    served = serve(access=Access(None) if open_ else Access(path), idle=4 * PATIENCE)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

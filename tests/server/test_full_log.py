@@ -9,8 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
 from tests import programs
+from tests.e2e.conftest import Cli
 from tests.server.conftest import lives
 from tests.servers.ports import free_port
 from tests.waiting import until
@@ -96,3 +98,15 @@ def test_when_the_log_is_read_again_it_says_how_many_lines_are_missing(
 
         until(says, message="it says what is missing")
     assert server.poll() is None
+
+
+def test_a_keeper_whose_log_nobody_reads_loads_segments_and_ends(
+    full: tuple[int, int], cli: Cli, redis_url: str, redis_client: redis.Redis, store: str
+) -> None:
+    servers = {"ISSUER_REDIS_URL": redis_url, "ISSUER_STORE_URL": store}
+    cli("create", "orders", "--step", "10", env=servers)
+    draw = redis_client.register_script(cli("lua", "next").out)
+    with programs.Program("-m", "issuer", "keeper", stderr=full[1], env={**os.environ, **servers}) as keeper:
+        until(lambda: draw(keys=["issuer:{orders}"], args=[1, -1])[-1] == b"100", message="a tenth segment is loaded")
+        keeper.terminate()
+        assert keeper.wait(120) == 0

@@ -1,6 +1,7 @@
 """What a server is started with, and what is refused before anything is started."""
 
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +60,15 @@ def test_only_redis_is_kept() -> None:
 
 def test_sockets_are_listened_on_before_any_worker_is_there() -> None:
     both = options(http="127.0.0.1:0", resp="[::1]:0").endpoints
-    sockets = listen(both)
-    for each in both:
-        bound = sockets[each.name]
-        host, port = bound.getsockname()[:2]
-        with socket.create_connection((host, port)):
-            pass
-        assert each.shown(port) == {"http": f"http://127.0.0.1:{port}", "resp": f"redis://[::1]:{port}"}[each.name]
-        assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        bound.close()
+    with ExitStack() as ends:
+        sockets = listen(both, ends)
+        for each in both:
+            bound = sockets[each.name]
+            host, port = bound.getsockname()[:2]
+            with socket.create_connection((host, port)):
+                pass
+            assert each.shown(port) == {"http": f"http://127.0.0.1:{port}", "resp": f"redis://[::1]:{port}"}[each.name]
+            assert bound.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_port_in_use_is_refused_and_nothing_else_is_left_listening() -> None:
@@ -75,11 +76,12 @@ def test_a_port_in_use_is_refused_and_nothing_else_is_left_listening() -> None:
         port = free.getsockname()[1]
         free.close()
         at = options(http=f"127.0.0.1:{port}", resp=f"127.0.0.1:{taken.getsockname()[1]}").endpoints
-        refused(ConfigurationError, "can't listen on redis://.*: another program listens there", listen, at)
+        with ExitStack() as ends:
+            refused(ConfigurationError, "can't listen on redis://.*: another program listens there", listen, at, ends)
         with socket.create_server(("127.0.0.1", port)):
             pass
 
 
 def test_an_address_that_this_machine_does_not_have_is_told() -> None:
     at = options(http="192.0.2.1:8000", open=True).endpoints
-    refused(ConfigurationError, "this machine has no such address", listen, at)
+    refused(ConfigurationError, "this machine has no such address", listen, at, ExitStack())

@@ -22,14 +22,14 @@ FRAME = """
 import os, sys, time
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.doors.server import logs, supervisor
-from issuer.doors.server.supervisor import Sign, Supervisor, is_last
+from issuer.doors.server.supervisor import Supervisor, is_last
 
 def until_the_end(orders, report):
     while not (orders.poll(1) and is_last(orders)):
-        report(Sign.ALIVE)
+        report("alive")
 
 def steady(orders, report):
-    report(Sign.READY)
+    report("ready")
     print("began", os.getpid(), flush=True)
     until_the_end(orders, report)
     print("ended", flush=True)
@@ -38,7 +38,7 @@ def steady(orders, report):
 
 logs.begin("text", verbose=False)
 gone = lambda process: print("gone", process, flush=True)
-sys.exit(Supervisor(jobs, lambda: print("serving", flush=True), gone).run())
+sys.exit(Supervisor(jobs, "serving", gone).run())
 """
 
 
@@ -61,7 +61,7 @@ def began(out: str) -> int:
 
 def test_serving_is_told_once_when_all_serve_and_a_signal_ends_each_job(tmp_path: Path) -> None:
     with supervised('jobs = [("one", steady), ("two", steady)]', tmp_path) as program:
-        told(tmp_path, "serving")
+        told(tmp_path, "serving", stream="err")
         first = began(told(tmp_path, "began", 2))
         os.kill(first, signal.SIGKILL)
         told(tmp_path, "began", 3)
@@ -69,7 +69,8 @@ def test_serving_is_told_once_when_all_serve_and_a_signal_ends_each_job(tmp_path
         program.terminate()
         assert program.wait(120) == 0
     out = (tmp_path / "out").read_text()
-    assert (out.count("serving"), out.count("ended"), out.count("gone")) == (1, 2, 3)
+    assert (out.count("ended"), out.count("gone")) == (2, 3)
+    assert (tmp_path / "err").read_text().count("serving") == 1
 
 
 @pytest.mark.parametrize(
@@ -92,21 +93,21 @@ jobs = [("good", steady), ("bad", bad)]
 
 
 def test_serving_is_not_told_once_a_stop_has_begun(tmp_path: Path) -> None:
-    # What tells it shows the addresses of the sockets, which are closed by then.
     jobs = """
 def late(orders, report):
     until_the_end(orders, report)
-    report(Sign.READY)
+    report("ready")
 
 def ready(orders, report):
-    report(Sign.READY)
+    report("ready")
     raise ConfigurationError("no way")
 
 jobs = [("ready", ready), ("late", late)]"""
     with supervised(jobs, tmp_path) as program:
         assert program.wait(120) == 1
-    assert "no way" in (tmp_path / "err").read_text()
-    assert "serving" not in (tmp_path / "out").read_text()
+    err = (tmp_path / "err").read_text()
+    assert "no way" in err
+    assert "serving" not in err
 
 
 def test_a_job_that_fails_later_is_begun_again_and_what_it_says_then_is_logged(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def failing(orders, report):
     open(path, "w").close()
     if begun:
         raise IssuerError("still no way")
-    report(Sign.READY)
+    report("ready")
     raise IssuerError("no way any more")
 jobs = [("it", failing)]
 """
@@ -147,7 +148,7 @@ jobs = [("it", dies)]
 def test_settings_that_are_found_wrong_once_it_serves_end_it(tmp_path: Path) -> None:
     jobs = """
 def wrong(orders, report):
-    report(Sign.READY)
+    report("ready")
     report(ConfigurationError("the store has no such thing"))
     until_the_end(orders, report)
 jobs = [("it", wrong)]
@@ -161,14 +162,14 @@ def test_a_job_that_does_not_end_is_killed_and_the_exit_code_says_so(tmp_path: P
     jobs = """
 supervisor.STOPPING = 0.2
 def deaf(orders, report):
-    report(Sign.READY)
+    report("ready")
     print("began", os.getpid(), flush=True)
     while True:
         time.sleep(60)
 jobs = [("deaf", deaf)]
 """
     with supervised(jobs, tmp_path) as program:
-        told(tmp_path, "serving")
+        told(tmp_path, "serving", stream="err")
         pid = began(told(tmp_path, "began"))
         program.terminate()
         assert program.wait(120) == 1
@@ -180,7 +181,7 @@ def test_a_process_that_gives_no_sign_of_life_is_killed_and_begun_again(tmp_path
     jobs = """
 supervisor.SILENT_LOOKS, supervisor.ALIVE_EVERY = 3, 0.1
 def hangs(orders, report):
-    report(Sign.READY)
+    report("ready")
     print("began", os.getpid(), flush=True)
     time.sleep(3600)
 jobs = [("it", hangs)]
@@ -199,7 +200,7 @@ def test_looks_are_counted_so_that_a_machine_that_stood_still_has_no_hung_proces
 ) -> None:
     killed: list[str] = []
     process: Any = SimpleNamespace(pid=1, kill=lambda: killed.append("it"))
-    watched = Supervisor([("it", lambda _orders, _report: None)], lambda: None, lambda _process: None)
+    watched = Supervisor([("it", lambda _orders, _report: None)], "serving", lambda _process: None)
     watched._children[0].process = process
     now = 0.0
     monkeypatch.setattr(supervisor, "monotonic", lambda: now)
@@ -218,7 +219,7 @@ def test_a_process_that_begins_while_the_server_stops_is_told_so(tmp_path: Path)
 from functools import partial
 Supervisor = partial(Supervisor, drain_delay=3600)
 def tells(orders, report):
-    report(Sign.READY)
+    report("ready")
     print("began", os.getpid(), flush=True)
     while not (orders.poll(None) and is_last(orders)):
         print("told of the stop", flush=True)
@@ -264,7 +265,7 @@ signal.signal(signal.SIGHUP, signal.SIG_IGN)
 jobs = [("it", steady)]
 """
     with supervised(jobs, tmp_path) as program:
-        told(tmp_path, "serving")
+        told(tmp_path, "serving", stream="err")
         program.send_signal(signal.SIGHUP)
         program.send_signal(signal.SIGTERM)
         assert program.wait(120) == 0

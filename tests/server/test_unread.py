@@ -137,7 +137,7 @@ def test_a_large_reply_waits_for_few_clients_without_a_token_at_once(serve: Serv
 
 def test_the_system_keeps_little_of_what_a_client_does_not_read() -> None:
     (endpoint,) = ServerOptions.of(load({"http": "127.0.0.1:0"}, environ={}), {}, verbose=False).endpoints
-    listening = listen([endpoint])["http"]
+    listening = listen([endpoint], ExitStack())["http"]
     with listening, socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
         accepted.setblocking(False)
         kept = 0

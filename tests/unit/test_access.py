@@ -182,7 +182,7 @@ def test_the_time_that_a_token_takes_says_nothing_of_which_one_it_is_nor_how_muc
 
 
 def test_without_a_file_everybody_may_do_everything_with_or_without_a_token() -> None:
-    access = Access.open()
+    access = Access(None)
     assert access.is_open
     for sent in (None, "", "whatever"):
         caller = access.identify(sent)
@@ -469,9 +469,6 @@ def test_tokens_and_hashes_stand_in_no_repr_no_error_and_no_log(
         assert token not in text
         assert token.removeprefix(PREFIX) not in text
         assert digest not in text
-    assert repr(access) == f"Access({str(tokens.path)!r})"
-    assert repr(caller) == "Caller('a')"
-    assert repr(Access.open()) == "Access.open()"
 
 
 def test_errors_of_access_are_copied_and_pickled_whole(tokens: Tokens) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from types import FrameType
@@ -11,13 +10,9 @@ import click
 
 from issuer.cli.session import Session
 from issuer.core.events import Event, SegmentLoaded, line_of
-from issuer.doors.server.watch import EVERY, Watch
-from issuer.errors import ConfigurationError, Unavailable
-from issuer.terminal import say
-from issuer.times import utc
-from issuer.views import message_of
-from issuer_persistence.records import now_ms
-from issuer_persistence.urls import mask
+from issuer.doors.server import logs
+from issuer.doors.server.watch import keep
+from issuer.errors import ConfigurationError
 
 SECTION = "Servers"
 
@@ -43,10 +38,7 @@ def keeper(session: Session) -> None:
         raise ConfigurationError(
             "a keeper loads segments into Redis, and no Redis is configured: give --redis and --store"
         )
-    logger = logging.getLogger("issuer")
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-    logger.addHandler(_Warnings())
+    logs.begin("text", verbose=False)
     stop = threading.Event()
 
     def stopped(number: int, _frame: FrameType | None) -> None:
@@ -57,36 +49,14 @@ def keeper(session: Session) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopped)
     issuer = session.connect(scheduler="background", makes_store=True)
-    issuer.observe(_tell_segment)
-    watch = Watch(issuer, _tell)
-    where = f"{mask(settings.store_url)} in {mask(settings.redis_url)}"
-    try:
-        watch.look()
-    except Unavailable as error:
-        # Redis or the store may start after the keeper, so the keeper waits for them. Other errors end the keeper.
-        watch.trouble(error)
-    else:
-        _tell(f"keeping all tags of {where}")
-    while not stop.wait(EVERY):
-        watch.again()
-    _tell("stopping")
+    issuer.observe(_log_segment)
+    keep(issuer, settings, stop)
+    logs.log.info("stopping")
     issuer.close()
-    _tell("stopped")
+    logs.log.info("stopped")
 
 
-def _tell(message: str) -> None:
-    say(f"{utc(now_ms())} {message}")
-
-
-def _tell_segment(event: Event) -> None:
-    """Write a line for each loaded segment, with the same text as in the log. Other events are ignored."""
-    line = line_of(event) if isinstance(event, SegmentLoaded) else None
-    if line is not None:
-        _tell(line[1] % line[2])
-
-
-class _Warnings(logging.Handler):
-    """Writes all warnings of the library to stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _tell(message_of(record))
+def _log_segment(event: Event) -> None:
+    """Write a line for each loaded segment. Other events are ignored."""
+    if isinstance(event, SegmentLoaded) and (line := line_of(event)) is not None:
+        logs.log.info(line[1], *line[2])

@@ -50,8 +50,11 @@ def _logging_errors(formats: list[str]) -> Iterator[None]:
         if isinstance(error, click.UsageError):
             logs.log.error("%s", error.format_message())
             sys.exit(USAGE)
-        logs.fail(error)
-        sys.exit(code_of(error) if isinstance(error, IssuerError) else FAILED)
+        if isinstance(error, IssuerError):
+            logs.log.error("%s", error)
+            sys.exit(code_of(error))
+        logs.log.error("the server failed", exc_info=error)
+        sys.exit(FAILED)
 
 
 @click.command(

@@ -9,16 +9,15 @@ import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import SimpleQueue
+from time import gmtime
 from traceback import extract_tb
 from typing import Any, Final
 
 from issuer.clock import monotonic, sleep
 from issuer.doors.web.replies import Message, Receive, Send
-from issuer.errors import IssuerError
 from issuer.forks import living
 from issuer.views import message_of, said
 
@@ -110,6 +109,9 @@ def dropped() -> int:
 class _Line(logging.Formatter):
     """Formats each record of the log as one line. Of an exception, it shows class, message and place, no traceback."""
 
+    converter = staticmethod(gmtime)
+    default_time_format, default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
         message = message_of(record)
@@ -120,7 +122,7 @@ class _Line(logging.Formatter):
 
     def line(self, record: logging.LogRecord, message: str) -> str:
         """Return the line for a record and its message."""
-        return f"{_time(record)} {record.levelname.lower():7} {message}"
+        return f"{self.formatTime(record)} {record.levelname.lower():7} {message}"
 
 
 class _JsonLine(_Line):
@@ -128,13 +130,8 @@ class _JsonLine(_Line):
 
     def line(self, record: logging.LogRecord, message: str) -> str:
         """Return the JSON object for a record and its message."""
-        content = {"time": _time(record), "level": record.levelname.lower(), "message": message}
+        content = {"time": self.formatTime(record), "level": record.levelname.lower(), "message": message}
         return json.dumps(content | {"logger": record.name, "process": record.process})
-
-
-def _time(record: logging.LogRecord) -> str:
-    at = datetime.fromtimestamp(record.created, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _raised(error: BaseException) -> str:
@@ -144,11 +141,9 @@ def _raised(error: BaseException) -> str:
 
 
 def begin(log_format: str, *, verbose: bool) -> None:
-    """Write the log of this process to stderr.
+    """Write the log of this process to stderr, as JSON lines if `log_format` is "json".
 
-    Args:
-        log_format: "json" writes JSON lines; any other value writes text.
-        verbose: Whether to write also records of level DEBUG. The lowest level is INFO otherwise.
+    `verbose`: whether to write also records of level DEBUG. The lowest level is INFO otherwise.
     """
     root, ours = logging.getLogger(), logging.getLogger("issuer")
     for logger in (root, ours):
@@ -173,14 +168,6 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
 def _unraisable(failure: sys.UnraisableHookArgs) -> None:
     log.error("%s in %r", failure.err_msg or "an error that could not be raised", failure.object,
               exc_info=failure.exc_value)  # fmt: skip
-
-
-def fail(error: BaseException) -> None:
-    """Log the error that ends the server."""
-    if isinstance(error, IssuerError):
-        log.error("%s", error)
-    else:
-        log.error("the server failed", exc_info=error)
 
 
 def logged(app: _App) -> _App:

@@ -14,13 +14,9 @@ from issuer.settings import Settings, host_and_port
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address at which one protocol is served.
+    """An address at which one protocol is served: http or resp. `family` and `address` are as in the module `socket`.
 
-    Attributes:
-        name: http or resp.
-        family: Address family, as in the module `socket`.
-        address: Address, as in the module `socket`.
-        source: The variable, file or argument that sets the address. Error messages name it.
+    `source`: the variable, file or argument that sets the address. Error messages name it.
     """
 
     name: str
@@ -62,9 +58,8 @@ class ServerOptions:
     def of(cls, settings: Settings, given: Mapping[str, Any], *, verbose: bool) -> ServerOptions:
         """Return the options of a server with these settings.
 
-        Raises:
-            ConfigurationError: The settings contradict each other, contain no address or an unknown host, or let other
-                machines draw without a token by accident.
+        Raises ConfigurationError if the settings contradict each other, contain no address or an unknown host, or let
+        other machines draw without a token by accident.
         """
         sources = settings.sources
         named = (("http", settings.http), ("resp", settings.resp))

@@ -9,10 +9,9 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -27,9 +26,9 @@ from issuer.doors.access import Access
 from issuer.doors.server import logs
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import close, connections, listen, raise_limit
-from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Job, Report, Sign, Supervisor, catch, is_last
-from issuer.doors.server.watch import EVERY, Watch
-from issuer.errors import ConfigurationError, IssuerError
+from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Job, Report, Supervisor, catch, is_last
+from issuer.doors.server.watch import keep
+from issuer.errors import ConfigurationError
 from issuer.tally import Tally
 from issuer.wiring import connect
 from issuer_persistence.errors import StoreError
@@ -50,10 +49,8 @@ def serve(options: ServerOptions) -> int:
     logs.begin(options.settings.log_format, verbose=options.verbose)
     raise_limit()
     connections(len(options.endpoints), options.settings.redis_connections)  # raises if too few files can be open
-    sockets = listen(options.endpoints)
     with ExitStack() as ends:
-        for each in sockets.values():
-            ends.enter_context(each)
+        sockets = listen(options.endpoints, ends)
         if options.settings.workers > 1 or options.has_redis:
             ends.enter_context(_counting_together())
         _prepare(options)
@@ -71,9 +68,11 @@ def serve(options: ServerOptions) -> int:
         ]
         if options.has_redis:
             jobs.append(("the keeper", partial(_keep, options)))
+        where = [each.shown(sockets[each.name].getsockname()[1]) for each in options.endpoints]
+        many = "one worker" if options.settings.workers == 1 else f"{options.settings.workers} workers"
         code = Supervisor(
             jobs,
-            partial(_tell_serving, options, sockets),
+            f"serving {' and '.join(where)} with {many}",
             forget,
             drain_delay=options.settings.drain_delay,
             close=partial(close, sockets.values()),
@@ -140,27 +139,15 @@ def _prepare(options: ServerOptions) -> None:
         store_class(options.settings.store_url)
 
 
-def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) -> None:
-    where = " and ".join(each.shown(sockets[each.name].getsockname()[1]) for each in options.endpoints)
-    many = "one worker" if options.settings.workers == 1 else f"{options.settings.workers} workers"
-    log.info("serving %s with %s", where, many)
-
-
 def _keep(options: ServerOptions, orders: Connection, report: Callable[[Report], None]) -> None:
-    """Run the keeper, which loads segments for every tag of the store.
-
-    Args:
-        options: Options of the server.
-        orders: Connection to the supervisor, which orders the end.
-        report: Sends a report to the supervisor.
-    """
+    """Run the keeper until the supervisor orders the end."""
     from issuer.metrics import install
 
     stop = threading.Event()
 
     def end_with_supervisor() -> None:
         while not (orders.poll(ALIVE_EVERY) and is_last(orders)):
-            report(Sign.ALIVE)
+            report("alive")
         stop.set()
 
     threading.Thread(target=end_with_supervisor, daemon=True).start()
@@ -168,15 +155,5 @@ def _keep(options: ServerOptions, orders: Connection, report: Callable[[Report],
         tally = Tally()
         tally.lines_dropped = logs.dropped
         install(issuer).serve(tally)
-        watch = Watch(issuer, log.warning)
-        report(Sign.READY)
-        try:
-            watch.look()
-        except ConfigurationError:
-            raise
-        except IssuerError as error:
-            watch.trouble(error)
-        else:
-            log.info("keeping all tags")
-        while not stop.wait(EVERY):
-            watch.again()
+        report("ready")
+        keep(issuer, options.settings, stop)

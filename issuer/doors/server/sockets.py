@@ -56,16 +56,13 @@ _WHY = {
 }
 
 
-def listen(endpoints: Iterable[Endpoint]) -> dict[str, socket.socket]:
-    """Return a listening socket for each endpoint, by name. Raises ConfigurationError if a socket cannot be created.
+def listen(endpoints: Iterable[Endpoint], ends: ExitStack) -> dict[str, socket.socket]:
+    """Return a listening socket for each endpoint, by name, which `ends` closes. Raises ConfigurationError.
 
     All workers accept from the same sockets. If each worker had its own socket (SO_REUSEPORT), a second server could
     start on the same port without an error. If a worker died, connections that wait for this worker would be lost.
     """
-    with ExitStack() as failed:
-        sockets = {each.name: failed.enter_context(_bound(each)) for each in endpoints}
-        failed.pop_all()
-    return sockets
+    return {each.name: ends.enter_context(_bound(each)) for each in endpoints}
 
 
 def _bound(endpoint: Endpoint) -> socket.socket:
@@ -147,14 +144,9 @@ def raise_limit() -> None:
 
 
 def connections(protocols: int, to_redis: int) -> int:
-    """Return how many clients a worker accepts for each protocol.
+    """Return how many clients a worker accepts for each protocol. Raises ConfigurationError if files are too few.
 
-    Args:
-        protocols: Number of protocols that the server serves.
-        to_redis: Number of connections of a worker to Redis.
-
-    Raises:
-        ConfigurationError: The limit of open files is too low.
+    `protocols`: number of protocols that the server serves. `to_redis`: number of connections of a worker to Redis.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILES_MOST if soft == resource.RLIM_INFINITY else soft

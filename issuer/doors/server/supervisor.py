@@ -16,12 +16,13 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from types import FrameType
-from typing import Final
+from typing import Final, Literal
 
 from issuer.clock import monotonic
 from issuer.errors import ConfigurationError, IssuerError
@@ -52,29 +53,17 @@ MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 _processes = multiprocessing.get_context("fork")
 
 
-class Sign(Enum):
-    """A report of a child to the supervisor.
-
-    Attributes:
-        ALIVE: The child runs. It sends this report every ALIVE_EVERY seconds.
-        READY: The child serves now.
-    """
-
-    ALIVE = auto()
-    READY = auto()
-
-
-Report = Sign | IssuerError
+#: A report of a child to the supervisor: "alive" every ALIVE_EVERY seconds, and once "ready" or an error.
+Report = Literal["alive", "ready"] | IssuerError
 #: The work of a child process: a function that gets a connection to the supervisor, for `is_last`, and a function that
-#: sends reports to the supervisor. A job sends ALIVE regularly, and READY or an error once. It returns after the last
-#: order.
+#: sends reports to the supervisor. It returns after the last order.
 Job = Callable[[Connection, Callable[[Report], None]], None]
 
 
 def is_last(orders: Connection) -> bool:
     """Read an order of the supervisor. Return False if a stop begins, and True if the child must end.
 
-    A child must also end if the supervisor is dead. The system then closes the connection.
+    A child must also end if the supervisor is dead: the system then closes the connection.
     """
     try:
         return bool(orders.recv())
@@ -88,12 +77,11 @@ class _Child:
 
     Attributes:
         line: Connection for orders to the process and for its reports.
-        served: Whether a process of this child has reported READY.
+        served: Whether a process of this child has reported that it is ready.
         began: Monotonic time of the last start.
-        starts: Number of processes that were started.
-        deaths: Number of deaths in a row, each less than SOUND seconds after the start of the process. A later death
-            sets it to 0.
+        deaths: Number of deaths in a row, each less than SOUND seconds after the start of the process.
         silent: Number of checks of the supervisor since the last report of the process.
+        due: Monotonic time of the next start. Infinite if a process runs, or if none must be started.
     """
 
     name: str
@@ -105,8 +93,7 @@ class _Child:
     starts: int = 0
     deaths: int = 0
     silent: int = 0
-    #: Monotonic time of the next start. None if a process runs, or if none must be started.
-    due: float | None = field(default=0.0)
+    due: float = 0.0
 
     def order(self, *, last: bool) -> None:
         if self.line is not None:
@@ -129,13 +116,22 @@ def catch(numbers: Iterable[int], handler: Callable[[int, FrameType | None], obj
             signal.signal(number, handler)
 
 
+class _Phase(IntEnum):
+    """What the supervisor does: it drains between SIGTERM and the order to end, while the children still serve."""
+
+    SERVING = 0
+    DRAINING = 1
+    ENDING = 2
+    KILLED = 3
+
+
 class Supervisor:
     """Runs a child process for each job, until a signal arrives or a child cannot start."""
 
     def __init__(
         self,
         jobs: Sequence[tuple[str, Job]],
-        serving: Callable[[], object],
+        serving: str,
         ended: Callable[[int], object],
         *,
         drain_delay: float = 0.0,
@@ -145,26 +141,24 @@ class Supervisor:
 
         Args:
             jobs: Pairs of a name, which the log shows, and a job.
-            serving: Called once, when all children serve.
+            serving: Message for the log when all children serve.
             ended: Called with the id of each process that has ended.
             drain_delay: Seconds between SIGTERM and the signal to the children that they must end.
             close: Called just before the children get the signal to end. It closes the listening sockets.
         """
         self._children = [_Child(name, job) for name, job in jobs]
-        self._serving: Callable[[], object] | None = serving
+        self._serving = serving
         self._ended = ended
         self._drain_delay = drain_delay
         self._close = close
         self._signalled, self._signal = os.pipe()
         os.set_blocking(self._signalled, False)
         os.set_blocking(self._signal, False)
-        #: Monotonic time at which the children get the signal to end. None before a stop.
-        self._drained: float | None = None
-        #: Monotonic time at which children that still run are killed. None until the children have the signal to end.
-        self._end: float | None = None
+        self._phase = _Phase.SERVING
+        #: Monotonic time at which the next phase begins. Infinite if nothing but a signal begins it.
+        self._until = inf
         self._next_look = 0.0
         self._error: IssuerError | None = None
-        self._killed = False
 
     def run(self) -> int:
         """Run the children until the server stops. Return the exit code.
@@ -178,21 +172,24 @@ class Supervisor:
         gc.freeze()
         catch((*SIGNALS, *MEANINGLESS), lambda _number, _frame: None)
         signal.set_wakeup_fd(self._signal, warn_on_full_buffer=False)
-        while self._end is None or any(child.process is not None for child in self._children):
-            self._start_due()
+        while self._phase < _Phase.ENDING or any(child.process is not None for child in self._children):
+            for child in self._children:
+                if child.due <= monotonic():
+                    self._start(child)
             for at in wait(self._awaited(), self._patience()):
                 self._heed(at)
             self._look()
             if (second := self._signals()) is not None:
                 self._kill("received a second signal")
                 return 128 + second
-            if self._drained is not None and self._end is None and monotonic() >= self._drained:
-                self._stop()
-            if self._end is not None and monotonic() >= self._end and not self._killed:
-                self._kill(f"it did not end within {STOPPING:g} s")
+            if monotonic() >= self._until:
+                if self._phase is _Phase.DRAINING:
+                    self._stop()
+                else:
+                    self._kill(f"it did not end within {STOPPING:g} s")
         if self._error is not None:
             raise self._error
-        return 1 if self._killed else 0
+        return 1 if self._phase is _Phase.KILLED else 0
 
     def _signals(self) -> int | None:
         """Begin a stop when the first signal arrives. Return the number of a second signal, or None."""
@@ -201,7 +198,7 @@ class Supervisor:
                 name = signal.Signals(number).name
                 if number in MEANINGLESS:
                     log.warning("received %s, which has no effect on this server", name)
-                elif self._drained is not None or self._end is not None:
+                elif self._phase is not _Phase.SERVING:
                     return number
                 else:
                     # A service manager sends SIGTERM. The other signals come from a terminal. There, a person waits, so
@@ -212,30 +209,27 @@ class Supervisor:
                     )
                     for child in self._children:
                         child.order(last=False)
-                    self._drained = monotonic() + delay
+                    self._phase, self._until = _Phase.DRAINING, monotonic() + delay
         return None
 
     def _stop(self) -> None:
         """Close the listening sockets, then signal to the children that they must end."""
-        if self._end is None:
+        if self._phase < _Phase.ENDING:
             self._close()
-            self._serving = None  # the sockets are closed, so their ports cannot be logged any more
-            self._end = monotonic() + STOPPING
+            self._phase, self._until = _Phase.ENDING, monotonic() + STOPPING
             for child in self._children:
-                child.due = None
+                child.due = inf
                 child.order(last=True)
 
     def _look(self) -> None:
         """Kill children that have not reported for too long. Killed children are replaced, like all dead ones."""
         now = monotonic()
-        if now < self._next_look or self._end is not None:
+        if now < self._next_look:
             return
         self._next_look = now + ALIVE_EVERY
         for child in self._children:
-            if child.process is None:
-                continue
             child.silent += 1
-            if child.silent == SILENT_LOOKS:
+            if child.silent == SILENT_LOOKS and child.process is not None and self._phase < _Phase.ENDING:
                 silence = SILENT_LOOKS * ALIVE_EVERY
                 log.error(
                     "%s (process %s) has not responded for %g s: killing it", child.name, child.process.pid, silence
@@ -243,7 +237,7 @@ class Supervisor:
                 child.process.kill()
 
     def _kill(self, why: str) -> None:
-        self._killed = True
+        self._phase, self._until = _Phase.KILLED, inf
         for child in self._children:
             if child.process is not None:
                 log.warning("killing %s: %s", child.name, why)
@@ -251,33 +245,24 @@ class Supervisor:
 
     # ------------------------------------------------------------------ children
 
-    def _start_due(self) -> None:
-        now = monotonic()
-        for child in self._children:
-            if child.due is not None and child.due <= now:
-                self._start(child)
-
     def _start(self, child: _Child) -> None:
         child.line, theirs = _processes.Pipe()
         child.process = _processes.Process(target=self._become, args=(child, theirs), name=child.name)
         child.process.start()
         theirs.close()
-        if self._drained is not None:
+        if self._phase is _Phase.DRAINING:
             child.order(last=False)
-        child.began, child.due, child.silent = monotonic(), None, 0
+        child.began, child.due, child.silent = monotonic(), inf, 0
         child.starts += 1
 
     def _become(self, child: _Child, theirs: Connection) -> None:
-        """Run the job of a child. The child process calls this method.
-
-        First, the child process closes its copies of the supervisor's ends. Otherwise the connections would not report
-        the supervisor's death. `theirs`: the child's end of its connection.
-        """
+        """Run the job of a child, in the child process. `theirs`: the child's end of its connection."""
         # A terminal sends Ctrl-C to all its processes, and systemd sends SIGTERM to all processes of a unit. Children
         # ignore both, because the supervisor decides when each child ends.
         for number in (*SIGNALS, *MEANINGLESS):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
+        # Otherwise the connections would not report the supervisor's death.
         for fd in (self._signalled, self._signal):
             os.close(fd)
         for other in self._children:
@@ -309,11 +294,7 @@ class Supervisor:
         return [self._signalled, *ended, *(child.line for child in self._children if child.line is not None)]
 
     def _patience(self) -> float:
-        moments = [self._next_look, *(child.due for child in self._children if child.due is not None)]
-        if self._drained is not None and self._end is None:
-            moments.append(self._drained)
-        if self._end is not None:
-            moments = [self._end if not self._killed else monotonic() + ALIVE_EVERY]
+        moments = (self._next_look, self._until, *(child.due for child in self._children))
         return max(0.0, min(moments) - monotonic())
 
     def _heed(self, at: object) -> None:
@@ -327,18 +308,18 @@ class Supervisor:
 
     def _reported(self, child: _Child) -> None:
         try:
-            said: Report = child.line.recv() if child.line is not None else Sign.ALIVE
+            said: Report = child.line.recv() if child.line is not None else "alive"
         except (EOFError, OSError):
             child.hang_up()
             return
         child.silent = 0
-        if said is Sign.ALIVE:
+        if said == "alive":
             return
-        if said is Sign.READY:
+        if said == "ready":
             child.served = True
-            if self._serving is not None and all(each.served for each in self._children):
-                self._serving()
-                self._serving = None
+            if self._serving and self._phase < _Phase.ENDING and all(each.served for each in self._children):
+                log.info("%s", self._serving)
+                self._serving = ""
             return
         if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
             # The first process of this child could not start. End the server, so that an operator corrects the error.
@@ -355,7 +336,7 @@ class Supervisor:
         child.process = None
         child.hang_up()
         self._ended(pid)
-        if self._end is not None:
+        if self._phase >= _Phase.ENDING:
             return
         now = monotonic()
         child.deaths = 0 if now - child.began >= SOUND else child.deaths + 1

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,13 +19,14 @@ from granian.log import LogLevels
 from granian.server import embed
 
 from issuer.api.aio import AsyncIssuer
+from issuer.care.inspection import HaltedTags
 from issuer.doors.access import LOOK_EVERY, Access
 from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
 from issuer.doors.server.logs import dropped, logged
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import BACKLOG, CONNECTIONS_MOST, connections
-from issuer.doors.server.supervisor import ALIVE_EVERY, Report, Sign, is_last
+from issuer.doors.server.supervisor import ALIVE_EVERY, Report, is_last
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.wiring import aconnect, default_is_known
 
@@ -87,13 +88,7 @@ def run(
 ) -> None:
     """Run a worker: serve until the supervisor orders the end.
 
-    Args:
-        options: Options of the server.
-        sockets: Listening sockets, by name of the protocol.
-        access: Authentication of the callers.
-        orders: Connection to the supervisor.
-        report: Sends a report to the supervisor.
-        first: Whether this worker logs warnings for all workers.
+    `sockets`: listening sockets, by name of the protocol. `first`: whether this worker logs warnings for all workers.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_Worker(options, sockets, report, access, first).serve(orders))
@@ -124,7 +119,7 @@ class _Worker:
         """Serve until the supervisor orders the end. Then finish the running requests and stop."""
         loop = asyncio.get_running_loop()
         self._say_alive(loop)
-        loop.add_reader(orders.fileno(), self._heed, loop, orders)
+        loop.add_reader(orders.fileno(), self._heed, orders)
         if not self.first:  # the first worker logs these warnings for all workers
             default_is_known()
             logging.getLogger("issuer.doors.access").setLevel(logging.CRITICAL)
@@ -136,7 +131,7 @@ class _Worker:
             self.doors = [await self._door(name, each, ids, look_ups) for name, each in self.sockets.items()]
             if self.stopping:
                 self._drain()
-            self.report(Sign.READY)
+            self.report("ready")
             tasks = [
                 loop.create_task(self.stop.wait()),
                 loop.create_task(_looking(self.access)),
@@ -155,17 +150,17 @@ class _Worker:
             await ids.close()
             await asyncio.gather(*(door.close(ANSWERING) for door in self.doors))
 
-    def _heed(self, loop: asyncio.AbstractEventLoop, orders: Connection) -> None:
+    def _heed(self, orders: Connection) -> None:
         if not self.stopping:
             self.stopping = True
             self._drain()
         if is_last(orders):
-            loop.remove_reader(orders.fileno())
+            asyncio.get_running_loop().remove_reader(orders.fileno())
             self.stop.set()
 
     def _say_alive(self, loop: asyncio.AbstractEventLoop) -> None:
         """Report to the supervisor, every ALIVE_EVERY seconds, that this event loop runs."""
-        self.report(Sign.ALIVE)
+        self.report("alive")
         loop.call_later(ALIVE_EVERY, self._say_alive, loop)
 
     def _drain(self) -> None:
@@ -176,7 +171,7 @@ class _Worker:
     async def _door(
         self, name: str, listening: socket.socket, ids: AsyncIssuer, look_ups: LookUps
     ) -> _Http | RespServer:
-        options, settings = self.options, self.options.settings
+        settings = self.options.settings
         most = connections(len(self.sockets), settings.redis_connections)
         if name == "resp":
             from issuer.doors.resp.server import start
@@ -194,19 +189,17 @@ class _Worker:
         metrics.serve(self.access.tally)
         hosts, shown = settings.allowed_hosts, metrics.exposition
         app = application(ids, self.access, metrics=shown, allowed_hosts=hosts, settings=settings, look_ups=look_ups)
-        return _Http(app, _Granian(logged(app) if options.verbose else app, listening, most))
+        return _Http(app, _Granian(logged(app) if self.options.verbose else app, listening, most))
 
     async def _look(self, ids: AsyncIssuer) -> None:
         """Query the store once, so that wrong settings of the store end the server at its start.
 
         If the store is down, the server starts anyway. Callers get the status 503 until the store answers.
         """
-        try:
-            async with aclosing(ids.engine.care.tag_pages(None, count=1)) as pages:
-                await anext(pages)
-        except ConfigurationError as error:
+        error = await ids.engine.care.store_ready(None, HaltedTags())
+        if isinstance(error, ConfigurationError):
             self.report(error)
-        except IssuerError as error:
+        elif error is not None:
             log.warning("the store does not answer yet: %s", error)
 
 
