@@ -11,7 +11,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import translate
 from pathlib import Path
 from typing import Final
@@ -33,8 +33,8 @@ LOOK_EVERY: Final = 0.5
 #: Bits of the file mode that allow other users to write.
 _OTHERS: Final = 0o022
 
-#: All processes of a server share a copy of the tokens file's content (see `_Published`). This is the format of the
-#: header before the copy: size and checksum of the content.
+#: All processes of a server share a copy of the tokens file's content. This is the format of the header before the
+#: copy: size and checksum of the content.
 _HEADER: Final = struct.Struct("=QQ")
 
 
@@ -113,39 +113,14 @@ class Caller:
         return self._all or (tag is not None and self._matches(tag) is not None)
 
 
-class _Published:
-    """The content of the tokens file, shared by all processes of a server: this process and its forks."""
-
-    def __init__(self) -> None:
-        self._file = nameless(self)
-
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Lock the content during a `with` block. The block gets False if another process holds the lock."""
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # which of the two is raised depends on the system
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
-
-    def put(self, content: bytes) -> None:
-        """Replace the content."""
-        os.pwrite(self._file, _headed(content) + content, 0)
-
-    def get(self, known: bytes) -> bytes | None:
-        """Return the content, or None if it equals `known` or is incomplete.
-
-        The content is incomplete while a process writes it, and stays incomplete if the writing process is killed.
-        """
-        header = os.pread(self._file, _HEADER.size, 0)
-        if len(header) < _HEADER.size or header == _headed(known):
-            return None
-        content = os.pread(self._file, _HEADER.unpack(header)[0], _HEADER.size)
-        return content if _headed(content) == header else None
+@contextmanager
+def _locked(file: int) -> Iterator[None]:
+    """Lock a file during a `with` block. Raises BlockingIOError or PermissionError if another process has the lock."""
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 def _headed(content: bytes) -> bytes:
@@ -176,7 +151,8 @@ class Access:
         """
         self.rates, self.tally, self._wall = RateBuckets(clock), Tally(), wall
         self._path = None if path is None else Path(path)
-        self._published = _Published()
+        #: A file with the content of the tokens file, which all processes of the server share.
+        self._published = nameless(self)
         self._content = b""
         self._entries: list[Entry] = []
         #: For each token: its digest, its entry in the file, and the caller, which is None if the token has expired.
@@ -231,11 +207,9 @@ class Access:
             state = _state(path.stat())
             settled, self._changed = state == self._changed, state
             if state != self._state and settled:
-                with self._published.alone() as alone:
-                    if alone:
-                        self._state = self._read(path)
-            content = self._published.get(self._content)
-            if content is not None:
+                with suppress(BlockingIOError, PermissionError), _locked(self._published):
+                    self._state = self._read(path)
+            if (content := self._shared()) is not None:
                 self._take(content, parsed(content, path))
         except OSError as error:
             self._complain(f"tokens file {path}: {error.strerror}")
@@ -244,6 +218,17 @@ class Access:
         now = self._wall()
         if any(caller and _over(entry, now) for _, entry, caller in self._callers):
             self._callers = self._admitted(self._entries)
+
+    def _shared(self) -> bytes | None:
+        """Return the content that a process of the server has read last. None if it is known here, or incomplete.
+
+        The content is incomplete while a process writes it, and stays incomplete if the writing process is killed.
+        """
+        header = os.pread(self._published, _HEADER.size, 0)
+        if len(header) < _HEADER.size or header == _headed(self._content):
+            return None
+        content = os.pread(self._published, _HEADER.unpack(header)[0], _HEADER.size)
+        return content if _headed(content) == header else None
 
     def _complain(self, complaint: str) -> None:
         if complaint != self._complaint:
@@ -259,7 +244,7 @@ class Access:
         except OSError as error:
             raise ConfigurationError(f"tokens file {path}: {error.strerror}") from error
         self._take(content, parsed(content, path))
-        self._published.put(content)
+        os.pwrite(self._published, _headed(content) + content, 0)
         self._complaint = ""
         if status.st_mode & _OTHERS:
             log.warning("tokens file %s is writable for other users: run chmod go-w on it", path)
@@ -270,13 +255,12 @@ class Access:
         self._content, self._entries = content, entries
 
     def _admitted(self, entries: list[Entry]) -> list[tuple[bytes, Entry, Caller | None]]:
-        now = self._wall()
-        callers = [(entry, None if _over(entry, now) else self._caller(entry)) for entry in entries]
-        return [(digest, entry, caller) for entry, caller in callers for digest in entry.digests]
-
-    def _caller(self, entry: Entry) -> Caller:
-        bucket = None if entry.rate is None else self.rates.bucket(entry.name, entry.rate)
-        return Caller(entry.name, entry.scopes, entry.tags, bucket)
+        now, admitted = self._wall(), []
+        for entry in entries:
+            bucket = None if entry.rate is None else self.rates.bucket(entry.name, entry.rate)
+            caller = None if _over(entry, now) else Caller(entry.name, entry.scopes, entry.tags, bucket)
+            admitted += [(digest, entry, caller) for digest in entry.digests]
+        return admitted
 
 
 _sparing = Sparing()

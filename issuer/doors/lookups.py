@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from issuer.clock import monotonic
 from issuer.doors.rates import Bucket, RateBuckets
@@ -31,8 +31,6 @@ MISSES_PER_SECOND: Final = 100
 REMEMBERED: Final = 1.0
 #: Maximum number of names that are remembered as unknown, and as found.
 _REMEMBERED_MOST: Final = 1000
-
-_T = TypeVar("_T")
 
 #: The owner of names that were found before: their look-ups are the first ones. Not "", which is the owner of the names
 #: of clients without a known address.
@@ -70,9 +68,7 @@ class LookUps:
             timeout: Longest wait in seconds. None means the timeout of the issuer.
             draws: If True and the tag is unknown, report the rejected draw to the handler `rejected` of the issuer.
 
-        Raises:
-            Unavailable: Other look-ups took too long.
-            TooManyRequests: Too many look-ups of the owner wait.
+        Raises Unavailable if other look-ups took too long, TooManyRequests if too many look-ups of the owner wait.
         """
         if self.knows(tag):
             return
@@ -167,7 +163,7 @@ class LookUps:
             self._misses.give_back()
 
 
-def _remember(names: dict[str, _T], name: str, value: _T) -> None:
+def _remember(names: dict[str, Any], name: str, value: float | None) -> None:
     """Put a name at the end. If there are too many, drop the first one, which is the oldest."""
     names.pop(name, None)
     if len(names) >= _REMEMBERED_MOST:

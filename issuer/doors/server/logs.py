@@ -107,10 +107,14 @@ def dropped() -> int:
 
 
 class _Line(logging.Formatter):
-    """Formats each record of the log as one line. Of an exception, it shows class, message and place, no traceback."""
+    """Formats each record as one line, of text or JSON. Of an exception, it shows class, message and place."""
 
     converter = staticmethod(gmtime)
     default_time_format, default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line."""
@@ -118,20 +122,11 @@ class _Line(logging.Formatter):
         if record.exc_info and record.exc_info[1] is not None:
             message += f": {_raised(record.exc_info[1])}"
         # A message may contain line breaks, for example from an error of another library.
-        return self.line(record, " ".join(message.splitlines()))
-
-    def line(self, record: logging.LogRecord, message: str) -> str:
-        """Return the line for a record and its message."""
-        return f"{self.formatTime(record)} {record.levelname.lower():7} {message}"
-
-
-class _JsonLine(_Line):
-    """Formats each record of the log as one JSON object."""
-
-    def line(self, record: logging.LogRecord, message: str) -> str:
-        """Return the JSON object for a record and its message."""
-        content = {"time": self.formatTime(record), "level": record.levelname.lower(), "message": message}
-        return json.dumps(content | {"logger": record.name, "process": record.process})
+        message, time, level = " ".join(message.splitlines()), self.formatTime(record), record.levelname.lower()
+        if not self._as_json:
+            return f"{time} {level:7} {message}"
+        content = {"time": time, "level": level, "message": message, "logger": record.name, "process": record.process}
+        return json.dumps(content)
 
 
 def _raised(error: BaseException) -> str:
@@ -150,7 +145,7 @@ def begin(log_format: str, *, verbose: bool) -> None:
         for old in list(logger.handlers):
             old.flush()
             logger.removeHandler(old)
-    root.addHandler(_Lines(_JsonLine() if log_format == "json" else _Line()))
+    root.addHandler(_Lines(_Line(as_json=log_format == "json")))
     root.setLevel(logging.WARNING)
     ours.setLevel(logging.DEBUG if verbose else logging.INFO)
     threading.excepthook = _thread_failed

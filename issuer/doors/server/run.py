@@ -19,7 +19,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from shutil import rmtree
 from tempfile import gettempdir, mkdtemp
-from types import FrameType
 from typing import Final
 
 from issuer.doors.access import Access
@@ -39,13 +38,10 @@ log = logging.getLogger("issuer.doors.server")
 #: Environment variable with the directory of the metrics files. prometheus_client reads it when it is imported.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
-#: Packages of the extra `server` that every server needs.
-_EXTRA = ("granian", "prometheus_client")
-
 
 def serve(options: ServerOptions) -> int:
     """Serve until a signal arrives. Return the exit code. Raises ConfigurationError if the server cannot start."""
-    catch(SIGNALS, _end_at_start)
+    catch(SIGNALS, lambda *_: sys.exit(0))  # exit handlers then remove the temporary files
     logs.begin(options.settings.log_format, verbose=options.verbose)
     raise_limit()
     connections(len(options.endpoints), options.settings.redis_connections)  # raises if too few files can be open
@@ -54,12 +50,8 @@ def serve(options: ServerOptions) -> int:
         if options.settings.workers > 1 or options.has_redis:
             ends.enter_context(_counting_together())
         _prepare(options)
-        from prometheus_client import disable_created_metrics
-
         from issuer.doors.server import worker
         from issuer.metrics import forget
-
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's
 
         access = Access(options.settings.tokens or None)
         jobs: list[tuple[str, Job]] = [
@@ -79,11 +71,6 @@ def serve(options: ServerOptions) -> int:
         ).run()
     log.info("stopped")
     return code
-
-
-def _end_at_start(_number: int, _frame: FrameType | None) -> None:
-    """Exit if a signal arrives during the start. Exit handlers then remove the temporary files."""
-    sys.exit(0)
 
 
 @contextmanager
@@ -129,10 +116,11 @@ def _prepare(options: ServerOptions) -> None:
     Raises ConfigurationError if a package of the extra `server` is missing.
     """
     try:
-        for name in _EXTRA:
-            import_module(name)
+        import granian  # noqa: F401 - only imported
+        from prometheus_client import disable_created_metrics
     except ModuleNotFoundError as error:
         raise ConfigurationError(f'{error.name} is missing: pip install ".[server]" in a checkout') from error
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client's
     for endpoint in options.endpoints:
         import_module("issuer.doors.web.app" if endpoint.name == "http" else "issuer.doors.resp.server")
     with suppress(StoreError):  # the workers report the error when they connect

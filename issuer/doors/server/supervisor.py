@@ -143,8 +143,8 @@ class Supervisor:
             jobs: Pairs of a name, which the log shows, and a job.
             serving: Message for the log when all children serve.
             ended: Called with the id of each process that has ended.
-            drain_delay: Seconds between SIGTERM and the signal to the children that they must end.
-            close: Called just before the children get the signal to end. It closes the listening sockets.
+            drain_delay: Seconds between SIGTERM and the order to the children to end.
+            close: Called just before this order. It closes the listening sockets.
         """
         self._children = [_Child(name, job) for name, job in jobs]
         self._serving = serving
@@ -176,8 +176,7 @@ class Supervisor:
             for child in self._children:
                 if child.due <= monotonic():
                     self._start(child)
-            for at in wait(self._awaited(), self._patience()):
-                self._heed(at)
+            self._wait()
             self._look()
             if (second := self._signals()) is not None:
                 self._kill("received a second signal")
@@ -289,22 +288,16 @@ class Supervisor:
         logging.shutdown()
         os._exit(code)
 
-    def _awaited(self) -> list[int | Connection]:
-        ended = [child.process.sentinel for child in self._children if child.process is not None]
-        return [self._signalled, *ended, *(child.line for child in self._children if child.line is not None)]
-
-    def _patience(self) -> float:
+    def _wait(self) -> None:
+        """Wait for a signal, a report, the end of a process, or the next moment at which something is due."""
         moments = (self._next_look, self._until, *(child.due for child in self._children))
-        return max(0.0, min(moments) - monotonic())
-
-    def _heed(self, at: object) -> None:
-        for child in self._children:
-            if at is child.line:
-                self._reported(child)
-            elif child.process is not None and at == child.process.sentinel:
-                while child.line is not None and child.line.poll():
-                    self._reported(child)
-                self._died(child, child.process)
+        lines = {each.line: each for each in self._children if each.line is not None}
+        ends = {each.process.sentinel: (each, each.process) for each in self._children if each.process is not None}
+        for at in wait([self._signalled, *lines, *ends], max(0.0, min(moments) - monotonic())):
+            if isinstance(at, Connection):
+                self._reported(lines[at])
+            elif at in ends:
+                self._died(*ends[at])
 
     def _reported(self, child: _Child) -> None:
         try:
@@ -313,23 +306,23 @@ class Supervisor:
             child.hang_up()
             return
         child.silent = 0
-        if said == "alive":
-            return
         if said == "ready":
             child.served = True
             if self._serving and self._phase < _Phase.ENDING and all(each.served for each in self._children):
                 log.info("%s", self._serving)
                 self._serving = ""
-            return
-        if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
-            # The first process of this child could not start. End the server, so that an operator corrects the error.
-            # After the start, an error is only logged, because the other processes still serve.
-            self._error = self._error or said
-            self._stop()
-        else:
-            log.error("%s: %s", child.name, said)
+        elif isinstance(said, IssuerError):
+            if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
+                # The first process of this child could not start. End the server, so that an operator corrects the
+                # error. After the start, an error is only logged, because the other processes still serve.
+                self._error = self._error or said
+                self._stop()
+            else:
+                log.error("%s: %s", child.name, said)
 
     def _died(self, child: _Child, process: ForkProcess) -> None:
+        while child.line is not None and child.line.poll():
+            self._reported(child)
         process.join()
         code, pid = process.exitcode or 0, process.pid or 0
         process.close()

@@ -21,11 +21,10 @@ from granian.server import embed
 from issuer.api.aio import AsyncIssuer
 from issuer.care.inspection import HaltedTags
 from issuer.doors.access import LOOK_EVERY, Access
-from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
 from issuer.doors.server.logs import dropped, logged
 from issuer.doors.server.options import ServerOptions
-from issuer.doors.server.sockets import BACKLOG, CONNECTIONS_MOST, connections
+from issuer.doors.server.sockets import BACKLOG, connections
 from issuer.doors.server.supervisor import ALIVE_EVERY, Report, is_last
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.wiring import aconnect, default_is_known
@@ -49,12 +48,17 @@ IDLE: Final = 30.0
 HEAD_MOST: Final = 8192
 
 
-class _Granian(embed.Server):
-    """Runs the HTTP server granian in an existing event loop, on an existing listening socket."""
+class _Http(embed.Server):
+    """Runs the HTTP server granian in an existing event loop, on an existing listening socket.
 
-    def __init__(self, app: Any, listening: socket.socket, most: int = CONNECTIONS_MOST) -> None:
+    `task`: the asyncio task that runs granian. It ends only when granian ends.
+    """
+
+    def __init__(
+        self, app: Application | CompatApplication, listening: socket.socket, most: int, *, verbose: bool
+    ) -> None:
         super().__init__(
-            app,
+            logged(app) if verbose else app,
             interface=Interfaces.ASGINL,
             http=HTTPModes.http1,
             websockets=False,
@@ -65,7 +69,13 @@ class _Granian(embed.Server):
             log_level=LogLevels.critical,
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
         )
-        self._listening = listening
+        self._listening, self.drain = listening, app.drain
+        self.task = asyncio.get_running_loop().create_task(self.serve())
+
+    async def close(self, seconds: float) -> None:
+        """Accept no new connections, and wait up to `seconds` for running requests. A second call waits again."""
+        self.stop()  # type: ignore[no-untyped-call]  # granian's
+        await asyncio.wait({self.task}, timeout=seconds)
 
     def _init_shared_socket(self) -> None:
         """Pass a copy of the listening socket to granian, because granian's threads close the descriptor they get.
@@ -110,7 +120,6 @@ class _Worker:
     report: Callable[[Report], None]
     access: Access
     first: bool
-    budget: Budget = field(default_factory=Budget)
     doors: Sequence[_Http | RespServer] = ()
     stopping: bool = False
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -178,9 +187,7 @@ class _Worker:
 
             # One fifth of the connections is kept free: clients above the limit can then connect and get an error.
             clients = most * 4 // 5
-            return await start(
-                ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups, budget=self.budget
-            )
+            return await start(ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups)
         from issuer.doors.web.app import application
         from issuer.metrics import install
 
@@ -189,7 +196,7 @@ class _Worker:
         metrics.serve(self.access.tally)
         hosts, shown = settings.allowed_hosts, metrics.exposition
         app = application(ids, self.access, metrics=shown, allowed_hosts=hosts, settings=settings, look_ups=look_ups)
-        return _Http(app, _Granian(logged(app) if self.options.verbose else app, listening, most))
+        return _Http(app, listening, most, verbose=self.options.verbose)
 
     async def _look(self, ids: AsyncIssuer) -> None:
         """Query the store once, so that wrong settings of the store end the server at its start.
@@ -208,16 +215,3 @@ async def _looking(access: Access) -> None:
     while True:
         await asyncio.sleep(LOOK_EVERY)
         access.look()
-
-
-class _Http:
-    """The HTTP server of a worker. `task`: the asyncio task that runs granian. It ends only when granian ends."""
-
-    def __init__(self, app: Application | CompatApplication, server: Any) -> None:
-        self.drain, self._server = app.drain, server
-        self.task = asyncio.get_running_loop().create_task(server.serve())
-
-    async def close(self, seconds: float) -> None:
-        """Accept no new connections, and wait up to `seconds` for running requests. A second call waits again."""
-        self._server.stop()
-        await asyncio.wait({self.task}, timeout=seconds)
