@@ -117,7 +117,7 @@ def catch(numbers: Iterable[int], handler: Callable[[int, FrameType | None], obj
 
 
 class _Phase(IntEnum):
-    """What the supervisor does: it drains between SIGTERM and the order to end, while the children still serve."""
+    """A phase of the supervisor. It drains between SIGTERM and the order to end: the children still serve."""
 
     SERVING = 0
     DRAINING = 1
@@ -261,12 +261,10 @@ class Supervisor:
         for number in (*SIGNALS, *MEANINGLESS):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
-        # Otherwise the connections would not report the supervisor's death.
         for fd in (self._signalled, self._signal):
             os.close(fd)
-        for other in self._children:
+        for other in self._children:  # otherwise the connections would not report the supervisor's death
             other.hang_up()
-
         os.set_blocking(theirs.fileno(), False)
 
         def report(said: Report) -> None:
