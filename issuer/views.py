@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import singledispatch
 from typing import Any, Final
 
-from issuer.advice import command_line
+from issuer.advice import command_line, python
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
@@ -101,6 +101,7 @@ def _(record: Discrepancy) -> dict[str, Any]:
         "first": numbers and numbers[0],
         "last": numbers and numbers[1],
         "message": str(record),
+        "remedy": record.told(python),
         "entries": [view(entry) for entry in record.entries],
     }
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from issuer.care import Outcome, inspection, recovery
 from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.examination import TOGETHER, Examination, judge
+from issuer.care.doctor.examination import Examination, judge
 from issuer.care.doctor.findings import Facts, Finding
 from issuer.care.inspection import HaltedTags, Inspection, Readiness
 from issuer.care.keeper.blocking import Keeper, Run
@@ -20,7 +20,7 @@ from issuer.care.recovery import Named, Recovery
 from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
 from issuer.core.batch import TagBatch
-from issuer.core.record import PAGE
+from issuer.core.record import PAGE, identity
 from issuer.core.scheme_record import in_true_order
 from issuer.core.steps import Steps, ask, pipeline
 from issuer.core.supply.runtime import Runtime
@@ -42,6 +42,9 @@ log = logging.getLogger("issuer")
 
 #: Result of `verified` for one tag: the discrepancies found, or an error.
 Verdict = Outcome[list[Discrepancy]]
+
+#: How many tags are inspected at once. Up to 100 ledger entries of each tag are then in memory.
+TOGETHER = 100
 
 #: A sweep, the periodic background work, reads this many hashes at once.
 LOOKS = 1000
@@ -109,11 +112,18 @@ class Care:
             names = self._tags(timeout)
         else:
             names = self._run(recovery.with_parts(check_found(tag)), self._deadline(timeout), tag)
+        store_id = self._run(identity(), self._deadline(timeout), tag)
+        known: dict[str, Tag] = {}
         for first in range(0, len(names), PAGE):
-            page = names[first : first + PAGE]
-            steps = {name: Audit(name, self._config.hash_key(name)).whole() for name in page}
-            batch = self._ended(steps, timeout)
-            for name in page:
+            if tag is None:
+                records = self._page(names[first - 1] if first else None, PAGE, timeout)
+                known = {record.tag: record for record in records}
+            steps = {
+                name: Audit(name, self._config.hash_key(name), store_id, known.get(name)).whole()
+                for name in names[first : first + PAGE]
+            }
+            batch = self._ended(steps, timeout, probe=False)
+            for name in steps:
                 error = batch.errors.get(name)
                 deleted = isinstance(error, UnknownTag) and name != tag
                 yield Outcome(name, len(names), batch.results.get(name), None if deleted else error)
@@ -156,15 +166,14 @@ class Care:
                 recovery.check_whole(tag, names, lowest)
         names = [name for name in names if name > after and name not in spared]
         for first in range(0, len(names), PAGE):
-            page = names[first : first + PAGE]
             steps = {
                 name: recovery.recover(
                     name, self._config.hash_key(name), at_least=lowest, dry_run=dry_run, said=known.get(name)
                 )
-                for name in page
+                for name in names[first : first + PAGE]
             }
-            batch = self._ended(steps, timeout)
-            for name in page:
+            batch = self._ended(steps, timeout, probe=True)
+            for name in steps:
                 yield Outcome(name, len(names), batch.results.get(name), batch.errors.get(name))
 
     def recover(
@@ -183,13 +192,11 @@ class Care:
             raise failed[0]
         return done
 
-    def doctor(
-        self, most: int | None, progress: Callable[[int, int], object] | None, timeout: float | None
-    ) -> list[Finding]:
+    def doctor(self, progress: Callable[[int, int], object] | None, timeout: float | None) -> list[Finding]:
         """Examine Redis, the store, the settings and the tags; see Issuer.doctor."""
         config = self._config
         facts = Facts(settings=config.settings, store=config.store.url, redis=config.redis)
-        for steps in Examination(facts, config.key, most=most, progress=progress).rounds():
+        for steps in Examination(facts, config.key, progress).rounds():
             self._run(steps, self._deadline(timeout), None)
         return judge(facts)
 
@@ -222,8 +229,7 @@ class Care:
             count: How many tags are read at once.
         """
         while True:
-            steps = ask(lambda store, left: store.tags(after=after, count=count, timeout=left))  # noqa: B023 - called at once
-            page = self._run(steps, self._deadline(timeout), None)
+            page = self._page(after, count, timeout)
             yield [in_true_order(record) for record in page]
             if len(page) < count:
                 return
@@ -236,27 +242,31 @@ class Care:
         combiner = self._registry.combiners.get(tag)
         return found if combiner is None else replace(found, waiting=combiner.waiting)
 
-    def inspected(self, tags: Sequence[str], timeout: float | None) -> Generator[Outcome[Inspection], None]:
-        """Inspect these tags. A tag that was deleted in the meantime is left out."""
+    def inspected(self, tags: Sequence[Tag], timeout: float | None) -> Generator[Outcome[Inspection], None]:
+        """Inspect the tags with these records, which were read a moment ago."""
         for first in range(0, len(tags), TOGETHER):
             page = tags[first : first + TOGETHER]
-            steps = {tag: inspection.inspect(tag, self._config.hash_key(tag)) for tag in page}
-            batch = self._ended(steps, timeout)
-            for tag in page:
-                error = batch.errors.get(tag)
-                if not isinstance(error, UnknownTag):
-                    yield Outcome(tag, len(tags), batch.results.get(tag), error)
+            steps = {each.tag: inspection.inspect(each.tag, self._config.hash_key(each.tag), each) for each in page}
+            batch = self._ended(steps, timeout, probe=False)
+            for tag in steps:
+                yield Outcome(tag, len(tags), batch.results.get(tag), batch.errors.get(tag))
 
-    def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None) -> TagBatch[T]:
+    def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None, *, probe: bool) -> TagBatch[T]:
         """Run the steps of several tags to their end. Return the batch, which has a result or an error for each tag.
 
-        `every`: the steps of each tag, by the tag's name. `timeout`: time limit of each request in seconds.
+        `every`: the steps of each tag, by the tag's name. `timeout`: time limit of each request in seconds. `probe`:
+        see TagBatch.
         """
-        batch = TagBatch(every, self._config.store)
+        batch = TagBatch(every, self._config.store, probe=probe)
         only = next(iter(every)) if len(every) == 1 else None
         while batch.pending:
             self._run(batch.go_on(), self._deadline(timeout), only)
         return batch
+
+    def _page(self, after: str | None, count: int, timeout: float | None) -> list[Tag]:
+        """Return the records of the next `count` tags after the name `after`, sorted by name."""
+        steps = ask(lambda store, left: store.tags(after=after, count=count, timeout=left))
+        return self._run(steps, self._deadline(timeout), None)
 
     def _tags(self, timeout: float | None) -> list[str]:
         """Return the names of all tags of the store, sorted."""

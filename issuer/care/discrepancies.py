@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
+from issuer.advice import Words, filled
 from issuer.times import utc
 from issuer_persistence.ledger import LedgerEntry
 
@@ -22,6 +23,67 @@ Kind = Literal[
     "damaged entry",
     "Redis not looked at",
 ]
+
+#: The kind of a discrepancy that says that Redis was not available. All other kinds are problems of the tag.
+UNSEEN: Final = "Redis not looked at"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Meaning of a kind of discrepancy. `check`: its check in `doctor`. `why`: consequence. `advice`: see Finding."""
+
+    check: str
+    why: str
+    advice: str
+
+
+_BACK = "The store has gone back in time: it was restored from a backup, or lost writes. "
+_SAME_NUMBERS = "It would reserve these numbers again."
+
+MEANINGS: Final[Mapping[Kind, Meaning]] = {
+    "overlap": Meaning(
+        "tag-overlap",
+        "These numbers may have been issued twice: the store was restored or copied, or a program ignores its lock.",
+        "Look for these numbers in your tables. Then run {do:recover at_least=N}, where N is the highest number there.",
+    ),
+    "above store max": Meaning("tag-store-behind", _BACK + _SAME_NUMBERS, "Run {do:recover}."),
+    "below the journal": Meaning("tag-behind-journal", _BACK + _SAME_NUMBERS, "Run {do:recover}."),
+    "Redis above store max": Meaning(
+        "tag-store-behind",
+        _BACK + "If Redis lost its data now, the store would reserve the same numbers again.",
+        "Run {do:recover}.",
+    ),
+    "not in the ledger": Meaning(
+        "tag-not-in-ledger",
+        "The store never reserved these numbers, so others could get them, too. Or entries of the ledger were deleted.",
+        "Run {do:recover}, which skips these numbers. Then find out what writes to the hash or deletes the entries.",
+    ),
+    "damaged hash": Meaning(
+        "tag-corrupt",
+        "To be safe, every draw is rejected with CorruptState, and the hash is left as it is.",
+        "Look at the hash with HGETALL, then run {do:recover}.",
+    ),
+    "another store's hash": Meaning(
+        "tag-two-stores",
+        "Two stores use the same prefix in this Redis, so both would reserve the same numbers. Draws with this store "
+        "are rejected with ForeignHash, except in a process that started while its store was unavailable.",
+        "Give each store its own prefix. If numbers were drawn from this hash for users of this store, or if this "
+        "store replaces the other one, first run {do:prefix='NEW' recover at_least=N}. N is the highest number in the "
+        "hash, or the max of the other store.",
+    ),
+    "two hashes in Redis": Meaning(
+        "tag-two-hashes",
+        "Services draw from two Redis servers, databases or prefixes, or from two masters after a network split. The "
+        "numbers are unique, but a later call can get a lower number.",
+        "Set the same Redis, database and prefix for all services. `issuer config` shows those settings.",
+    ),
+    "damaged entry": Meaning(
+        "tag-damaged-entry",
+        "The issuer never writes such an entry. Its numbers cannot be compared with those of other reservations.",
+        "Correct or delete the entry in the store. A backup may show what it was.",
+    ),
+    UNSEEN: Meaning("redis-reachable", "Only the ledger and the store were compared.", "Start Redis, and check again."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +116,10 @@ class Discrepancy:
 
     def __str__(self) -> str:
         return f"tag {self.tag!r}: {self.problem}"
+
+    def told(self, words: Words) -> str:
+        """Return the recommended action in the words of one interface: Python, command line or HTTP."""
+        return filled(MEANINGS[self.kind].advice, words, self.tag)
 
 
 #: A ledger entry contains the id of the Redis hash for which its segment was reserved: `born`. If the id changes back

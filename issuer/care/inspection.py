@@ -14,6 +14,7 @@ from issuer.errors import CorruptState, FenceError, InvalidArgument, IssuerError
 from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import check_found
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position
+from issuer_persistence.reads import ReadLedger
 from issuer_persistence.records import HIGHEST, Order, StepMode, Tag, now_ms
 
 #: Maximum number of ledger entries per page.
@@ -190,18 +191,15 @@ def tags() -> Steps[list[Tag]]:
     return [scheme_record.in_true_order(each) for each in (yield from select())]
 
 
-def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspection]:
+def inspect(tag: str, key: str | None, known: Tag | None = None, *, deleted: bool = False) -> Steps[Inspection]:
     """Return the state of a tag in the store and in Redis. `key` is the tag's Redis key, or None without Redis.
 
-    If `deleted` is True, the tag must be a deleted one. If `deleted` is False, a deleted tag raises UnknownTag.
+    `known`: record of the tag, if it was read a moment ago. If `deleted` is True, the tag must be a deleted one. If
+    `deleted` is False, a deleted tag raises UnknownTag.
     """
-    record = yield from read_record(tag, deleted=deleted)
-    ledger, shared_with = yield from ask(
-        lambda store, timeout: (
-            store.ledger(tag, newest=WASTE_FROM, timeout=timeout),
-            store.shared_with(timeout=timeout),
-        )
-    )
+    record = known or (yield from read_record(tag, deleted=deleted))
+    ledger = yield from ask(ReadLedger(tag, WASTE_FROM))
+    shared_with = yield from ask(lambda store, timeout: store.shared_with(timeout=timeout))
     state, remaining, trouble, period = None, None, None, None
     if key is not None:
         try:

@@ -19,16 +19,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from issuer.care.discrepancies import Discrepancy, Kind, Turns, described
+from issuer.care.inspection import WASTE_FROM
 from issuer.core.record import read_record
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import check_found
-from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
 from issuer_persistence.reads import ReadSegments
-from issuer_persistence.records import HIGHEST, now_ms
+from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 #: If the store's `max` is lower than the highest number in the journal, `max` is read again after this many seconds.
 SECOND_LOOK = 0.2
@@ -75,11 +75,24 @@ class _Buffer:
 class Audit:
     """Verification of one tag, piece by piece. Each piece takes limited time and memory, even if the ledger is long."""
 
-    def __init__(self, tag: str, key: str | None) -> None:
-        """Prepare the verification of a tag. `key`: key of the tag's hash in Redis. None if there is no Redis."""
+    def __init__(self, tag: str, key: str | None, store_id: str, record: Tag | None = None) -> None:
+        """Prepare the verification of a tag.
+
+        Args:
+            tag: Name of the tag.
+            key: Key of the tag's hash in Redis. None if there is no Redis.
+            store_id: Id of the store.
+            record: Record of the tag, as read a moment ago. None if it is not known.
+        """
         self.findings: list[Discrepancy] = []
+        #: The tag's hash in Redis, without the numbers of another term. None if it was not read, or is damaged.
+        self.hash: tag_scripts.Hash | None = None
+        #: The newest entries of the ledger, the highest numbers first.
+        self.newest: list[LedgerEntry] = []
         self._tag = tag
         self._key = key
+        self._store_id = store_id
+        self._record = record
         self._begun = False
         self._max = 0
         self._created = 0
@@ -89,7 +102,6 @@ class Audit:
         #: entry is above the `low` of the earlier one. It is enough to compare the next entry with the entry that has
         #: the lowest `low`, so only that one is kept.
         self._lowest: LedgerEntry | None = None
-        self._hash: tag_scripts.Hash | None = None
         self._buffers: list[_Buffer] = []
         #: Detects that segments of a strict tag are loaded into two Redis hashes in turns. None if the tag is not
         #: strict. Also None after two hashes were reported, so that they are reported once.
@@ -108,15 +120,18 @@ class Audit:
         """
         if not self._begun:
             self._begun = True
-            strict = yield from self._read_max()
-            self._turns = Turns() if strict else None
+            record = self._record or (yield from read_record(self._tag))
+            self._max, self._created = record.max, record.created
+            self._turns = Turns() if record.order == "strict" else None
             yield from self._check_journal()
             if self._key is not None:
                 yield from self._with_redis(self._check_hash(self._key), self._key)
             return True
         page = yield from ask(ReadSegments(self._tag, PAGE, self._beyond))
         self._beyond = page.last
-        self._note(page.damaged)
+        self.newest += page.entries[: WASTE_FROM - len(self.newest)]
+        for error in page.damaged:
+            self._report("damaged entry", f"the ledger: {error.problem}")
         segments = [entry for entry in page.entries if entry.low < entry.high]
         yield from self._check_against_max(segments)
         yield from self._check_overlaps(segments)
@@ -140,22 +155,15 @@ class Audit:
     ) -> None:
         self.findings.append(Discrepancy(self._tag, kind, problem, numbers, entries, values))
 
-    def _read_max(self) -> Steps[bool]:
-        """Read `max` and the time of creation from the tag's record. Return True if the tag is strict."""
-        record = yield from read_record(self._tag)
-        self._max, self._created = record.max, record.created
-        return record.order == "strict"
+    def _read_max(self) -> Steps[None]:
+        self._max = (yield from read_record(self._tag)).max
 
     def _check_turns(self, segments: Iterable[LedgerEntry]) -> None:
         for entry in segments if self._turns is not None else ():
             both = self._turns.found(entry) if self._turns is not None else None
             if both is not None:
                 loads = "; ".join(map(described, both))
-                problem = (
-                    f"the tag is strict, but its segments are loaded into two hashes in Redis in turns: {loads}. "
-                    "Numbers are unique, but not in order: configure the same Redis, database and prefix for all "
-                    "services"
-                )
+                problem = f"the tag is strict, but its segments are loaded into two hashes in Redis in turns: {loads}"
                 self._report("two hashes in Redis", problem, *both)
                 self._turns = None
 
@@ -187,7 +195,7 @@ class Audit:
 
     def _check_hash(self, key: str) -> Steps[None]:
         try:
-            hash = yield from send(tag_scripts.read_raw(key))
+            hash, live = yield from send(tag_scripts.read_both(key))
         except CorruptState as error:  # the key has a value that is not a hash
             self._report("damaged hash", f"Redis key {key}: {error.args[0]}", key=key)
             return
@@ -195,18 +203,16 @@ class Audit:
         if problem is not None:
             self._report("damaged hash", f"Redis key {key}: {problem}", key=key)
             return
-        store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
-        if hash.store is not None and hash.store != store_id:
+        if hash.store is not None and hash.store != self._store_id:
             if hash.names_store:
-                problem = f"Redis key {key} belongs to store {hash.store}, this one is {store_id}"
-                self._report("another store's hash", problem, key=key, store=hash.store, expected=store_id)
+                problem = f"Redis key {key} belongs to store {hash.store}, this one is {self._store_id}"
+                self._report("another store's hash", problem, key=key, store=hash.store, expected=self._store_id)
             else:
                 problem = f"Redis key {key}: field store is not the id of a store: {hash.store!r}"
                 self._report("damaged hash", problem, key=key)
             return
-        self._hash = hash
         # Every draw from a hash of another term is rejected, so its numbers are not searched in the ledger.
-        live = yield from send(tag_scripts.read_hash(key))
+        self.hash = live
         for number, low, high in ((1, live.cur, live.max), (2, live.next_cur, live.next_max)):
             if low is not None and high is not None and low < high:
                 self._buffers.append(_Buffer(number, low, high, high))
@@ -227,7 +233,7 @@ class Audit:
     def _unmoved(self, key: str) -> Steps[bool]:
         """Return True if no process has reset the hash since it was read."""
         again = yield from send(tag_scripts.read_hash(key))
-        return self._hash is not None and (again.fence, again.born) == (self._hash.fence, self._hash.born)
+        return self.hash is not None and (again.fence, again.born) == (self.hash.fence, self.hash.born)
 
     def _look_for(self, buffer: _Buffer, segments: Iterable[LedgerEntry]) -> None:
         """Lower `buffer.open` below the numbers that these ledger entries contain. `segments`: highest entry first."""
@@ -263,10 +269,6 @@ class Audit:
         `time`: in ms since 1970. False if such a reservation could be so old that it was deleted.
         """
         return now_ms() - max(time, self._created) < CERTAIN
-
-    def _note(self, damaged: Iterable[Corrupt]) -> None:
-        for error in damaged:
-            self._report("damaged entry", f"the ledger: {error.problem}")
 
     def _check_against_max(self, segments: Iterable[LedgerEntry]) -> Steps[None]:
         above = [entry for entry in segments if entry.high > self._max]

@@ -23,8 +23,16 @@ class TagBatch(Generic[T]):
         errors: Error of each tag whose steps have failed.
     """
 
-    def __init__(self, every: Mapping[str, Steps[T]], store: Store | None = None) -> None:
-        """`every`: the steps of each tag. `store`: the store that they use, for messages."""
+    def __init__(self, every: Mapping[str, Steps[T]], store: Store | None = None, *, probe: bool = True) -> None:
+        """Begin the steps of each tag.
+
+        Args:
+            every: The steps of each tag.
+            store: The store that they use, for messages.
+            probe: If False, calls of several tags never test whether a server that did not answer answers again. Else
+                each batch would wait for the timeout of such a test.
+        """
+        self._probe = probe
         self.results: dict[str, T] = {}
         self.errors: dict[str, IssuerError] = {}
         self._steps = {tag: public(steps, tag, store) for tag, steps in every.items()}
@@ -37,7 +45,7 @@ class TagBatch(Generic[T]):
         kind = type(next(iter(self.pending.values())))
         tags = [tag for tag, step in self.pending.items() if type(step) is kind]
         try:
-            answers = yield from _together([self.pending[tag] for tag in tags])
+            answers = yield from _together([self.pending[tag] for tag in tags], probe=self._probe)
         except (IssuerError, StoreError) as error:
             answers = [error] * len(tags)
         for tag, answer in zip(tags, answers, strict=False):
@@ -58,14 +66,14 @@ class TagBatch(Generic[T]):
             self.errors[tag] = error
 
 
-def _together(steps: Sequence[Step]) -> Steps[Sequence[Any]]:
+def _together(steps: Sequence[Step], *, probe: bool) -> Steps[Sequence[Any]]:
     """Send requests of one kind. Return a list with the answer or error of each.
 
     The list can be shorter than `steps`. The caller then sends the other requests later.
     """
     match steps:
         case [Send(), _, *_]:
-            return (yield from pipeline([step.call for step in steps if isinstance(step, Send)]))
+            return (yield from pipeline([step.call for step in steps if isinstance(step, Send)], probe=probe))
         case [Elsewhere(), _, *_]:
             seen = yield from elsewhere([step.calls[0] for step in steps if isinstance(step, Elsewhere)])
             return [[each] for each in seen]

@@ -109,10 +109,12 @@ class Send:
 class Pipeline:
     """Send these calls to Redis, all calls of one server at once, without waiting for each reply.
 
-    Returns a list. For each call it contains the decoded reply, or the IssuerError with which the call failed.
+    Returns a list. For each call it contains the decoded reply, or the IssuerError with which the call failed. `probe`:
+    see Send.
     """
 
     calls: Sequence[RedisCall[Any]]
+    probe: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +192,19 @@ def send(call: RedisCall[T], *, probe: bool = True) -> Steps[T]:
     return reply
 
 
-def pipeline(calls: Sequence[RedisCall[T]]) -> Steps[list[T | IssuerError]]:
+def pipeline(calls: Sequence[RedisCall[T]], *, probe: bool = True) -> Steps[list[T | IssuerError]]:
     """Yield the calls to Redis and return their decoded replies. A call that failed has its error in the list.
 
-    Raises RedisUnavailable if a server does not answer.
+    `probe`: see Send. Raises RedisUnavailable if a server does not answer.
     """
     if len(calls) == 1:
         try:
-            return [(yield Send(calls[0]))]
+            return [(yield Send(calls[0], probe))]
         except RedisUnavailable:
             raise
         except IssuerError as error:
             return [error]
-    replies: list[T | IssuerError] = yield Pipeline(calls)
+    replies: list[T | IssuerError] = yield Pipeline(calls, probe)
     return replies
 
 

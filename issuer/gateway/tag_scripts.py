@@ -363,7 +363,12 @@ class Hash:
 
 def read_hash(key: str) -> RedisCall[Hash]:
     """`read`: read the hash of a tag. If it is from another term, its numbers are missing: nobody can draw them."""
-    return evalsha("read", (key,), (), _current, repeatable=True)
+    return evalsha("read", (key,), (), lambda reply: _both(reply)[1], repeatable=True)
+
+
+def read_both(key: str) -> RedisCall[tuple[Hash, Hash]]:
+    """`read`: read the hash of a tag, and return it with its numbers in whatever term, and as `read_hash` does."""
+    return evalsha("read", (key,), (), _both, repeatable=True)
 
 
 def read_raw(key: str) -> RedisCall[Hash]:
@@ -371,13 +376,13 @@ def read_raw(key: str) -> RedisCall[Hash]:
     return RedisCall(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True, key=key)
 
 
-def _current(reply: Any) -> Hash:
+def _both(reply: Any) -> tuple[Hash, Hash]:
     status, *fields = reply
     hash = _hash(fields)
     if status == b"current":
-        return hash
+        return hash, hash
     none = dict.fromkeys(("cur", "max", "mark", "next_cur", "next_max", "next_mark"))
-    return replace(hash, **none, lost=hash.top)
+    return hash, replace(hash, **none, lost=hash.top)
 
 
 def _hash(reply: Any) -> Hash:

@@ -1,16 +1,22 @@
 """`issuer doctor` from outside: its report, its JSON, its exit codes."""
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import closing
 
 import pytest
+from click.testing import CliRunner
 
+from issuer.care.doctor import examination
+from issuer.cli import main
+from issuer.cli.commands import doctor
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import TagSettings
 from tests.e2e.conftest import Cli
 from tests.e2e.terminal import Terminal
 from tests.servers.ports import free_port
+from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 
 StartRedis = Callable[..., RedisServer]
@@ -88,5 +94,21 @@ def test_of_many_tags_some_are_shown_in_a_report_that_fits_the_terminal_and_json
     assert ended.out.count("\n  tag-limit  ") == 5
     assert "  and 25 more of tag-limit: --json has them\n" in ended.out
     assert [each["check"] for each in direct("doctor", "--json").json()].count("tag-limit") == 30
-    assert "4 of 30 tags were examined closely" in direct("doctor", "--most", "4").out
-    assert direct("doctor", "--most", "-1").code == 2
+
+
+def test_tags_that_are_left_out_are_no_success(
+    redis_proxy: FaultProxy, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis answers the checks of the server, and goes away between two pages of tags."""
+    with closing(open_store(store)) as filling:
+        for number in range(4):
+            filling.create(f"t{number}", TagSettings(), timeout=60)
+    monkeypatch.setattr(examination, "PAGE", 2)
+    monkeypatch.setattr(doctor, "progress_bar", lambda _: lambda *_: redis_proxy.blackhole())
+    monkeypatch.setenv("ISSUER_REDIS_TIMEOUT", "0.5")
+    options = ("--redis", redis_proxy.url, "--store", store, "--timeout", "60")
+    ended = CliRunner().invoke(main, [*options, "doctor", "--json"])
+    found = json.loads(ended.stdout)
+    assert {each["level"] for each in found} <= {"ok", "advice", "unknown"}
+    (told,) = [each for each in found if each["check"] == "tags-looked-at"]
+    assert (ended.exit_code, told["error"], told["what"][:7]) == (5, "RedisUnavailable", "2 of 4 ")

@@ -37,12 +37,14 @@ def test_verify_ends_with_0_or_4_and_shows_who_and_when_of_an_overlap(orders: Cl
     forge(home, 5, 10)
     ended = orders("verify", "orders")
     assert ended.code == 4
-    heading, intruder, other = ended.out.splitlines()
+    heading, intruder, other, advice = ended.out.splitlines()
     assert heading == "orders  overlap  6..10"
     assert intruder == "  2001-09-09T01:46:40Z  intruder.example.org pid 99, load, 6..10"
     assert other.endswith(", direct, 1..10")
+    assert "Look for these numbers in your tables" in advice
+    assert "`issuer recover orders --at-least N`" in advice
     (finding,) = orders("verify", "--all", "--json").json()
-    assert list(finding) == ["tag", "kind", "first", "last", "message", "entries"]
+    assert list(finding) == ["tag", "kind", "first", "last", "message", "remedy", "entries"]
     assert (finding["tag"], finding["kind"], finding["first"], finding["last"]) == ("orders", "overlap", 6, 10)
     assert (finding["entries"][0]["host"], finding["entries"][0]["pid"]) == ("intruder.example.org", 99)
     assert orders("verify").err == "1 of 2 tags without a problem\n"

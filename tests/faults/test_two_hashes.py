@@ -4,6 +4,7 @@ import pytest
 import redis
 
 from issuer import Issuer
+from issuer.advice import python
 from issuer.care.discrepancies import AGAIN, Turns
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.memory import MemoryStore
@@ -41,7 +42,7 @@ def test_a_strict_tag_whose_segments_go_to_two_places_in_turns_is_told_with_who_
             (finding,) = [found for found in each.verify() if found.kind == "two hashes in Redis"]
             assert finding.tag == "strict"
             assert len({entry.born for entry in finding.entries}) == 2
-            assert "the same Redis, database and prefix" in str(finding)
+            assert "the same Redis, database and prefix" in finding.told(python)
             assert weak(each) == ["strict"]
 
 

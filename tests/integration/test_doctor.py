@@ -14,10 +14,11 @@ from redis import Redis
 
 import issuer
 from issuer import Issuer, RedisUnavailable, StoreUnavailable
+from issuer.care import blocking as care
 from issuer.care.doctor import examination, redis, store, tags
 from issuer.care.doctor.findings import Facts
 from issuer.core import arithmetic
-from issuer.gateway import tag_scripts
+from issuer.drivers import topology
 from issuer.values import Finding
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
@@ -29,11 +30,15 @@ from tests.integration.days import Make
 from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
 from tests.servers.ports import free_port
+from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.waiting import until
 
 pytestmark = pytest.mark.colours("blocking")
+
+#: The check of how many tags were examined.
+LOOKED_AT = "tags-looked-at"
 
 Opened = Callable[..., Issuer]
 Check = Callable[[Facts], Iterable[Finding]]
@@ -293,7 +298,7 @@ def test_a_store_that_went_back_in_time_is_told_and_a_segment_that_is_loaded_mea
     backup = memory.snapshot()
     behind.take("users", 50)
     memory.restore(backup)
-    finding = fires(behind, tags.behind, "weak")
+    finding = fires(behind, tags.verified, "weak")
     assert (finding.tag, finding.remedy) == ("users", "Run ids.recover('users').")
     behind.recover("users")
     assert weak(behind.doctor()) == ["store-lasting"]
@@ -331,7 +336,7 @@ def test_tags_in_trouble(
     for name in ("ended", "near"):
         ids.take(name, 999)
     assert set(weak(ids.doctor())) == {"tag-limit"}
-    assert fires(other, tags.two_stores, "weak").tag == "orders"
+    assert fires(other, tags.verified, "weak").tag == "orders"
     halting = open_store(f"sqlite:///{tmp_path / 'ids.db'}")
     assert halting.halt("halted", below=10**6, timeout=30)
     halting.close()
@@ -365,21 +370,33 @@ def test_segments_that_redis_lost_are_no_use_of_a_tag(
     assert [each.tag for each in of_check(ids, "tag-runway")] == ["used"]
 
 
+def restored(ids: Issuer, memory: MemoryStore, tag: str) -> None:
+    """Draw from the tag, and put the store back to before: also to the time at which the tag was changed."""
+    backup = memory.snapshot()
+    ids.take(tag, 25)
+    memory.restore(backup)
+
+
 @BOTH
-def test_many_tags_are_looked_at_up_to_a_number_the_newest_first(redis_url: str, opened: Opened) -> None:
+def test_of_any_number_of_tags_those_are_named_that_verify_names(
+    redis_url: str, redis_client: Redis, opened: Opened
+) -> None:
+    """A restored store sets back the times at which its tags were used: no choice by time would find these tags."""
     memory = MemoryStore()
     ids = opened(redis_url, store=memory)
-    for moment in range(5):
-        ids.create(f"t{moment}", limit=10)
-        memory._tags[f"t{moment}"] = replace(memory._tags[f"t{moment}"], timestamp=moment)
+    for name in ("behind", "torn"):
+        ids.create(name, step=10)
+        ids.next(name)
+    redis_client.hset("issuer:{torn}", "mark", "x")
+    restored(ids, memory, "behind")
+    memory.create_many({f"t{number:04}": TagSettings() for number in range(1100)}, timeout=60)
     calls: list[tuple[int, int]] = []
-    findings = ids.doctor(most=2, progress=lambda done, of: calls.append((done, of)))
-    assert calls == [(1, 2), (2, 2)]
-    [told] = [each for each in findings if each.check == "tags-looked-at"]
-    assert (told.level, told.what.partition(" tags")[0]) == ("unknown", "2 of 5")
-    assert {each.level for each in ids.doctor(most=5) if each.check == "tags-looked-at"} == {"ok"}
-    with pytest.raises(issuer.InvalidArgument):
-        ids.doctor(most=-1)
+    findings = ids.doctor(progress=lambda done, of: calls.append((done, of)))
+    named = {each.tag: each.check for each in findings if each.level == "weak" and each.tag}
+    assert named == {"behind": "tag-store-behind", "torn": "tag-corrupt"}
+    assert named.keys() == {each.tag for each in ids.verify()}
+    assert calls == [(done, 1102) for done in range(1, 1103)]
+    assert levels(findings, "tags-looked-at") == {("ok", "tags")}
 
 
 @pytest.mark.covers("U.19")
@@ -397,23 +414,29 @@ def test_the_findings_are_those_of_all_tags_however_few_are_in_memory_at_once(
     for blank, bare in (("t3 ", "t3"), (" t7", "t7"), (" t", "t0")):
         memory.write(replace(memory._tags[bare], tag=blank))
     monkeypatch.setattr(MemoryStore, "witnessed", lambda *_, **__: {"t0": 10**6, "t8": 10**6})
-    whole = ids.doctor(most=5)
-    assert {each.check for each in whole} >= {"tag-blanks", "tag-halted", "tag-lease", "tag-limit", "store-journal"}
+    whole = ids.doctor()
+    assert {each.check for each in whole} >= {
+        "tag-blanks",
+        "tag-halted",
+        "tag-lease",
+        "tag-limit",
+        "tag-behind-journal",
+    }
     remedies = {each.tag: each.remedy for each in whole if each.check == "tag-blanks"}
     assert "ids.create('t', above=" in remedies[" t"]
     assert "create" not in remedies["t3 "] + remedies[" t7"]
     held: list[int] = []
     end = examination.Examination._end_page
 
-    def noted(self: examination.Examination) -> None:
+    def noted(self: examination.Examination, batch: Any) -> None:
         held.append(len(self.facts.records))
-        end(self)
+        end(self, batch)
         assert not self.facts.records
         assert not self.facts.tags
 
     monkeypatch.setattr(examination, "PAGE", 2)
     monkeypatch.setattr(examination.Examination, "_end_page", noted)
-    by_pages = ids.doctor(most=5)
+    by_pages = ids.doctor()
     assert held == [2, 2, 2, 2, 2, 2, 0]
     assert sorted(map(str, by_pages)) == sorted(map(str, whole))
     assert [each.level for each in by_pages] == [each.level for each in whole]
@@ -423,41 +446,58 @@ def test_the_findings_are_those_of_all_tags_however_few_are_in_memory_at_once(
     assert (more.level, more.tag, more.what) == ("weak", None, "further tags with the same finding: 3")
 
 
-@pytest.mark.parametrize(("most", "remedy"), [(2, "use most=N"), (10, "Run doctor again")])
-def test_tags_that_come_and_go_between_the_readings_do_not_change_the_remedy(
-    make: Make, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, most: int, remedy: str
+def test_tags_that_come_and_go_meanwhile_are_no_tags_that_were_left_out(
+    redis_url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = make()
+    memory = MemoryStore()
+    ids = opened(redis_url, store=memory)
     for number in range(3):
-        ids.create(f"t{number}")
-    choose = examination.Examination._choose
+        ids.create(f"t{number}", step=10)
+    restored(ids, memory, "t0")  # so its record is read again
+    count, read = examination.Examination._count, examination.Examination._read_records
 
-    def changed(self: examination.Examination) -> Any:
-        yield from choose(self)
-        store.delete(self._chosen[0][1], timeout=1)
-        if most > len(self._chosen):
-            for name in ("u0", "u1"):
-                store.create(name, TagSettings(), timeout=1)
+    def counted(self: examination.Examination) -> Any:
+        yield from count(self)
+        for name in ("u0", "u1"):
+            memory.create(name, TagSettings(), timeout=1)
 
-    monkeypatch.setattr(examination.Examination, "_choose", changed)
-    (found,) = [each for each in ids.doctor(most=most) if each.check == "tags-looked-at"]
-    assert (found.level, remedy in found.remedy) == ("unknown", True), found
+    def deleted(self: examination.Examination) -> Any:
+        yield from read(self)
+        memory.delete("t0", timeout=1)
+
+    monkeypatch.setattr(examination.Examination, "_count", counted)
+    monkeypatch.setattr(examination.Examination, "_read_records", deleted)
+    (found,) = [each for each in ids.doctor() if each.check == "tags-looked-at"]
+    assert (found.level, found.what) == ("ok", "all tags were examined: 4")
 
 
-def test_a_redis_that_goes_away_half_way_is_not_asked_once_a_tag(
-    make: Make, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["doctor", "verify", "inspected"])
+def test_a_redis_that_goes_away_half_way_is_waited_for_once_and_what_is_left_out_is_told(
+    redis_proxy: FaultProxy, opened: Opened, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    ids = make()
-    for number in range(10):
-        ids.create(f"t{number}")
-    peek, asked = tag_scripts.read_hash, []
+    for module in (examination, care):
+        monkeypatch.setattr(module, "PAGE", 2)
+    monkeypatch.setattr(care, "TOGETHER", 2)
+    monkeypatch.setattr(topology, "FORGOTTEN", 10**6)
+    ids = opened(redis_proxy.url, timeout=60, redis_timeout=0.5)
+    for number in range(20):
+        ids.create(f"t{number:02}")
 
-    def noted(key: str) -> Any:
-        asked.append(key)
-        return peek(key)
+    def progress(done: int) -> None:
+        if done == 2:
+            redis_proxy.blackhole()
+        elif done == 4:
+            redis_proxy.pass_through()
 
-    monkeypatch.setattr(tag_scripts, "read_hash", noted)
-    monkeypatch.setattr(examination, "TOGETHER", 2)
-    findings = ids.doctor(progress=lambda *_: setattr(fake_server, "connected", False))
-    assert "redis-reachable" in weak(findings)
-    assert len(asked) == 4
+    if what == "doctor":
+        (told,) = [each for each in ids.doctor(progress=lambda done, _: progress(done)) if each.check == LOOKED_AT]
+        assert (told.level, told.what[:8], type(told.error)) == ("unknown", "2 of 20 ", RedisUnavailable)
+        return
+    seen = []
+    care_of = ids.engine.care
+    every: Any = care_of.verified(None, None) if what == "verify" else care_of.inspected(ids.tags(), None)
+    for done, each in enumerate(every, 1):
+        found = each.result
+        seen.append(found == [] if isinstance(found, list) else found is not None and found.redis_error is None)
+        progress(done)
+    assert seen == [True] * 2 + [False] * 18

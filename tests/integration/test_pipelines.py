@@ -1,5 +1,6 @@
 """Calls that are sent together: each gets its own reply, from the server that has its key, even if others fail."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import redis
 import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import pipeline
+from issuer.drivers import topology
 from issuer.errors import CorruptState, RedisUnavailable
 from issuer.gateway import tag_scripts
 from issuer.gateway.commands import RedisCall
@@ -24,8 +26,8 @@ pytestmark = [pytest.mark.live, pytest.mark.colours(*COLOURS)]
 MANY = 250
 
 
-def sent(ids: issuer.Issuer, calls: Sequence[RedisCall[Any]], seconds: float = 30) -> list[Any]:
-    return run(ids, "tag-0", pipeline(calls), Deadline(seconds))
+def sent(ids: issuer.Issuer, calls: Sequence[RedisCall[Any]], seconds: float = 30, *, probe: bool = True) -> list[Any]:
+    return run(ids, "tag-0", pipeline(calls, probe=probe), Deadline(seconds))
 
 
 def made(ids: issuer.Issuer, count: int) -> list[str]:
@@ -97,3 +99,19 @@ def test_a_server_that_does_not_answer_fails_all_and_no_reply_is_taken_for_anoth
         redis_proxy.pass_through()
         assert ids.next("tag-0") == 2
         assert [reply.max for reply in sent(ids, calls)] == list(range(10, 40))
+
+
+def test_calls_that_are_no_probe_leave_a_silent_server_alone(
+    connect: Connect, redis_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topology, "FORGOTTEN", 10**6)
+    with connect(redis=redis_proxy.url, store=MemoryStore(), timeout=60, redis_timeout=0.5, scheduler=None) as ids:
+        calls = [tag_scripts.read_hash(key) for key in made(ids, 3)]
+        redis_proxy.blackhole()
+        with pytest.raises(RedisUnavailable):
+            sent(ids, calls)
+        redis_proxy.pass_through()
+        time.sleep(0.3)  # longer than the pause before a trial: a probe would be sent
+        with pytest.raises(RedisUnavailable):
+            sent(ids, calls, probe=False)
+        assert len(sent(ids, calls)) == len(sent(ids, calls, probe=False)) == 3

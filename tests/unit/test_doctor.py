@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from issuer.advice import command_line, http
+from issuer.care.discrepancies import MEANINGS, UNSEEN, Discrepancy
 from issuer.care.doctor import examination, redis, store, tags
 from issuer.care.doctor.examination import judge
 from issuer.care.doctor.findings import (
@@ -26,9 +27,7 @@ from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull,
 from issuer.gateway.tag_scripts import Hash
 from issuer.settings import Settings
 from issuer_persistence.facts import Sharing, StoreFacts, StoreSetting
-from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import HIGHEST, Order, Tag
-from tests.lua.hashes import OTHER_STORE
 
 REPLID = "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb"
 
@@ -154,9 +153,6 @@ LAGGING: list[dict[str, Any]] = [{"lag": redis.LAG}, {"behind": redis.BEHIND}, {
 REFUSED: list[dict[str, Any]] = [{"status": "notmaster"}, {"error": RedisUnavailable("OOM")}]
 WRITES, BRITTLE = ("rdb_last_bgsave_status", "aof_last_write_status"), (("delete", 2), ("wal", 1))
 
-#: Entries of two hashes.
-ONE, OTHER = (LedgerEntry(tag="orders", low=at, high=at + 9, reason="load", born=f"{at}") for at in (0, 10))
-
 FSYNC_OFF = StoreSetting("fsync", "off", good=False, why="Commits are lost.", remedy="Set fsync = on.")
 
 Check = Callable[[Facts], Iterable[Finding]]
@@ -199,7 +195,6 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.reachable, "store-reachable", "weak", [healthy(store_error=why) for why in (OUT, FULL, CorruptState("x"))]),
     (store.lasting, "store-lasting", "weak", [with_store(kind="memory", lasting=False)]),
     (store.lasting, "store-lasting", "unknown", [with_store(lasting=None)]),
-    (store.journal, "store-journal", "weak", [healthy(witnessed={"orders": 10**6}, lost=[ORDERS])]),
     (store.write_concern, CONCERN, "weak", [with_store(write_concern=weak) for weak in ({"w": 1}, {"w": "majority"})]),
     (store.write_concern, CONCERN, "advice", [with_store(asked_concern=weak) for weak in ({"w": 1}, {"j": False})]),
     (store.replica_set, "store-replica-set", "advice", [with_store(replica_set=""), with_store(members=2)]),
@@ -218,7 +213,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
         tags.looked_at,
         "tags-looked-at",
         "unknown",
-        [healthy(examined=0), healthy(there=2), healthy(there=2, left_out=True)],
+        [healthy(examined=0), healthy(there=2), healthy(there=2, left_out=AWAY)],
     ),
     (tags.halted, "tag-halted", "weak", [with_tag(halted=True)]),
     (tags.blanks, "tag-blanks", "advice", [healthy(records=[replace(ORDERS, tag=" orders")])]),
@@ -244,11 +239,11 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
         [with_tag(rate=1.0, step=1200, survive=601, step_mode="auto", max_step=1200)],
     ),
     (tags.lease, "tag-lease", "advice", [leased("trend", lease=200), leased("trend", default=1000)]),
-    (tags.two_stores, "tag-two-stores", "weak", [with_tag(replace(HASH, store=OTHER_STORE))]),
-    (tags.behind, "tag-store-behind", "weak", [with_tag(store_max=1999)]),
-    (tags.in_turns, "tag-two-hashes", "weak", [with_tag(hashes=(ONE, OTHER))]),
-    (tags.corrupt, "tag-corrupt", "weak", [with_tag(replace(HASH, corrupt="cur")), with_tag(replace(HASH, store="-"))]),
-    (tags.corrupt, "tag-corrupt", "weak", [with_tag(None, error=CorruptState("no hash"))]),
+    *(
+        (tags.verified, meaning.check, "weak", [with_tag(found=[Discrepancy("orders", kind, "it is so")])])
+        for kind, meaning in MEANINGS.items()
+        if kind != UNSEEN
+    ),
 ]
 
 
@@ -290,7 +285,7 @@ def test_what_is_well_is_found_well_by_every_check() -> None:
         facts = with_server({**info, **replica}, settings={"min-replicas-to-write": "1"}, replicas=(KEEPS_UP,))
         findings = judge(facts)
         assert [finding for finding in findings if finding.level != "ok"] == []
-        elsewhere = {"store-shared", "store-durability", "store-lock", "store-schema", "store-regions", "store-journal"}
+        elsewhere = {"store-shared", "store-durability", "store-lock", "store-schema", "store-regions"}
         names = {name for _, name, *_ in CASES if not name.startswith("tag-")}
         assert {finding.check for finding in findings} >= names - elsewhere
 
@@ -324,9 +319,7 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
         ("tag-lease", [leased("trend", lease=199), leased("trend", lease=0, default=1000)]),
         ("tag-lease", [leased("trend", lease=1000, ahead=6), leased("strict", default=1000)]),
         ("tag-lease", [replace(leased("trend", lease=1000), redis=None, servers=[], draw=None)]),
-        ("tag-store-behind", [with_tag(store_max=2000), with_tag(replace(HASH, store=OTHER_STORE), store_max=1000)]),
-        ("tag-two-stores", [with_tag(replace(HASH, store=None)), with_tag(replace(HASH, store=""))]),
-        ("tag-corrupt", [with_tag(replace(HASH, store=OTHER_STORE))]),
+        ("redis-reachable", [with_tag(found=[Discrepancy("orders", UNSEEN, "no answer")])]),
     ):
         for facts in well:
             assert {finding.level for finding in judge(facts) if finding.check == name} <= {"ok"}, name

@@ -601,11 +601,7 @@ class AsyncIssuerCalls:
         return await self.engine.care.ready(timeout)
 
     async def doctor(
-        self,
-        *,
-        most: int | None = None,
-        progress: Callable[[int, int], object] | None = None,
-        timeout: float | None = None,
+        self, *, progress: Callable[[int, int], object] | None = None, timeout: float | None = None
     ) -> list[Finding]:
         """Check Redis, the store, the settings and the tags, and return the findings, the worst first.
 
@@ -613,12 +609,10 @@ class AsyncIssuerCalls:
         cannot be reached, that is a finding too, and no error is raised.
 
         Args:
-            most: Maximum number of tags to check closely, 0..2^63-1. The most recently used tags are checked first.
-                None means 1000.
             progress: Function that is called after each tag with the number of tags checked and the total.
             timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return await self.engine.care.doctor(most, progress, timeout)
+        return await self.engine.care.doctor(progress, timeout)
 
     def observe(self, observer: Observer) -> None:
         """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from issuer.care.discrepancies import Turns
+from issuer.care.discrepancies import UNSEEN
 from issuer.care.doctor import redis, store, tags
 from issuer.care.doctor.findings import (
     ClockDifference,
@@ -19,18 +19,16 @@ from issuer.care.doctor.findings import (
     TagFacts,
 )
 from issuer.care.inspection import RATE_FROM, WASTE_FROM
+from issuer.care.verification import Audit
 from issuer.core import arithmetic
 from issuer.core.batch import TagBatch
-from issuer.core.record import PAGE
-from issuer.core.requests import whole
+from issuer.core.record import PAGE, identity
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
-from issuer.errors import FenceError, IssuerError, RedisUnavailable, StoreUnavailable
+from issuer.errors import FenceError, IssuerError, RedisUnavailable, StoreUnavailable, UnknownTag
 from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import due_channel, has_blanks
 from issuer_persistence.facts import StoreFacts
-from issuer_persistence.ledger import LedgerEntry
-from issuer_persistence.reads import ReadLedger
-from issuer_persistence.records import HIGHEST, Tag, now_ms
+from issuer_persistence.records import Tag, now_ms
 
 T = TypeVar("T")
 
@@ -44,12 +42,6 @@ LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
 #: How many findings of the same check and level about tags are listed. Of further ones, only the count is reported.
 MOST_FINDINGS = 1000
 
-#: How many tags are examined closely at once. Up to 100 ledger entries of each tag are then in memory.
-TOGETHER = 100
-
-#: How many tags are examined closely by default. 1000 tags take a second or two.
-MOST_TAGS = 1000
-
 #: Settings of Redis that are read with CONFIG GET, which may be denied. All other facts about Redis are in INFO.
 SETTINGS = ("save", "min-replicas-to-write", "active-replica")
 
@@ -60,92 +52,61 @@ class Examination:
     If a request fails, the error is recorded as a fact.
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        key: Callable[[str], str],
-        *,
-        most: int | None,
-        progress: Callable[[int, int], object] | None,
-    ) -> None:
+    def __init__(self, facts: Facts, key: Callable[[str], str], progress: Callable[[int, int], object] | None) -> None:
         """Prepare an examination.
 
         Args:
             facts: The facts that are known already, such as the settings. The examination adds the others.
             key: Function that returns the Redis key of a tag.
-            most: How many tags to examine closely, 0..2^63-1. None means 1000.
             progress: Function that is called after each tag with the number of tags examined and the total.
         """
         self.facts = facts
         self._key = key
-        self._most = MOST_TAGS if most is None else whole(most, "most", 0, HIGHEST)
         self._progress = progress or (lambda *_: None)
         self._masters: list[Server] = []
-        #: The tags to examine closely, the most recently used first: for each, its negative timestamp and its name.
-        self._chosen: list[tuple[int, str]] = []
         #: Last tag of a page, if there are more pages.
         self._after: str | None = None
 
     def rounds(self) -> Iterator[Steps[None]]:
         """Yield the rounds. The caller must run each round before it takes the next one, which uses its facts.
 
-        The tags are read twice by pages, so that only one page of records is in memory: first to find the most recently
-        used tags, and then to examine the tags.
+        The tags are read twice by pages, so that only one page of records is in memory: first to count them, and then
+        to examine them.
         """
+        facts = self.facts
         yield self._look_at_store()
-        while self.facts.store_error is None:
-            yield self._choose()
+        while facts.store_error is None:
+            yield self._count()
             if self._after is None:
                 break
-        if self.facts.redis is not None:
+        if facts.redis is not None:
             yield self._find_masters()
             for server in self._masters:
                 yield self._look_at_server(server)
-            if any(server.info is not None for server in self.facts.servers):
+            if facts.reached:
                 yield self._draw()
-        yield from self._examine_tags()
-
-    def _examine_tags(self) -> Iterator[Steps[None]]:
-        """Yield the rounds that examine the tags."""
-        facts, chosen, done = self.facts, {tag for _, tag in self._chosen}, 0
-        facts.left_out = facts.there > len(chosen)
         while facts.store_error is None:
             yield self._read_records()
-            near = [record for record in facts.records if record.tag in chosen]
-            for first in range(0, len(near), TOGETHER):
-                page = near[first : first + TOGETHER]
-                batch = TagBatch({record.tag: self._look_at_tag(record) for record in page})
-                while batch.pending:
-                    yield batch.go_on()
-                found = [batch.results[record.tag] for record in page]
-                facts.tags += [each for each in found if each is not None]
-                for _ in page:
-                    done += 1
-                    self._progress(done, len(chosen))
-            self._end_page()
+            batch = TagBatch({record.tag: self._look_at_tag(record) for record in facts.records}, probe=False)
+            while batch.pending:
+                yield batch.go_on()
+            self._end_page(batch)
             if self._after is None:
                 break
 
     def _look_at_store(self) -> Steps[None]:
         facts = self.facts
         try:
-            facts.store_id = yield from public(ask(lambda store, left: store.store_id(timeout=left)), None)
+            facts.store_id = yield from public(identity(), None)
             before = now_ms()
             seen: StoreFacts = yield from public(ask(lambda store, left: store.examine(timeout=left)), None)
             facts.store_clock = None if seen.time is None else _clock(seen.time, before, now_ms())
             facts.store_facts = seen
-            # A journal with higher numbers than the store means that the store has lost reservations. So the journal is
-            # read before the tags: then a reservation between the two reads cannot look lost.
-            facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
         except IssuerError as error:
             facts.store_error = error
 
-    def _choose(self) -> Steps[None]:
-        """Read a page of the tags' records, and add to `_chosen` those that were used most recently."""
-        page = yield from self._page()
-        self.facts.there += len(page)
-        self._chosen += [(-record.timestamp, record.tag) for record in page]
-        self._chosen = sorted(self._chosen)[: self._most]
+    def _count(self) -> Steps[None]:
+        self.facts.there += len((yield from self._page()))
 
     def _read_records(self) -> Steps[None]:
         """Read a page of the tags' records for the checks."""
@@ -165,9 +126,34 @@ class Examination:
         self._after = page[-1].tag if len(page) == PAGE else None
         return page
 
-    def _end_page(self) -> None:
+    def _look_at_tag(self, record: Tag) -> Steps[TagFacts]:
+        """Verify the tag, and return the facts about it."""
+        facts = self.facts
+        audit = Audit(record.tag, self._key(record.tag) if facts.reached else None, facts.store_id or "", record)
+        found = yield from audit.whole()
+        hash, ledger, rate = audit.hash, audit.newest, None
+        unused = hash is not None and any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger)
+        # If no number was drawn from the current segment yet, Redis may have lost earlier segments, for example by a
+        # FLUSHALL. The rate would be too high: it counts each segment as used when the next is reserved.
+        lost = facts.reached and (hash is None or hash.cur is None or unused)
+        newest = ledger[:RATE_FROM]
+        if arithmetic.conclusive(ledger, record.segment, WASTE_FROM) and not lost:
+            rate = arithmetic.rate(newest, now_ms())
+        rated_for = (newest[0].time - newest[-1].time) / 1000 if newest else None
+        return TagFacts(record=record, hash=hash, found=found, rate=rate, rated_for=rated_for)
+
+    def _end_page(self, batch: TagBatch[TagFacts]) -> None:
         """Check the tags of the page, keep the findings, and drop the facts about these tags."""
         facts = self.facts
+        gone = {tag for tag, error in batch.errors.items() if isinstance(error, UnknownTag)}
+        facts.records = [record for record in facts.records if record.tag not in gone]
+        for record in facts.records:
+            error = batch.errors.get(record.tag)
+            facts.tags.append(batch.results[record.tag] if error is None else TagFacts(record=record, error=error))
+            if isinstance(error, StoreUnavailable):
+                facts.store_error = error
+            facts.checked += 1
+            self._progress(facts.checked, max(facts.there, facts.checked))
         for check in CHECKS:
             for finding in sorted(check(facts) if check in tags.CHECKS else (), key=_tag):
                 kept = facts.kept.setdefault((finding.check, finding.level), [])
@@ -175,10 +161,11 @@ class Examination:
                     kept.append(finding)
                 else:
                     facts.more[finding.check, finding.level] += 1
-        lost = [record for record in facts.records if facts.witnessed.get(record.tag, 0) > record.max]
-        facts.lost = (facts.lost + lost)[: store.MOST_LOST]
-        facts.checked += len(facts.records)
-        facts.examined += sum(tag.error is None and (facts.redis is None or tag.hash is not None) for tag in facts.tags)
+        for seen in facts.tags:
+            silent = (RedisUnavailable(str(each.values["why"])) for each in seen.found if each.kind == UNSEEN)
+            error = seen.error or next(silent, None)
+            facts.left_out = facts.left_out or error
+            facts.examined += error is None and (facts.redis is None or facts.reached)
         if facts.store_error is None and self._after is None:
             facts.there = facts.checked  # tags may have been created or deleted since they were counted
         facts.records, facts.tags, facts.bare = [], [], set()
@@ -239,67 +226,6 @@ class Examination:
             if isinstance(answer, IssuerError) and not (due and due in str(answer)):
                 self.facts.draw = DrawFacts(error=answer)
                 return
-
-    def _look_at_tag(self, record: Tag) -> Steps[TagFacts | None]:
-        """Return the facts about a tag. None if the store was unavailable for another tag already.
-
-        So the error is reported for one tag only.
-        """
-        tag, facts = record.tag, self.facts
-        if isinstance(facts.store_error, StoreUnavailable):
-            return None
-        ledger = yield from _tried(ask(ReadLedger(tag, WASTE_FROM)), tag)
-        if isinstance(ledger, StoreUnavailable):
-            if isinstance(facts.store_error, StoreUnavailable):
-                return None
-            facts.store_error = ledger
-        if isinstance(ledger, IssuerError):
-            return TagFacts(record=record, error=ledger)
-        telling = arithmetic.conclusive(ledger, record.segment, WASTE_FROM)
-        newest = ledger[:RATE_FROM]
-        rate = arithmetic.rate(newest, now_ms()) if telling else None
-        rated_for = (newest[0].time - newest[-1].time) / 1000 if newest else None
-        turns = Turns()
-        both = next(filter(None, map(turns.found, ledger)), None)
-        seen = TagFacts(record=record, rate=rate, rated_for=rated_for, hashes=both)
-        if facts.redis is None or not self._reached():
-            return seen
-        return (yield from self._look_at_hash(seen, ledger))
-
-    def _look_at_hash(self, seen: TagFacts, ledger: Sequence[LedgerEntry]) -> Steps[TagFacts]:
-        """Add the facts about the tag's hash in Redis."""
-        tag = seen.record.tag
-        hash = yield from _tried(send(tag_scripts.read_hash(self._key(tag))), tag)
-        if isinstance(hash, RedisUnavailable):
-            if not self._reached():  # another tag has recorded the error, as tags are examined at the same time
-                return seen
-            self.facts.redis_error = hash
-        if isinstance(hash, IssuerError):
-            return replace(seen, error=hash)
-        if hash.cur is None or any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger):
-            # No number was drawn from the current segment yet. So Redis may have lost earlier segments, for example by
-            # a FLUSHALL. The rate would be too high: it counts each segment as used when the next is reserved.
-            seen = replace(seen, rate=None)
-        store_max = None
-        if hash.top > seen.record.max:
-            store_max = yield from self._max_now(tag)
-        return replace(seen, hash=hash, store_max=store_max)
-
-    def _max_now(self, tag: str) -> Steps[int | None]:
-        """Read the store's `max` again, and return it. None if it cannot be read.
-
-        It is read after the hash. So it includes all segments that the hash had, unless the store has lost changes.
-        """
-        now = yield from _tried(ask(lambda store, left: store.get(tag, timeout=left)), tag)
-        return None if now is None or isinstance(now, IssuerError) else now.max
-
-    def _reached(self) -> bool:
-        """Return True if Redis has answered so far.
-
-        If it has not, the hashes are not read, because each read would wait for the whole timeout.
-        """
-        reached = any(server.info is not None for server in self.facts.servers)
-        return reached and self.facts.redis_error is None
 
 
 def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:

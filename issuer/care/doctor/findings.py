@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from issuer.advice import Words, filled, python
+from issuer.care.discrepancies import Discrepancy
 from issuer.errors import IssuerError
 from issuer.gateway.tag_scripts import Hash
 from issuer.settings import Settings
 from issuer.times import lasting
 from issuer_persistence.facts import StoreFacts
-from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.records import Tag
 
 
@@ -86,23 +86,19 @@ class TagFacts:
     """Facts about a tag that was examined closely.
 
     Attributes:
-        hash: The tag's hash in Redis. None if there is no Redis, and after an error.
+        hash: The tag's hash in Redis. None if it was not read, or is damaged.
+        found: What `verify` reports about the tag.
+        error: Error that prevented the examination, or None.
         rate: Numbers used per second. None if there are too few reservations.
         rated_for: For how long the rate was measured, in seconds. None if there is no reservation.
-        store_max: The store's `max`. It is read a second time, after the hash, if the hash has numbers above the `max`
-            in `record`: a segment may have been reserved between the first two reads. Otherwise None, and also if the
-            second read fails.
-        hashes: Two ledger entries. They show that segments are loaded into two Redis hashes in turns. None if the
-            ledger shows only one hash.
     """
 
     record: Tag
     hash: Hash | None = None
+    found: Sequence[Discrepancy] = ()
     error: IssuerError | None = None
     rate: float | None = None
     rated_for: float | None = None
-    store_max: int | None = None
-    hashes: tuple[LedgerEntry, LedgerEntry] | None = None
 
 
 #: Severity of a finding, see `Finding.level`.
@@ -118,19 +114,16 @@ class Facts:
 
     Attributes:
         redis: Name of Redis in messages. None if there is no Redis.
-        redis_error: Error of the search for Redis masters. If this succeeds, the error of the first read of a tag's
-            hash that failed because Redis was unavailable.
+        redis_error: Error of the search for Redis masters.
         report_error: Error if Redis denied PUBLISH. Draws need it to report to keepers the tags that need a segment.
         store_error: Error of a request to the store.
-        witnessed: Highest number of each tag in the store's journal.
         records: Records of the tags of the present page.
-        tags: Facts about the tags of this page that were examined closely.
+        tags: Facts about the tags of this page.
         bare: Names of tags that have the same name as a tag of this page, but without blanks around it.
         there: Number of tags in the store.
-        left_out: Whether there were more tags than could be examined closely.
         checked: Number of tags whose records were checked.
-        examined: Number of tags that were examined closely, and without an error.
-        lost: The first tags with reservations that are in the journal, but not in the store.
+        examined: Number of tags whose ledger and hash were checked, too.
+        left_out: Error of the first tag that could not be examined, or None.
         kept: Findings about the tags of earlier pages, by check and level. Each list is bounded.
         more: How many findings were left out of these lists.
     """
@@ -146,17 +139,20 @@ class Facts:
     store_id: str | None = None
     store_error: IssuerError | None = None
     store_clock: ClockDifference | None = None
-    witnessed: Mapping[str, int] = field(default_factory=dict)
     records: list[Tag] = field(default_factory=list)
     tags: list[TagFacts] = field(default_factory=list)
     bare: set[str] = field(default_factory=set)
     there: int = 0
-    left_out: bool = False
     checked: int = 0
     examined: int = 0
-    lost: list[Tag] = field(default_factory=list)
+    left_out: IssuerError | None = None
     kept: dict[tuple[str, Level], list[Finding]] = field(default_factory=dict)
     more: Counter[tuple[str, Level]] = field(default_factory=Counter)
+
+    @property
+    def reached(self) -> bool:
+        """Whether a Redis server has answered. If none has, no hash is read: each read would wait for its timeout."""
+        return any(server.info is not None for server in self.servers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +212,9 @@ class Check:
         """Return a finding of the level "advice"."""
         return Finding(self.name, "advice", self.subject, what, why, do, self.tag, None, others)
 
-    def unknown(self, what: str, why: str, do: str) -> Finding:
+    def unknown(self, what: str, why: str, do: str, *, error: IssuerError | None = None) -> Finding:
         """Return a finding of the level "unknown"."""
-        return Finding(self.name, "unknown", self.subject, what, why, do, self.tag)
+        return Finding(self.name, "unknown", self.subject, what, why, do, self.tag, error)
 
     def ok(self, what: str, why: str) -> Finding:
         """Return a finding of the level "ok"."""

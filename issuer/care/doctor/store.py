@@ -11,9 +11,6 @@ from issuer.times import lasting as lasting_
 #: The value FULL of SQLite's setting `synchronous`. With the value 1 (NORMAL), a power cut loses commits.
 FULL = 2
 
-#: If the store is behind its journal, at most this many tags are reported.
-MOST_LOST = 10
-
 #: How many servers with data a replica set needs. If one of three is down, the other two are still a majority.
 MEMBERS = 3
 
@@ -285,27 +282,9 @@ def _words(concern: object) -> str:
     return ", ".join(f"{name}={value}" for name, value in fields) or "that of a single server"
 
 
-def journal(facts: Facts) -> Iterator[Finding]:
-    """Check whether the store has lost reservations that are in its journal."""
-    for each in facts.lost:
-        yield Check("store-journal", facts.store).weak(
-            f"tag {each.tag!r} has max {each.max} in the store, but the journal has reservations up to "
-            f"{facts.witnessed[each.tag]}",
-            "The store has gone back in time, for example because a backup was restored. It would reserve these "
-            "numbers again.",
-            "Run doctor again: while a process returns unused numbers, the store looks like this for a moment. If the "
-            "finding stays, run {lost:recover}.",
-            lost=each.tag,
-        )
-    if facts.witnessed and not facts.lost:
-        seen = f"it has every reservation in the journal; tags: {facts.checked:,}"
-        yield Check("store-journal", facts.store).ok(seen, "The store has not gone back in time.")
-
-
 CHECKS = (
     reachable,
     lasting,
-    journal,
     write_concern,
     replica_set,
     retry_writes,

@@ -1,19 +1,16 @@
-"""Checks of the tags, page by page. Some need only the store's records, so they check all tags.
-
-The others need a tag's ledger or hash. They check only the tags that were examined closely.
-"""
+"""Checks of the tags, page by page. Some need only the store's records, others also a tag's ledger and hash."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
 
-from issuer.care.discrepancies import described
+from issuer.care.discrepancies import MEANINGS, UNSEEN, Discrepancy
 from issuer.care.doctor.findings import Check, Facts, Finding, TagFacts
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.supply.local_buffer import BUFFERS
-from issuer.errors import ConfigurationError, CorruptState
+from issuer.errors import ConfigurationError
 from issuer.gateway.keys import has_blanks
 from issuer.gateway.tag_scripts import Hash
 from issuer.times import lasting
@@ -36,7 +33,7 @@ NEAR = 20
 
 
 def looked_at(facts: Facts) -> Iterator[Finding]:
-    """Report how many tags were examined closely."""
+    """Report how many tags were examined."""
     if facts.store_error is not None and not facts.checked:
         return
     there, seen = facts.there, facts.examined
@@ -45,12 +42,12 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
         yield Check("tags-looked-at", "tags").ok(f"all tags were examined: {there:,}", why)
         return
     all_tags = "all" if facts.checked == there else f"{facts.checked:,}"
+    first = "" if facts.left_out is None else f". The first error: {facts.left_out}"
     yield Check("tags-looked-at", "tags").unknown(
-        f"{seen:,} of {there:,} tags were examined closely; halts and limits were checked for {all_tags} tags",
+        f"{seen:,} of {there:,} tags were examined; halts and limits were checked for {all_tags} tags{first}",
         why,
-        "To examine more tags, use {do:most=N}; the most recently used tags come first."
-        if facts.left_out
-        else "Run doctor again when Redis and the store are available.",
+        "Run doctor again when Redis and the store are available.",
+        error=facts.left_out,
     )
 
 
@@ -206,67 +203,17 @@ def lease(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def two_stores(facts: Facts) -> Iterator[Finding]:
-    """Check whether a tag's hash belongs to another store."""
-    for tag, hash in _hashes(facts):
-        if hash.names_store and facts.store_id is not None and hash.store != facts.store_id:
-            yield Check("tag-two-stores", f"tag {tag.record.tag}", tag.record.tag).weak(
-                f"its Redis hash belongs to the store {hash.store}; the configured store is {facts.store_id}",
-                "Two stores use the same prefix in this Redis, so both would reserve the same numbers. Draws with this "
-                "store are rejected with ForeignHash, except in a process that started while its store was "
-                "unavailable.",
-                "Give each store its own prefix. If numbers were drawn from this hash for users of this store, or if "
-                "this store replaces the other one, first run {do:prefix='NEW' recover at_least=N}. N is the max of "
-                f"the other store, {hash.top} or more.",
-            )
-
-
-def behind(facts: Facts) -> Iterator[Finding]:
-    """Check whether Redis holds numbers above the store's `max`."""
-    for tag, hash in _hashes(facts):
-        top = hash.top
-        if tag.store_max is not None and tag.store_max < top and hash.store in (None, facts.store_id):
-            yield Check("tag-store-behind", f"tag {tag.record.tag}", tag.record.tag).weak(
-                f"max is {tag.store_max} in the store, but Redis has numbers up to {top}",
-                "The store has gone back in time: it was restored from a backup, or lost writes. If Redis lost its "
-                "data now, the store would reserve the same numbers again.",
-                "Run {do:recover}.",
-            )
-
-
-def in_turns(facts: Facts) -> Iterator[Finding]:
-    """Check whether segments of a strict tag are loaded into two Redis hashes."""
+def verified(facts: Facts) -> Iterator[Finding]:
+    """Report what `verify` reports: one finding for all discrepancies of a tag that have the same consequence."""
     for tag in facts.tags:
-        if tag.hashes is not None and tag.record.order == "strict":
-            loads = "; ".join(map(described, tag.hashes))
-            yield Check("tag-two-hashes", f"tag {tag.record.tag}", tag.record.tag).weak(
-                f"the tag is strict, but its segments are loaded into two hashes: {loads}",
-                "Services draw from two Redis servers, databases or prefixes, or from two masters after a network "
-                "split. The numbers are unique, but a later call can get a lower number.",
-                "Set the same Redis, database and prefix for all services. `issuer config` shows those settings.",
-            )
-
-
-def corrupt(facts: Facts) -> Iterator[Finding]:
-    """Check whether a tag's hash contains something that no issuer writes."""
-    for tag in facts.tags:
-        problem = None if tag.hash is None else _problem(tag.hash, facts.store_id)
-        if problem is None and not isinstance(tag.error, CorruptState):
-            continue
-        name = tag.record.tag
-        yield Check("tag-corrupt", f"tag {name}", name).weak(
-            problem or str(tag.error),
-            "To be safe, every draw is rejected with CorruptState, and the hash is left as it is.",
-            "Look at the hash with HGETALL, then run {do:recover}.",
-        )
-
-
-def _problem(hash: Hash, store_id: str | None) -> str | None:
-    if hash.corrupt is not None:
-        return f"the field {hash.corrupt} of its Redis hash is not a whole number"
-    if hash.store is None or hash.names_store or store_id is None or hash.store == store_id:
-        return None
-    return f"the field store of its Redis hash is not the id of a store: {hash.store!r}"
+        same: dict[str, list[Discrepancy]] = {}
+        for each in tag.found:
+            same.setdefault(MEANINGS[each.kind].check, []).append(each)
+        for check, (first, *others) in same.items():
+            if first.kind != UNSEEN:
+                what = first.problem + (f" (and {len(others)} more: see verify)" if others else "")
+                meaning = MEANINGS[first.kind]
+                yield Check(check, f"tag {first.tag}", first.tag).weak(what, meaning.why, meaning.advice)
 
 
 def _hashes(facts: Facts) -> Iterator[tuple[TagFacts, Hash]]:
@@ -292,4 +239,4 @@ def _rate(per_second: float) -> str:
 
 
 #: Checks of the tags of one page.
-CHECKS = (halted, blanks, dots, limit, runway, lease, two_stores, behind, in_turns, corrupt)
+CHECKS = (halted, blanks, dots, limit, runway, lease, verified)

@@ -9,7 +9,6 @@ import click
 from issuer.advice import command_line
 from issuer.care.doctor.findings import Finding, Level
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
-from issuer.cli.options import Whole
 from issuer.cli.session import Session, progress_bar
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
 from issuer.views import view
@@ -40,28 +39,22 @@ WIDEST = 100
     Examples:
       issuer doctor
       issuer doctor --json | jq '.[] | select(.level == "weak")'
-      issuer doctor --most 100000            # examine more tags closely
 
     \b
     Exit codes: 0 no problem was found, 2 a server rejected the settings, 4 a
-    problem was found, 5 Redis or the store is unavailable.
+    problem was found, 5 Redis or the store is unavailable, or a tag could not be
+    examined.
     """,
-)
-@click.option(
-    "--most",
-    metavar="N",
-    type=Whole(min=0),
-    help="Examine at most N tags closely, the most recently used first. Default: 1000.",
 )
 @json_option("Print a JSON list of all findings.")
 @click.pass_obj
-def doctor(session: Session, *, most: int | None, as_json: bool) -> int:
+def doctor(session: Session, *, as_json: bool) -> int:
     """Check Redis, the store, the settings and the tags for problems. Nothing is changed.
 
     Each finding states a fact, why it matters and what to do. If the program lacks the permission for a check, the
     finding names the permission or the place where you can check it yourself.
     """
-    findings = session.connect().doctor(most=most, progress=progress_bar("examining tags"))
+    findings = session.connect().doctor(progress=progress_bar("examining tags"))
     if as_json:
         show_json([view(finding) | {"remedy": finding.told(command_line)} for finding in findings])
     else:
@@ -70,9 +63,10 @@ def doctor(session: Session, *, most: int | None, as_json: bool) -> int:
 
 
 def _code(finding: Finding) -> int:
-    if finding.level != "weak":
-        return OK
-    return PROBLEM if finding.error is None else code_of(finding.error)
+    """Return the exit code for a finding. A check that an error prevented is no success."""
+    if finding.error is not None:
+        return code_of(finding.error)
+    return PROBLEM if finding.level == "weak" else OK
 
 
 def _report(findings: list[Finding], room: int | None) -> str:

@@ -123,7 +123,7 @@ def _inspected(issuer: Issuer, found: list[Tag], codes: set[int]) -> Iterator[In
 
     `codes`: exit codes. The code of each error is added.
     """
-    for each in issuer.engine.care.inspected([tag.tag for tag in found], None):
+    for each in issuer.engine.care.inspected(found, None):
         if each.error is not None:
             say(f"{plain(each.tag)}: {said(each.error)}")
             codes.add(code_of(each.error))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
 
 import click
 
+from issuer.advice import command_line
 from issuer.care.blocking import Verdict
-from issuer.care.discrepancies import Discrepancy
+from issuer.care.discrepancies import UNSEEN, Discrepancy
 from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import (
@@ -42,9 +45,6 @@ SECTION = "Checks and recovery"
 
 #: Number of blanks before each line under a heading.
 INDENTED = 2
-
-#: The kind of a finding that reports that Redis was not available. Findings of all other kinds are problems of the tag.
-UNSEEN = "Redis not looked at"
 
 
 @click.command(
@@ -85,12 +85,12 @@ def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool
         total.add(each)
         if as_lines:
             error = None if each.error is None else said(each.error)
-            show_json_line({"tag": each.tag, "discrepancies": list(map(view, each.result or ())), "error": error})
+            show_json_line({"tag": each.tag, "discrepancies": list(map(_view, each.result or ())), "error": error})
         else:
             total.findings += each.result or ()
     wrong = [finding for finding in total.findings if finding.kind != UNSEEN]
     if as_json:
-        show_json([view(finding) for finding in total.findings])
+        show_json(list(map(_view, total.findings)))
     elif wrong:
         show(_report(wrong, screen_width()))
     _sum_up(total, tag)
@@ -175,14 +175,19 @@ def _reported(outcomes: Iterator[Verdict]) -> Iterator[Verdict]:
         yield each
 
 
+def _view(finding: Discrepancy) -> dict[str, Any]:
+    return view(finding) | {"remedy": finding.told(command_line)}
+
+
 def _report(findings: list[Discrepancy], room: int | None) -> str:
     """Return the findings as text: for each, a heading, and below it the processes and times, or what is wrong.
 
-    `room`: longest line in terminal cells. None means any length.
+    The last of similar findings about a tag is followed by what to do. `room`: longest line in terminal cells. None
+    means any length.
     """
     lines: list[str] = []
     cells = None if room is None else room - INDENTED
-    for finding in findings:
+    for finding, following in zip_longest(findings, findings[1:]):
         numbers = finding.numbers
         span = "" if numbers is None else f"  {numbers[0]}..{numbers[1]}"
         heading = f"{plain(finding.tag)}  {finding.kind}{span}"
@@ -191,6 +196,9 @@ def _report(findings: list[Discrepancy], room: int | None) -> str:
             f"{utc(each.time)}  {plain(each.host)} pid {each.pid}, {plain(each.reason)}, {each.low + 1}..{each.high}"
             for each in finding.entries
         ]
-        for text in told or [plain(str(finding))]:
+        told = told or [plain(str(finding))]
+        if following is None or (following.tag, following.kind) != (finding.tag, finding.kind):
+            told.append(plain(finding.told(command_line)))
+        for text in told:
             lines += [" " * INDENTED + line for line in folded(text, cells)]
     return "\n".join(lines)

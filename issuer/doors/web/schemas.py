@@ -129,6 +129,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "first": _or_null(NUMBER),
             "last": _or_null(NUMBER),
             "message": _TEXT,
+            "remedy": _TEXT,
             "entries": _list("Segment"),
         }
     ),

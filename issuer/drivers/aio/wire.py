@@ -48,7 +48,7 @@ class AsyncWire(Servers[N_co]):
                 case Send():
                     return await trips.routed(step.call, probe=step.probe)
                 case Pipeline():
-                    return await trips.pipelined(step.calls)
+                    return await trips.pipelined(step.calls, probe=step.probe)
                 case Masters():
                     return await trips.masters()
                 case Visit():
@@ -152,7 +152,7 @@ class AsyncRoundTrips:
             return reply
         raise RedisUnavailable(f"the nodes of the Cluster redirect {call.key} to each other")
 
-    async def pipelined(self, calls: Sequence[RedisCall[Any]]) -> list[Any]:
+    async def pipelined(self, calls: Sequence[RedisCall[Any]], *, probe: bool) -> list[Any]:
         """Send the calls, all calls of one server at once. Return the decoded replies, with errors as IssuerErrors.
 
         If a server rejects a call, the call has not run. So this call is sent again alone, and then MOVED and ASK are
@@ -163,7 +163,7 @@ class AsyncRoundTrips:
         places = defaultdict[tuple[Address, bool], list[int]](list)
         for place, call in enumerate(calls):
             try:
-                places[await self._found(call.key, probe=True, anew=False)].append(place)
+                places[await self._found(call.key, probe=probe, anew=False)].append(place)
             except (redis.RedisError, IssuerError) as error:
                 failed[place] = error
         for (address, connects), there in places.items():

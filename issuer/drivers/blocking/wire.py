@@ -49,7 +49,7 @@ class Wire(Servers[N_co]):
                 case Send():
                     return trips.routed(step.call, probe=step.probe)
                 case Pipeline():
-                    return trips.pipelined(step.calls)
+                    return trips.pipelined(step.calls, probe=step.probe)
                 case Masters():
                     return trips.masters()
                 case Visit():
@@ -151,7 +151,7 @@ class RoundTrips:
             return reply
         raise RedisUnavailable(f"the nodes of the Cluster redirect {call.key} to each other")
 
-    def pipelined(self, calls: Sequence[RedisCall[Any]]) -> list[Any]:
+    def pipelined(self, calls: Sequence[RedisCall[Any]], *, probe: bool) -> list[Any]:
         """Send the calls, all calls of one server at once. Return the decoded replies, with errors as IssuerErrors.
 
         If a server rejects a call, the call has not run. So this call is sent again alone, and then MOVED and ASK are
@@ -162,7 +162,7 @@ class RoundTrips:
         places = defaultdict[tuple[Address, bool], list[int]](list)
         for place, call in enumerate(calls):
             try:
-                places[self._found(call.key, probe=True, anew=False)].append(place)
+                places[self._found(call.key, probe=probe, anew=False)].append(place)
             except (redis.RedisError, IssuerError) as error:
                 failed[place] = error
         for (address, connects), there in places.items():
