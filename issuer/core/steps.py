@@ -150,6 +150,11 @@ class Masters:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """Ask the Sentinels for how many ms the master must be silent before a replica takes over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Visit:
     """Send this call to one server, even if the server does not have the key, or is no master that issues numbers."""
 
@@ -177,7 +182,7 @@ class Sighting(Generic[T]):
     error: str = ""
 
 
-Step = Send | Pipeline | Ask | Sleep | Wait | Masters | Visit | Elsewhere
+Step = Send | Pipeline | Ask | Sleep | Wait | Masters | Silence | Visit | Elsewhere
 #: An operation: a generator that yields steps and returns a T. The driver runs each step, and sends the step's result
 #: into the generator, or throws the step's error into it.
 Steps = Generator[Step, Any, T]
@@ -218,6 +223,12 @@ def masters() -> Steps[list[Server]]:
     """Return the servers that issue numbers: the configured one, the Sentinels' master, or a Cluster's masters."""
     found: list[Server] = yield Masters()
     return found
+
+
+def silence() -> Steps[int | None]:
+    """Return after how many ms of silence a Sentinel replaces the master, the longest. None if none would do so."""
+    longest: int | None = yield Silence()
+    return longest
 
 
 def visit(server: Server, call: RedisCall[T]) -> Steps[T]:

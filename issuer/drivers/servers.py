@@ -22,7 +22,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from issuer import clock
 from issuer.clock import Deadline
-from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Visit
+from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Silence, Visit
 from issuer.drivers.inherited import AnyLink
 from issuer.drivers.topology import Address, Cluster, OneServer, Sentinels, Topology
 from issuer.errors import ConfigurationError, RedisUnavailable
@@ -341,7 +341,7 @@ LOOK_OUT = 0.0001
 FAR = 50
 
 #: A step that Redis executes.
-RedisStep = Send | Pipeline | Masters | Visit | Elsewhere
+RedisStep = Send | Pipeline | Masters | Silence | Visit | Elsewhere
 
 
 L = TypeVar("L", bound=AnyLink)

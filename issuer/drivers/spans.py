@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
-from issuer.core.steps import Ask, Elsewhere, Masters, Pipeline, Send, Visit
+from issuer.core.steps import Ask, Elsewhere, Masters, Pipeline, Send, Silence, Visit
 from issuer.errors import IssuerError
 from issuer.gateway.commands import RedisCall
 from issuer.gateway.keys import PART
@@ -32,7 +32,7 @@ _SCRIPT = re.compile(r"--\[\[\s*(\w+):")
 
 
 def around(
-    step: Ask | Send | Pipeline | Masters | Visit | Elsewhere, tag: str | None, store: Store | None = None
+    step: Ask | Send | Pipeline | Masters | Silence | Visit | Elsewhere, tag: str | None, store: Store | None = None
 ) -> AbstractContextManager[None]:
     """Return a context manager that makes the span of a step. Without tracing it does nothing.
 
@@ -75,12 +75,12 @@ def _span(tracer: Any, name: str, attributes: dict[str, str]) -> Iterator[None]:
             raise
 
 
-def _operation(step: Ask | Send | Pipeline | Masters | Visit | Elsewhere) -> tuple[str, str]:
+def _operation(step: Ask | Send | Pipeline | Masters | Silence | Visit | Elsewhere) -> tuple[str, str]:
     """Return the name of the operation and the name of its script. The script's name is "" if there is no script."""
     if isinstance(step, Ask):
         return _question(step.question), ""
     match step:
-        case Masters():
+        case Masters() | Silence():
             return "find masters", ""
         case Send() | Visit():
             return _command(step.call)

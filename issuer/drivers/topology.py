@@ -215,6 +215,10 @@ class Topology(ABC):
         nodes: list[tuple[str, int]] = answer
         return nodes
 
+    def silence(self) -> list[Exchange]:
+        """Return the calls that ask each Sentinel after how many ms of silence it replaces the master."""
+        return []
+
     def lost(self, address: Address) -> None:  # noqa: B027 - where there is no other server
         """Record that this server does not answer, or is no longer a master."""
 
@@ -284,6 +288,11 @@ class Sentinels(Topology):
             for left, sentinel in zip(range(len(self.guides), 0, -1), tuple(self.guides), strict=True)
             for call in (self.question(key), server_commands.replicas_of(self._name, key))
         ]
+
+    def silence(self) -> list[Exchange]:
+        """Return the calls. They need no other permission than those of `kin_questions`."""
+        call = server_commands.silence(self._name)
+        return [Exchange(sentinel, call, share=left) for left, sentinel in enumerate(self.guides, 1)][::-1]
 
     def kin(self, answer: Any) -> list[tuple[str, int]]:
         """Return the nodes in the answer: the replicas, or only the master."""

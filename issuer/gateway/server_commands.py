@@ -118,6 +118,15 @@ def replicas_of(name: str, key: str) -> RedisCall[list[tuple[str, int]]]:
     return RedisCall(pack("SENTINEL", "REPLICAS", name), "", _addresses, repeatable=True, key=key)
 
 
+def silence(name: str) -> RedisCall[int]:
+    """`SENTINEL REPLICAS`: after how many ms of silence this Sentinel replaces the master. 0 if it has no replica."""
+    return RedisCall(pack("SENTINEL", "REPLICAS", name), "", _silence, repeatable=True)
+
+
+def _silence(reply: Any) -> int:
+    return max((int(node[b"down-after-milliseconds"]) for node in map(pairs, reply)), default=0)
+
+
 def _addresses(reply: Any) -> list[tuple[str, int]]:
     return [(node[b"ip"].decode(), int(node[b"port"])) for node in map(pairs, reply)]
 

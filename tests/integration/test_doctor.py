@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,15 +266,50 @@ def test_the_master_and_the_replicas_of_the_sentinels(
     assert len(levels(findings, "redis-replica-read-only")) == len(group.replicas())
 
 
+@BOTH
+def test_a_failover_that_takes_longer_than_callers_wait(
+    start_sentinels: Callable[..., SentinelServers], opened: Opened, request: pytest.FixtureRequest
+) -> None:
+    group = start_sentinels()
+    clients: list[Any] = [sentinel.client() for sentinel in group.sentinels]
+
+    def told(client: Any, milliseconds: int) -> None:
+        client.execute_command("SENTINEL", "SET", group.name, "down-after-milliseconds", milliseconds)
+
+    def may(client: Any, sign: str) -> None:
+        client.execute_command("ACL", "SETUSER", "default", f"{sign}sentinel|replicas")
+
+    for client, silence in zip(clients, (1000, 3000, 30_000), strict=True):
+        before = client.sentinel_master(group.name)["down-after-milliseconds"]
+        request.addfinalizer(partial(told, client, before))
+        request.addfinalizer(partial(may, client, "+"))
+        told(client, silence)
+    (slow,) = of_check(opened(group.url, timeout=5), "redis-failover")
+    assert (slow.level, slow.what) == ("advice", "down-after-milliseconds is 30,000; timeout is 5 s")
+    assert slow.remedy == "Set down-after-milliseconds to 3000 on every node, or timeout to at least 32."
+    may(clients[2], "-")
+    assert levels(opened(group.url, timeout=5).doctor(), "redis-failover") == {("ok", mask(group.url))}
+    for client in clients[:2]:
+        may(client, "-")
+    (unread,) = of_check(opened(group.url), "redis-failover")
+    assert (unread.level, "SENTINEL REPLICAS" in unread.remedy) == ("unknown", True)
+
+
 def test_each_master_of_a_cluster(cluster: ClusterServers, opened: Opened, request: pytest.FixtureRequest) -> None:
     masters = cluster.masters()
     bad = masters[1]
     request.addfinalizer(lambda: bad.client().config_set("maxmemory-policy", "noeviction"))
     bad.client().config_set("maxmemory-policy", "allkeys-lru")
-    findings = opened(cluster.url).doctor()
+    for node in cluster.nodes:
+        node.client().config_set("cluster-node-timeout", 3000)
+    findings = opened(cluster.url, timeout=5).doctor()
     wanted = {("advice" if each is bad else "ok", f"127.0.0.1:{each.port}") for each in masters}
     assert levels(findings, "redis-eviction") == wanted
     assert levels(findings, "redis-draw") == {("ok", mask(cluster.url))}
+    assert levels(findings, "redis-failover") == {("ok", f"127.0.0.1:{each.port}") for each in masters}
+    bad.client().config_set("cluster-node-timeout", 15_000)  # the default
+    (slow,) = of_check(opened(cluster.url, timeout=5), "redis-failover")
+    assert (slow.subject, slow.what) == (f"127.0.0.1:{bad.port}", "cluster-node-timeout is 15,000; timeout is 5 s")
 
 
 # ------------------------------------------------------------------------------------------------------------ the store

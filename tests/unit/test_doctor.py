@@ -100,6 +100,10 @@ def with_server(info: dict[str, str] | None = None, /, **facts: Any) -> Facts:
     return healthy(servers=[server(info, **facts)])
 
 
+def in_cluster(node_timeout: str | None) -> Facts:
+    return with_server({"cluster_enabled": "1"}, settings={redis.NODE_TIMEOUT: node_timeout})
+
+
 def with_store(**facts: Any) -> Facts:
     return healthy(store_facts=replace(STORE, **facts))
 
@@ -184,6 +188,8 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.min_replicas, "redis-min-replicas", "advice", [with_server(replicas=(KEEPS_UP,))]),
     (redis.min_replicas, "redis-min-replicas", "weak", [with_server({"min_slaves_good_slaves": "0"}, settings={})]),
     (redis.min_replicas, "redis-min-replicas", "weak", [with_server(ONE_REPLICA, settings=NEEDS_TWO)]),
+    (redis.failover, "redis-failover", "advice", [healthy(silence=4000), in_cluster("15000")]),
+    (redis.failover, "redis-failover", "unknown", [healthy(silence=AWAY), in_cluster(None)]),
     (redis.read_only, READ_ONLY, "weak", [with_server(replicas=(replace(KEEPS_UP, read_only=False),))]),
     (redis.read_only, READ_ONLY, "weak", [with_server({"role": "slave", "slave_read_only": "0"})]),
     (redis.read_only, READ_ONLY, "unknown", [with_server(replicas=(ReplicaFacts(name="r:2"),))]),
@@ -285,7 +291,14 @@ def test_what_is_well_is_found_well_by_every_check() -> None:
         facts = with_server({**info, **replica}, settings={"min-replicas-to-write": "1"}, replicas=(KEEPS_UP,))
         findings = judge(facts)
         assert [finding for finding in findings if finding.level != "ok"] == []
-        elsewhere = {"store-shared", "store-durability", "store-lock", "store-schema", "store-regions"}
+        elsewhere = {
+            "redis-failover",
+            "store-shared",
+            "store-durability",
+            "store-lock",
+            "store-schema",
+            "store-regions",
+        }
         names = {name for _, name, *_ in CASES if not name.startswith("tag-")}
         assert {finding.check for finding in findings} >= names - elsewhere
 
@@ -299,6 +312,7 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
         ("redis-memory", [with_server({"used_memory": "89", "maxmemory": "100"})]),
         ("redis-lag", [with_server(replicas=(nearly_late,))]),
         ("redis-clock", [with_server(clock=ClockDifference(APART + 50, doubt=51))]),
+        ("redis-failover", [healthy(), healthy(silence=3000), in_cluster("3000")]),
         ("redis-draw", [healthy(redis=None, servers=[], draw=None)]),
         ("store-durability", [with_store(journal="wal", synchronous=3)]),
         ("store-lock", [with_store(open_elsewhere=False)]),

@@ -23,7 +23,7 @@ from issuer.care.verification import Audit
 from issuer.core import arithmetic
 from issuer.core.batch import TagBatch
 from issuer.core.record import PAGE, identity
-from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
+from issuer.core.steps import Server, Steps, ask, masters, public, send, silence, visit
 from issuer.errors import FenceError, IssuerError, RedisUnavailable, StoreUnavailable, UnknownTag
 from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import due_channel, has_blanks
@@ -43,7 +43,7 @@ LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
 MOST_FINDINGS = 1000
 
 #: Settings of Redis that are read with CONFIG GET, which may be denied. All other facts about Redis are in INFO.
-SETTINGS = ("save", "min-replicas-to-write", "active-replica")
+SETTINGS = ("save", "min-replicas-to-write", "active-replica", redis.NODE_TIMEOUT)
 
 
 class Examination:
@@ -173,6 +173,7 @@ class Examination:
     def _find_masters(self) -> Steps[None]:
         try:
             self._masters = yield from masters()
+            self.facts.silence = yield from _tried(silence())
         except IssuerError as error:
             self.facts.redis_error = error
 

@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import PurePosixPath
 
 from issuer.care.doctor.findings import Check, Facts, Finding, ReplicaFacts, ServerFacts, compared
-from issuer.errors import FenceError
+from issuer.errors import FenceError, IssuerError, RedisUnavailable
 from issuer.gateway.keys import due_channel
 from issuer.gateway.server_commands import OLDEST
 from issuer.times import lasting
@@ -22,6 +22,12 @@ BEHIND = 1_000_000
 
 #: If this share of maxmemory is used, in percent, Redis is nearly full.
 NEARLY_FULL = 90
+
+#: How long the nodes of a Cluster wait for a silent master, in ms.
+NODE_TIMEOUT = "cluster-node-timeout"
+
+#: How long a failover takes after the master was silent for long enough, in seconds: 1 to 2 s in the tests.
+ELECTION = 2
 
 _REPLID = re.compile(r"[0-9a-f]{40}")
 
@@ -301,6 +307,38 @@ def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findi
         )
 
 
+def failover(facts: Facts) -> Iterator[Finding]:
+    """Check whether callers of strict tags wait long enough for a replica to take over from a silent master."""
+    found = [(facts.redis or "", "down-after-milliseconds", facts.silence)] if facts.silence is not None else []
+    for server in facts.servers:
+        if server.info is not None and server.info.get("cluster_enabled") == "1":
+            text = server.settings.get(NODE_TIMEOUT)
+            found.append((server.name, NODE_TIMEOUT, int(text) if text else RedisUnavailable("CONFIG GET is denied")))
+    for subject, setting, silent in found:
+        check, why = (
+            Check("redis-failover", subject),
+            f"A replica takes over after {setting} and another second or two.",
+        )
+        if isinstance(silent, IssuerError):
+            yield check.unknown(
+                f"{setting} could not be read: {silent}",
+                why,
+                f"Allow CONFIG GET or SENTINEL REPLICAS for the user, or compare {setting} with timeout yourself.",
+            )
+            continue
+        timeout, lasts = facts.settings.timeout, silent / 1000 + ELECTION
+        what = f"{setting} is {silent:,}; timeout is {lasting(timeout)}"
+        if lasts <= timeout:
+            yield check.ok(what, f"{why} Callers of strict tags wait until then.")
+            continue
+        yield check.advice(
+            what,
+            f"{why} Until then, calls for strict tags raise RedisUnavailable after timeout. Trend tags continue.",
+            f"Set {setting} to {max(1000, round((timeout - ELECTION) * 1000))} on every node, or timeout to at least "
+            f"{lasts:g}.",
+        )
+
+
 @_each
 def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Check whether the replicas of the server accept writes. If the server is a replica, check the server itself."""
@@ -369,4 +407,4 @@ def _number(info: Mapping[str, str], name: str) -> int:
 
 
 _REACHED = (reachable, info_allowed, kind, role, replid, node, draws, reports)
-CHECKS = (*_REACHED, eviction, memory, persistence, min_replicas, read_only, lag, clock)
+CHECKS = (*_REACHED, eviction, memory, persistence, min_replicas, failover, read_only, lag, clock)

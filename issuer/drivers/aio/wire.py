@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import redis
 
 from issuer.clock import Deadline, monotonic
-from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Server, Sighting, Visit
+from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Server, Sighting, Silence, Visit
 from issuer.drivers.aio.link import NO_RETRY, AsyncLink, AsyncShown
 from issuer.drivers.redis_errors import Crowded, connection_error, meaning, settling
 from issuer.drivers.servers import LOOK_AGAIN, SHORTEST, AnyNode, Permit, RedisStep, Servers
@@ -51,6 +51,8 @@ class AsyncWire(Servers[N_co]):
                     return await trips.pipelined(step.calls, probe=step.probe)
                 case Masters():
                     return await trips.masters()
+                case Silence():
+                    return await trips.silence()
                 case Visit():
                     host, port = step.server
                     return await trips.exchange(Exchange(Address(host or None, port), step.call))
@@ -267,6 +269,14 @@ class AsyncRoundTrips:
         route = self._route
         found = (None if route.moves else route.last_owner("")) or await self._search("")
         return [address.server for address in route.masters(found)]
+
+    async def silence(self) -> int | None:
+        """Return after how many ms of silence a Sentinel replaces the master, the longest. None if none would do so."""
+        answers = [await self._attempted(exchange) for exchange in self._route.silence()]
+        known = [each for each in answers if not isinstance(each, Exception)]
+        if answers and not known:
+            raise answers[0]
+        return max(known, default=0) or None
 
     # ------------------------------------------------------------------ other servers
 
