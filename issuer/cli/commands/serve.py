@@ -28,21 +28,17 @@ class _Serve(click.Command):
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> click.Context:
         """Parse the arguments."""
         as_json = f"{_FORMAT}=json" in args or (_FORMAT, "json") in pairwise(args)
-        with _logging_errors(["json" if as_json else os.environ.get("ISSUER_LOG_FORMAT", "")]):
+        with _logging_errors("json" if as_json else os.environ.get("ISSUER_LOG_FORMAT", "")):
             return super().make_context(info_name, args, *rest, **options)
 
 
 @contextmanager
-def _logging_errors(formats: list[str]) -> Iterator[None]:
-    """If an error ends the `with` block and the log format is JSON, log the error as JSON, and exit.
-
-    `formats`: a list whose last element is the log format. It is a list because the block appends the format as soon as
-    it has read the settings.
-    """
+def _logging_errors(log_format: str) -> Iterator[None]:
+    """If an error ends the `with` block and the log format is JSON, log the error as JSON, and exit."""
     try:
         yield
     except Exception as error:
-        if formats[-1] != "json" or isinstance(error, click.exceptions.Exit):  # --help ends with an Exit
+        if log_format != "json" or isinstance(error, click.exceptions.Exit):  # --help ends with an Exit
             raise
         from issuer.doors.server import logs
 
@@ -77,12 +73,11 @@ def serve(session: Session, /, *, verbose: bool, **given: Any) -> None:
     segment of every tag before it is needed. Logs go to stderr. Each option can also be set in issuer.toml or in the
     environment. For example, --http has the name http in issuer.toml, and ISSUER_HTTP in the environment.
     """
-    formats = [given["log_format"] or os.environ.get("ISSUER_LOG_FORMAT", "")]
-    with _logging_errors(formats):
+    with _logging_errors(given["log_format"] or os.environ.get("ISSUER_LOG_FORMAT", "")):
         from issuer.doors.server.options import ServerOptions
         from issuer.doors.server.run import serve as serve_
 
         settings = session.settings(given_settings(given))
-        formats.append(settings.log_format)
+    with _logging_errors(settings.log_format):
         code = serve_(ServerOptions.of(settings, session.given, verbose=verbose))
     sys.exit(code)
