@@ -16,21 +16,19 @@ PROGRESS: Final = 10.0
 
 
 class Budget:
-    """A number of bytes. A share of it is a budget too: its bytes count in both.
+    """A number of bytes.
 
     Attributes:
         held: Bytes that are held at present.
         most: Largest number of bytes.
+        strangers: The budget of clients that have not sent a token. Its bytes count in both.
     """
 
-    __slots__ = ("_whole", "held", "most")
+    __slots__ = ("_whole", "held", "most", "strangers")
 
     def __init__(self, most: int = BYTES_MOST, whole: Budget | None = None) -> None:
         self.held, self.most, self._whole = 0, most, whole
-
-    def share(self, part: float) -> Budget:
-        """Return a budget for a part of the bytes, 0 to 1."""
-        return Budget(int(self.most * part), self)
+        self.strangers = Budget(int(most * STRANGERS_SHARE), self) if whole is None else self
 
     def hold(self, more: int) -> bool:
         """Count `more` bytes; a negative number releases bytes. If they are too many, count none and return False."""

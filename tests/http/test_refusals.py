@@ -108,7 +108,7 @@ def test_a_fault_within_is_a_500_that_tells_nothing(
 
     async def behave(door: Door) -> None:
         await door.ids.create("a")
-        if found := {"tags": "tag_pages", "ready": "ready"}.get(broken):  # they read the store by pages
+        if found := {"tags": "tag_pages", "ready": "store_ready"}.get(broken):  # they read the store by pages
             monkeypatch.setattr(AsyncCare, found, fails)
         else:
             monkeypatch.setattr(issuer.AsyncIssuer, broken, fails)

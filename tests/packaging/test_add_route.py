@@ -10,7 +10,7 @@ pytestmark = pytest.mark.live
 
 HANDLER = '''
 
-async def age(service: Service, call: RequestCall) -> Reply:
+async def age(service: Service, call: Request) -> Reply:
     """Show the time since the tag was created."""
     found = await service.ids.inspect(call.tag, timeout=call.timeout)
     return shown({"status": "ok", "created": found.store.created}, as_string=call.as_string)

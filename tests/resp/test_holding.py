@@ -32,7 +32,7 @@ def queue_many(client: Raw) -> None:
 
 def test_a_budget_counts_its_shares_and_refuses_what_is_too_much() -> None:
     whole = Budget(100)
-    part = whole.share(0.25)
+    part = whole.strangers
     assert part.hold(25)
     assert not part.hold(1)
     assert whole.hold(75)
@@ -118,11 +118,11 @@ def test_clients_without_a_token_use_up_no_more_than_their_share(serve: Serve, t
             assert client.ask("AUTH", token) == b"OK"
             queue_many(client)
             assert share < budget.held <= budget.most
-            assert served.server.shared.strangers.held <= share
+            assert budget.strangers.held <= share
     finally:
         for stranger in strangers:
             stranger.socket.close()
-    until(lambda: (budget.held, served.server.shared.strangers.held) == (0, 0))
+    until(lambda: (budget.held, budget.strangers.held) == (0, 0))
 
 
 def test_a_command_that_is_not_completed_in_time_closes_the_connection(serve: Serve) -> None:

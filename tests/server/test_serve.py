@@ -210,7 +210,7 @@ def test_requests_that_would_wait_too_long_are_told_so_and_the_server_ends_in_or
 
 
 def test_a_client_that_sends_half_a_request_or_none_is_not_waited_for_for_ever(serve: Serve) -> None:
-    server = serve(constants=(*PATIENT, "issuer.doors.server.worker.IDLE=1", "issuer.doors.web.calls.BODY_WITHIN=1"))
+    server = serve(constants=(*PATIENT, "issuer.doors.server.worker.IDLE=1", "issuer.doors.web.calls.PROGRESS=1"))
     assert server.next("a") == 1
     head = b"POST /v1/tags/a/take HTTP/1.1\r\nHost: localhost\r\n"
     body = b"Content-Type: application/json\r\nContent-Length: 8\r\n\r\n"

@@ -1,5 +1,6 @@
 """A client that sends requests and reads no replies: what that costs a worker, and what it gets at last."""
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from issuer.doors.budget import BYTES_MOST
 from issuer.doors.server.options import ServerOptions
 from issuer.doors.server.sockets import listen
+from issuer.doors.tokens import line_for, new_token
 from issuer.settings import load
 from tests.resp.serving import Raw, packed
 from tests.server.conftest import Serve
@@ -21,6 +24,8 @@ pytestmark = pytest.mark.live
 REQUESTS = 10_000
 #: Open files that a server may have: it has places for some 130 clients.
 FILES = 300
+#: A transaction of which the server must keep 200 KB.
+TRANSACTION = packed("MULTI") + packed("INCR", "a") * 9_000
 #: Most memory of a worker that has them, in MB.
 MEMORY_MOST = 80
 
@@ -120,21 +125,6 @@ def test_clients_that_read_nothing_hold_no_place(serve: Serve) -> None:
     assert server.stop() == 0
 
 
-def test_a_large_reply_waits_for_few_clients_without_a_token_at_once(serve: Serve) -> None:
-    server = serve(constants=("issuer.doors.server.sockets.UNREAD=3600",))
-    with readers_of_nothing(server.port(), 40), server.fresh() as client:
-        answers = []
-
-        def is_refused() -> bool:
-            answers.append(client.get("/docs"))
-            return answers[-1].status_code == 503
-
-        until(is_refused, message="it is refused")
-        assert (answers[-1].json()["code"], answers[-1].headers["connection"]) == ("busy", "close")
-        assert client.get("/livez").status_code == 200
-    assert server.stop() == 0
-
-
 def test_the_system_keeps_little_of_what_a_client_does_not_read() -> None:
     (endpoint,) = ServerOptions.of(load({"http": "127.0.0.1:0"}, environ={}), {}, verbose=False).endpoints
     listening = listen([endpoint], ExitStack())["http"]
@@ -155,4 +145,71 @@ def test_the_head_of_a_request_is_bounded(serve: Serve, size: int, status: bytes
         with suppress(ConnectionError):
             client.sendall(head + (b"" if status == b"431" else b"\r\n\r\n"))  # it needs no end
         assert client.recv(12) == b"HTTP/1.1 " + status
+    assert server.stop() == 0
+
+
+def test_a_client_without_a_token_gets_one_reply_on_a_connection(serve: Serve, home: Path) -> None:
+    token, file = new_token(), home / "tokens.toml"
+    file.write_text(line_for(token, "shop", ["issue"], ["*"]) + "\n")
+    file.chmod(0o600)
+    server = serve("--tokens", str(file), "--compat", "tinyid")
+    port = server.port()
+
+    def statuses(*requests: tuple[str, str, bool]) -> list[bytes]:
+        """Send requests at once, each with a method, a path and perhaps the token; return what comes until the end."""
+        sent, answered = b"", b""
+        for method, path, known in requests:
+            said = f"Authorization: Bearer {token}\r\n" if known else ""
+            sent += f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{said}Content-Length: 0\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as client, suppress(ConnectionError):
+            with suppress(ConnectionError):
+                client.sendall(sent)
+            while piece := client.recv(4096):
+                answered += piece
+        return re.findall(rb"HTTP/1.1 (\d+)", answered)
+
+    draw, nothing, probe = ("POST", "/v1/tags/a/next"), ("GET", "/nothing"), ("GET", "/livez")
+    for method, path, status in (
+        (*draw, b"401"),
+        (*nothing, b"404"),
+        (*probe, b"200"),
+        ("GET", "/docs", b"200"),
+        ("PUT", "/v1/tags/a", b"405"),
+        ("GET", "/tinyid/id/nextId?bizType=a&token=wrong", b"200"),
+        ("GET", "/tinyid/id/other", b"404"),
+    ):
+        assert statuses(*[(method, path, False)] * 500) == [status], path
+    known = (*draw, True)
+    # A client with a token keeps its connection, whatever it asks for.
+    kept = [(*each, True) for each in (draw, nothing, probe, draw)]
+    assert statuses(*kept, (*probe, False)) == [b"200", b"404", b"200", b"200", b"200"]
+    # What follows a refused request is not begun, so it draws nothing.
+    assert statuses(known, (*draw, False), known) == [b"200", b"401"]
+    assert int(server.http.post(draw[1], headers={"Authorization": f"Bearer {token}"}).json()["number"]) == 4
+    assert server.stop() == 0
+
+
+def test_both_protocols_share_one_budget_and_numbers_that_nobody_reads_are_in_it(serve: Serve) -> None:
+    server = serve("--resp", "127.0.0.1:0")
+    answer = server.http.post("/v1/tags", json={"tag": "a", "step": 1_000_000})
+    assert answer.status_code == 201
+
+    with ExitStack() as ends, Raw(server.port("redis")) as refused:
+        for n in (1_000_000, (BYTES_MOST - 40_000_000 - 100_000) // 40):
+            client = ends.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(120)
+            client.connect(("127.0.0.1", server.port()))
+            body = b'{"n": %d}' % n
+            head = b"POST /v1/tags/a/take HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert client.recv(12) == b"HTTP/1.1 200"
+        answer = server.http.post("/v1/tags/a/take", json={"n": 10_000})
+        assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "busy", "1")
+        refused.send(TRANSACTION)
+        assert str(refused.rest()[-1]).startswith("UNAVAILABLE ")
+    until(
+        lambda: server.http.post("/v1/tags/a/take", json={"n": 1_000_000}).status_code == 200,
+        message="there is room again, because the clients have gone",
+    )
     assert server.stop() == 0

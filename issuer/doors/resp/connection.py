@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared = shared
         self._parser = Parser(stranger=not shared.is_open)
         #: Where the bytes are counted that this client makes the server hold, and how many they are.
-        self._budget, self._held = shared.budget if shared.is_open else shared.strangers, 0
+        self._budget, self._held = shared.budget if shared.is_open else shared.budget.strangers, 0
         #: Number of commands without a valid token.
         self._refusals = 0
         self._replies = ReplyQueue()
@@ -365,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.add(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
         if early:
             self._parser.stranger = self._session.stranger
-            self._move(self._shared.strangers if self._session.stranger else self._shared.budget)
+            self._move(self._shared.budget.strangers if self._session.stranger else self._shared.budget)
         if name == "MULTI":
             # Forget the data in `_same`: if it came again, `buffer_updated` would draw at once and not queue the INCRs.
             self._transaction, self._same = CommandQueue(), b""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from issuer.core.sparing import Sparing
 from issuer.doors.access import Access
-from issuer.doors.budget import STRANGERS_SHARE, Budget
+from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
 from issuer.doors.resp.commands import About
 from issuer.engine.aio import AsyncEngine
@@ -33,7 +33,7 @@ def ending(tag: str | None = None) -> IssuerError:
 class Shared:
     """State that all connections share. `most`: limit of clients. `ticks`: number of searches for idle clients.
 
-    `budget`: what clients make the server hold. `strangers`: the share of it for clients that must still authenticate.
+    `budget`: what clients make the server hold.
     """
 
     access: Access
@@ -60,7 +60,6 @@ class Shared:
     sparing: Sparing = field(default_factory=Sparing)
     #: Whether callers need no token.
     is_open: bool = field(init=False)
-    strangers: Budget = field(init=False)
     #: How often each command was sent.
     commands: dict[str, int] = field(init=False)
     #: Called when the last connection is closed.
@@ -68,7 +67,6 @@ class Shared:
 
     def __post_init__(self) -> None:
         self.is_open = self.access.is_open
-        self.strangers = self.budget.share(STRANGERS_SHARE)
         self.commands = self.access.tally.commands
         self.access.tally.connections["resp"] = lambda: len(self.connections)
 

@@ -26,7 +26,9 @@ BACKLOG = 1024
 #: Bytes of replies that the system keeps for a client that does not read them. By default, it keeps up to 4 MB. With
 #: 64 KB, a reply of 2.4 MB took 1.7 times as long.
 UNREAD_MOST: Final = 262_144
-#: If a client reads nothing for this many seconds, although replies wait, its connection is closed.
+#: If a client reads nothing for this many seconds, although replies wait, its connection is closed. It is longer than
+#: `budget.PROGRESS`, because the time of an interrupted network counts too. TCP sends again 6 s and 13 s after a loss:
+#: with 10 s, an interruption of 7 s would close the connection.
 UNREAD: Final = 30.0
 
 #: Seconds that a stopping server waits, so that TCP handshakes that have begun can finish.

@@ -21,6 +21,7 @@ from granian.server import embed
 from issuer.api.aio import AsyncIssuer
 from issuer.care.inspection import HaltedTags
 from issuer.doors.access import LOOK_EVERY, Access
+from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
 from issuer.doors.server.logs import dropped, logged
 from issuer.doors.server.options import ServerOptions
@@ -32,7 +33,6 @@ from issuer.wiring import aconnect, default_is_known
 if TYPE_CHECKING:
     from issuer.doors.resp.server import RespServer
     from issuer.doors.web.app import Application
-    from issuer.doors.web.compat.dispatch import CompatApplication
 
 log = logging.getLogger("issuer.doors.server")
 
@@ -54,9 +54,7 @@ class _Http(embed.Server):
     `task`: the asyncio task that runs granian. It ends only when granian ends.
     """
 
-    def __init__(
-        self, app: Application | CompatApplication, listening: socket.socket, most: int, *, verbose: bool
-    ) -> None:
+    def __init__(self, app: Application, listening: socket.socket, most: int, *, verbose: bool) -> None:
         super().__init__(
             logged(app) if verbose else app,
             interface=Interfaces.ASGINL,
@@ -120,6 +118,7 @@ class _Worker:
     report: Callable[[Report], None]
     access: Access
     first: bool
+    budget: Budget = field(default_factory=Budget)
     doors: Sequence[_Http | RespServer] = ()
     stopping: bool = False
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -187,15 +186,24 @@ class _Worker:
 
             # One fifth of the connections is kept free: clients above the limit can then connect and get an error.
             clients = most * 4 // 5
-            return await start(ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups)
+            return await start(
+                ids, self.access, listening.dup(), clients_most=clients, look_ups=look_ups, budget=self.budget
+            )
         from issuer.doors.web.app import application
         from issuer.metrics import install
 
         metrics = install(ids)
         self.access.tally.lines_dropped = dropped
         metrics.serve(self.access.tally)
-        hosts, shown = settings.allowed_hosts, metrics.exposition
-        app = application(ids, self.access, metrics=shown, allowed_hosts=hosts, settings=settings, look_ups=look_ups)
+        app = application(
+            ids,
+            self.access,
+            metrics=metrics.exposition,
+            allowed_hosts=settings.allowed_hosts,
+            settings=settings,
+            look_ups=look_ups,
+            budget=self.budget,
+        )
         return _Http(app, listening, most, verbose=self.options.verbose)
 
     async def _look(self, ids: AsyncIssuer) -> None:

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from issuer.api.aio import AsyncIssuer
 from issuer.clock import monotonic
-from issuer.doors.access import Access, Caller
+from issuer.doors.access import Access
+from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
 from issuer.doors.web import calls
-from issuer.doors.web.calls import RequestCall
-from issuer.doors.web.guard import HeaderGuard, address_of, administered, identified, unauthenticated
+from issuer.doors.web.calls import Request
+from issuer.doors.web.guard import HeaderGuard, administered, identified, unauthenticated
 from issuer.doors.web.numbers import NUMBER_BODY, before_number
-from issuer.doors.web.openapi import document
-from issuer.doors.web.page import page
-from issuer.doors.web.replies import (
-    ALWAYS,
-    BODY,
-    JSON,
-    LINES,
-    START,
-    Message,
-    Problem,
-    Receive,
-    Reply,
-    Send,
-    answer,
-    dumped,
-)
+from issuer.doors.web.openapi import pages
+from issuer.doors.web.replies import ALWAYS, BODY, JSON, PLAIN, START, Message, Problem, Receive, Reply, Send, answer
 from issuer.doors.web.routes import Route, route_of
 from issuer.doors.web.service import Exposition, Service
 from issuer.errors import Unauthenticated
@@ -38,7 +24,7 @@ from issuer.settings import Settings, seconds
 from issuer.tally import WITHIN
 
 if TYPE_CHECKING:
-    from issuer.doors.web.compat.dispatch import CompatApplication
+    from issuer.doors.web.compat.family import Call
 
 #: Maximum number of cached paths of draws. There is a limit because clients can send any path.
 _KEPT: Final = 10_000
@@ -72,33 +58,18 @@ _VERSIONS: Final = frozenset(("1.0", "1.1"))
 #: and a number has up to 19 digits.
 _BODY_MOST: Final = 1500
 
-#: Name in the metrics for requests that match no route.
-_OTHER: Final = "other"
-
-#: Caller without a valid token, on a route that needs no token.
-_NOBODY: Final = Caller("", (), ())
+#: Headers of a reply with only a number, by its count of digits.
+_DIGITS: Final = [
+    [*ALWAYS, (b"content-type", PLAIN), (b"content-length", b"%d" % digits)] for digits in range(len(str(2**63)) + 1)
+]
 
 
 class _Path(NamedTuple):
-    """The path of a draw. `tag`: the tag in the path. `before`: the beginning of the reply's body, up to the number."""
+    """The path of a draw."""
 
     tag: str
+    #: The beginning of the reply's body, up to the number.
     before: bytes
-
-
-@dataclass(slots=True)
-class _Asked:
-    """The parts of a request that the log and the metrics need.
-
-    Attributes:
-        route: Route of the request. None if no route fits, or if the request was rejected before the route was known.
-        token: Name of the caller's token. "" if the caller has none.
-        tag: Name of the tag. "" if the request has none.
-    """
-
-    route: Route | None = None
-    token: str = ""
-    tag: str = ""
 
 
 class Application:
@@ -110,15 +81,20 @@ class Application:
     and to write replies.
     """
 
-    def __init__(self, service: Service, access: Access, guard: HeaderGuard) -> None:
-        self._service, self._access, self._guard = service, access, guard
-        self._tally, self._draws = access.tally, access.tally.draws
+    def __init__(self, service: Service, guard: HeaderGuard) -> None:
+        self._service, self._access, self._guard = service, service.access, guard
+        self._tally, self._draws = service.access.tally, service.access.tally.draws
         self._next, self._plain = service.ids.next, service.plain
         self._paths: dict[bytes, _Path] = {}
         #: The headers of a reply on the short way, by the length of its body.
         self._headers = {
             size: [*ALWAYS, (b"content-type", JSON), (b"content-length", b"%d" % size)] for size in range(_BODY_MOST)
         }
+        self._compatible: Callable[[str], Call | None] = lambda _: None
+        if service.settings.compat:
+            from issuer.doors.web.compat.family import CompatCalls
+
+            self._compatible = CompatCalls(service, guard).find
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -130,18 +106,18 @@ class Application:
             if path is not None and self._plain.get(path.tag, 0.0) > began:
                 headers = self._usual(scope)
                 if headers is not None:
-                    await self._draw(path, headers.get(b"authorization"), scope, send, began)
+                    await self._draw(path, headers.get(b"authorization"), scope, receive, send, began=began)
                     return
-        asked = _Asked()
+        request = Request(scope, receive, self._service.budget, not self._access.is_open)
         try:
-            reply = await self._answered(scope, receive, asked)
-        except Exception as error:  # noqa: BLE001 - the client gets a problem without details
-            reply = self._failed(error, scope, asked.route)
-        if asked.route is not None and "admin" in asked.route.scope and (asked.token or self._access.is_open):
-            reply = administered(scope, asked.route.name, asked.token, asked.tag, reply)
-        await reply.send(scope["method"], send, last=self._service.stopping)
-        name = _OTHER if asked.route is None else asked.route.name
-        self._tally.answered(name, reply.status, asked.token, monotonic() - began)
+            reply: Reply | bytes
+            try:
+                reply = await self._answered(request)
+            except Exception as error:  # noqa: BLE001 - the client gets a problem without details
+                reply = self._failed(error, request)
+            await self._finish(reply, request, send, began)
+        finally:
+            request.hold(-request.held)
 
     def drain(self) -> None:
         """Begin a stop: close each connection after its next reply, and answer /readyz with 503."""
@@ -149,11 +125,29 @@ class Application:
         # From now on all requests take the long way, because only the long way closes connections.
         self._plain = {}
 
-    def _failed(self, error: Exception, scope: Message, route: Route | None) -> Reply:
-        name = "" if route is None else f"{route.method} {route.path}"
-        as_string = b"as=string" in scope["query_string"]
-        reply = answer(error, name, as_string=as_string, closed=self._service.ids.closed)
-        return unauthenticated(scope, self._access, error, reply) if isinstance(error, Unauthenticated) else reply
+    def _failed(self, error: Exception, request: Request) -> Reply:
+        as_string = b"as=string" in request.scope["query_string"]
+        reply = answer(error, request.name, as_string=as_string, closed=self._service.ids.closed)
+        return unauthenticated(request, self._access, error, reply) if isinstance(error, Unauthenticated) else reply
+
+    async def _finish(self, reply: Reply | bytes, request: Request, send: Send, began: float) -> None:
+        """Send the reply, and count the request.
+
+        The reply to a stranger is the last one on its connection: a stranger could send many requests and read nothing,
+        and each connection that waits for it costs 20 KB.
+        """
+        status, stopping = 200, self._service.stopping
+        if isinstance(reply, bytes) and not stopping:
+            await send({"type": START, "status": status, "headers": _DIGITS[len(reply)]})
+            await send({"type": BODY, "body": reply})
+        else:
+            if isinstance(reply, bytes):
+                reply = Reply(reply, PLAIN)
+            if request.administers and (request.token or self._access.is_open):
+                reply = administered(request, reply)
+            await reply.send(request.scope["method"], send, last=stopping or request.stranger)
+            status = reply.status
+        self._tally.answered(request.name, status, request.token, monotonic() - began)
 
     # ------------------------------------------------------------------ the short way
 
@@ -188,7 +182,9 @@ class Application:
         plain = scope["query_string"] in _QUERIES and scope["http_version"] in _VERSIONS and not scope.get("root_path")
         return found if plain and self._guard.serves(found.get(b"host")) else None
 
-    async def _draw(self, path: _Path, authorization: bytes | None, scope: Message, send: Send, began: float) -> None:
+    async def _draw(
+        self, path: _Path, authorization: bytes | None, scope: Message, receive: Receive, send: Send, *, began: float
+    ) -> None:
         name = ""
         try:
             caller = identified(self._access, authorization)
@@ -196,9 +192,9 @@ class Application:
             caller.need("issue", path.tag)
             number = await self._next(path.tag)
         except Exception as error:  # noqa: BLE001 - the client gets a problem without details
-            reply = self._failed(error, scope, _NEXT)
-            await reply.send("POST", send, last=self._service.stopping)
-            self._tally.answered("next", reply.status, name, monotonic() - began)
+            stranger = not (name or self._access.is_open)
+            request = Request(scope, receive, self._service.budget, stranger, name="next", token=name)
+            await self._finish(self._failed(error, request), request, send, began)
             return
         body = NUMBER_BODY[scope["query_string"] != b""] % (path.before, number)
         await send({"type": START, "status": 200, "headers": self._headers[len(body)]})
@@ -210,60 +206,54 @@ class Application:
 
     # ------------------------------------------------------------------ the long way
 
-    async def _answered(self, scope: Message, receive: Receive, asked: _Asked) -> Reply:
-        headers = calls.headers_of(scope)
+    async def _answered(self, request: Request) -> Reply | bytes:
+        scope, path = request.scope, calls.raw_path(request.scope)
+        compatible = self._compatible(path)
+        if compatible is not None:
+            request.name = compatible[0]
+        request.headers = headers = calls.headers_of(scope)
         if scope.get("raw_path") not in _PROBES:
             self._guard.check(headers)
-        route, segments = route_of(scope["method"], calls.raw_path(scope))
-        asked.route = route
-        caller = self._caller(route, headers)
-        asked.token = caller.name
-        query = calls.queried(scope)
-        if not route.scope:
-            return await route.handler(self._service, RequestCall(caller))
-        path = {name: calls.decoded(each) for name, each in segments.items()}
-        tag = asked.tag = _tag(path, query)
+        try:
+            request.admit(identified(self._access, headers.get(b"authorization")))
+        except Unauthenticated as error:
+            request.refusal = error
+        return await (self._routed(request, path) if compatible is None else compatible[1](request))
+
+    async def _routed(self, request: Request, place: str) -> Reply:
+        route, segments = route_of(request.scope["method"], place)
+        request.name, request.administers = route.name, "admin" in route.scope
+        request.token = (request.known() if route.scope else request.caller).name
+        request.query = calls.queried(request.scope)
+        if route.scope:
+            request.path = {name: calls.decoded(each) for name, each in segments.items()}
+            await self._check(request, route)
+        reply = await route.handler(self._service, request)
+        if route.method == "GET":  # such a reply can be large, and nothing is lost if it is refused
+            request.hold(len(reply.body))
+        return reply
+
+    async def _check(self, request: Request, route: Route) -> None:
+        """Set the parts of a request, and check them and the caller's scope."""
+        service, caller = self._service, request.caller
+        tag = request.tag = _tag(request.path, request.query)
         if route.of_tag:
             caller.need(route.scope, tag)
-        said = route.parameters.of_query(query)
-        body: Mapping[str, Any] = {}
+        said = request.query = route.parameters.of_query(request.query)
         if route.body is not None:
-            found = await calls.body_of(headers, receive)
-            body = route.body.of_body(found)
-            caller.spend(body.get("n", 1), tag)
+            request.body = route.body.of_body(await calls.body_of(request))
+            caller.spend(request.body.get("n", 1), tag)
+        body = request.body
         if not route.of_tag and not route.checked:
-            tag = asked.tag = str(body.get("tag", said.get("tag", "")))
+            tag = request.tag = str(body.get("tag", said.get("tag", "")))
             caller.need(route.scope, None if "tags" in body else tag or None)
             if "tags" in body:
-                asked.tag = ", ".join(each["tag"] for each in body["tags"])
-        accept, timeout = headers.get(b"accept"), body.get("timeout", said.get("timeout"))
-        call = RequestCall(
-            caller=caller,
-            as_string="as" in said,
-            as_text=route.plain and calls.wants(accept, b"text/plain", b"text/*"),
-            as_lines=bool(route.line) and calls.wants(accept, LINES, b"application/*"),
-            tag=tag,
-            key=calls.key_of(headers) if route.key else None,
-            timeout=None if timeout is None else min(self._service.longest, timeout),
-            path=path,
-            query=said,
-            body=body,
-        )
-        if route.of_numbers:
-            owner = caller.name or address_of(scope)
-            await self._service.look_ups.look_up(tag, owner, call.timeout, draws=route.draws)
-        return await route.handler(self._service, call)
-
-    def _caller(self, route: Route, headers: Mapping[bytes, bytes]) -> Caller:
-        try:
-            return identified(self._access, headers.get(b"authorization"))
-        except Unauthenticated:
-            if route.scope:
-                raise
-            return _NOBODY
-
-
-_NEXT: Final = route_of("POST", "/v1/tags/-/next")[0]
+                request.tag = ", ".join(each["tag"] for each in body["tags"])
+        timeout = body.get("timeout", said.get("timeout"))
+        request.timeout = None if timeout is None else min(service.longest, timeout)
+        if route.of_tag and "issue" in route.scope:  # such callers can send any name
+            draws = "read" not in route.scope
+            await service.look_ups.look_up(tag, request.owner, request.timeout, draws=draws)
 
 
 def _tag(path: Mapping[str, str], query: Mapping[str, str]) -> str:
@@ -276,11 +266,8 @@ def _tag(path: Mapping[str, str], query: Mapping[str, str]) -> str:
     if tag == calls.ELSEWHERE and "tag" in query:
         return query["tag"]
     if tag and "tag" in query:
-        raise Problem(
-            422,
-            "unknown_parameter",
-            f"`tag` is allowed in the query only if the path has {calls.ELSEWHERE} in its place",
-        )
+        problem = f"`tag` is allowed in the query only if the path has {calls.ELSEWHERE} in its place"
+        raise Problem(422, "unknown_parameter", problem)
     return tag
 
 
@@ -293,7 +280,8 @@ def application(
     longest: float = 30.0,
     settings: Settings | None = None,
     look_ups: LookUps | None = None,
-) -> Application | CompatApplication:
+    budget: Budget | None = None,
+) -> Application:
     """Return the ASGI application over an issuer.
 
     Args:
@@ -306,6 +294,7 @@ def application(
         settings: The settings `longest_ttl`, `keys_per_second`, `living_keys`, `series_per_tag` and `compat...` are
             used. None means their defaults.
         look_ups: Object that looks up unknown tags, if another server with the same issuer shares it. None creates one.
+        budget: What clients make the server hold, if another server in this process shares it. None creates one.
 
     Raises:
         ConfigurationError: `allowed_hosts` is not a list of names.
@@ -313,13 +302,5 @@ def application(
     """
     longest = seconds(longest, "longest", zero=False)
     look_ups = look_ups or LookUps(ids.engine, access.rates)
-    service = Service(ids, metrics, longest, access.rates, look_ups, settings or Settings())
-    described = document()
-    service.document, service.page = dumped(described), page(described).encode()
-    guard = HeaderGuard(allowed_hosts, any_host=not access.is_open)
-    app = Application(service, access, guard)
-    if not service.settings.compat:
-        return app
-    from issuer.doors.web.compat.dispatch import CompatApplication
-
-    return CompatApplication(app, app.drain, service, access, guard)
+    service = Service(ids, access, metrics, longest, look_ups, budget or Budget(), settings or Settings(), *pages())
+    return Application(service, HeaderGuard(allowed_hosts, any_host=not access.is_open))

@@ -11,13 +11,16 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from issuer.doors.access import Caller
+from issuer.doors.budget import PROGRESS, Budget
 from issuer.doors.web.replies import JSON, LAST, Message, Problem, Receive
-from issuer.errors import InvalidArgument, brief
+from issuer.errors import InvalidArgument, Unauthenticated, brief
 
 #: Maximum size of a body in bytes.
 BODY_MOST: Final = 65_536
-#: Seconds in which the whole body must arrive.
-BODY_WITHIN: Final = 30.0
+#: Bytes that the server holds for each byte of a body: a character of a text takes up to 4.
+_PER_BYTE: Final = 4
+#: Bytes that a request costs while it waits for the rest of its body: 16 KB were measured.
+_WAITING: Final = 16_384
 
 #: If the tag is in the query, the path contains this text in place of the tag.
 ELSEWHERE: Final = "-"
@@ -32,32 +35,103 @@ _BROKEN: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _DIGITS_MOST: Final = 4000
 
 
+_JSON: Final = (JSON, b"application/*")
+
+#: Caller without a valid token.
+_NOBODY: Final = Caller("", (), ())
+
+
 @dataclass(slots=True)
-class RequestCall:
-    """A request after all checks.
+class Request:
+    """A request. Its parts are set as soon as they are known.
 
     Attributes:
-        as_string: Whether the reply contains numbers of a tag as JSON strings.
-        as_text: Whether the reply is the bare number as text.
-        as_lines: Whether the reply consists of one line of JSON for each tag.
+        stranger: Whether the caller still has to show a valid token.
+        refusal: Why the caller has no valid token. None if it has one.
+        name: Name of the route or compatible call in the metrics. It contains nothing from the request.
+        token: Name of the caller's token in the metrics and the audit log. "" if the caller has none.
+        administers: Whether the call belongs into the audit log.
         tag: Name of the tag. "" if the request has none.
-        key: The Idempotency-Key. None if the request has none.
         timeout: Longest wait in seconds. None means the timeout of the issuer.
         path: Decoded segments of the path, by name.
-        query: Parameters of the query, by name.
-        body: Members of the body, by name.
+        held: Bytes that the request makes the server hold.
     """
 
-    caller: Caller
-    as_string: bool = False
-    as_text: bool = False
-    as_lines: bool = False
+    scope: Message
+    receive: Receive
+    budget: Budget
+    stranger: bool
+    caller: Caller = _NOBODY
+    refusal: Unauthenticated | None = None
+    name: str = "other"
+    token: str = ""
+    administers: bool = False
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
     tag: str = ""
-    key: str | None = None
     timeout: float | None = None
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
+    held: int = 0
+
+    @property
+    def as_string(self) -> bool:
+        """Whether the reply contains numbers of a tag as JSON strings."""
+        return "as" in self.query
+
+    @property
+    def as_text(self) -> bool:
+        """Whether the reply is the bare number as text."""
+        return self.prefers(b"text/plain", b"text/*")
+
+    @property
+    def owner(self) -> str:
+        """Name of the caller's token, or the caller's address if it has no token."""
+        return self.caller.name or self.address
+
+    @property
+    def address(self) -> str:
+        """Address of the client."""
+        client = self.scope.get("client")
+        return client[0] if client else "an unknown address"
+
+    def prefers(self, *names: bytes) -> bool:
+        """Return whether the client prefers a media type to JSON.
+
+        `names`: the media type, and the patterns that include it; for example text/plain and text/*.
+        """
+        said: dict[bytes, float] = {}
+        for each in self.headers.get(b"accept", b"").lower().split(b","):
+            name, *parameters = (part.strip() for part in each.split(b";"))
+            weight = next((part[2:] for part in parameters if part.startswith(b"q=")), b"1")
+            said[name] = float(weight) if re.fullmatch(rb"[01](\.[0-9]{0,3})?", weight) else 1.0
+        other = said.get(b"*/*", 0.0)
+        best, json = (next((said[name] for name in each if name in said), other) for each in (names, _JSON))
+        return best > json
+
+    def known(self) -> Caller:
+        """Return the caller, and note its name for the metrics and the log. Raises Unauthenticated."""
+        if self.refusal is not None:
+            raise self.refusal
+        self.token = self.caller.name
+        return self.caller
+
+    def hold(self, more: int) -> None:
+        """Count bytes that this request makes the server hold until it is answered. A negative number releases some.
+
+        Raises Problem if the clients make the server hold too many.
+        """
+        if not (self.budget.strangers if self.stranger else self.budget).hold(more):
+            problem = "the clients of this server make it hold too many bytes"
+            raise Problem(503, "busy", problem, headers=(*LAST, (b"retry-after", b"1")))
+        self.held += more
+
+    def admit(self, caller: Caller) -> None:
+        """Note who the caller is. What it makes the server hold no longer counts as that of strangers."""
+        held = self.held
+        self.hold(-held)
+        self.caller, self.stranger = caller, False
+        self.hold(held)
 
 
 def raw_path(scope: Message) -> str:
@@ -92,9 +166,8 @@ def queried(scope: Message) -> dict[str, str]:
     try:
         pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError as error:
-        raise Problem(
-            400, "malformed", "the query is not percent-encoded UTF-8, or has more than 100 parameters"
-        ) from error
+        problem = "the query is not percent-encoded UTF-8, or has more than 100 parameters"
+        raise Problem(400, "malformed", problem) from error
     found = dict(pairs)
     if len(found) < len(pairs):
         raise Problem(400, "malformed", "the query repeats a parameter; send each one once")
@@ -114,50 +187,36 @@ def headers_of(scope: Message) -> dict[bytes, bytes]:
     return found
 
 
-def key_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the Idempotency-Key, or None if the request has none. Raises Problem if the key is not UTF-8."""
-    key = headers.get(b"idempotency-key")
-    try:
-        return None if key is None else key.decode()
-    except UnicodeDecodeError as error:
-        raise Problem(400, "malformed", "the header Idempotency-Key is not UTF-8") from error
+async def body_of(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body, or {} if the body is empty. Raises as `bytes_of` and `parsed`."""
+    body = await bytes_of(request)
+    _check_type(request.headers.get(b"content-type"), body)
+    return parsed(body) if body else {}
 
 
-async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str, Any]:
-    """Return the JSON object in the body, or {} if the body is empty.
-
-    Raises Problem for an invalid body, and InvalidArgument for an integer with too many digits.
-    """
-    body = await bytes_of(headers, receive)
-    _check_type(headers.get(b"content-type"), body)
-    return parsed(bytes(body)) if body else {}
-
-
-async def bytes_of(headers: Mapping[bytes, bytes], receive: Receive) -> bytearray:
-    """Return the body. Raises Problem if it is too large, incomplete or late."""
-    length = headers.get(b"content-length")
-    if length is not None and (not length.isdigit() or len(length) > len(str(BODY_MOST)) or int(length) > BODY_MOST):
+async def bytes_of(request: Request) -> bytes:
+    """Return the body. Raises Problem if it is too large, incomplete or late, or if the server holds too much."""
+    length = request.headers.get(b"content-length", b"0")
+    if not length.isdigit() or len(length) > len(str(BODY_MOST)) or int(length) > BODY_MOST:
         raise _too_large()
+    body, more = bytearray(), True
+    request.hold(_WAITING)
     try:
-        async with asyncio.timeout(BODY_WITHIN):
-            return await _whole_body(receive)
+        async with asyncio.timeout(PROGRESS):
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    # The client has gone, or the chunks of the body are malformed. Granian expects a reply in any case.
+                    raise Problem(400, "malformed", "the body is incomplete, or its chunks are malformed")
+                piece, more = message.get("body", b""), message.get("more_body", False)
+                if len(body) + len(piece) > BODY_MOST:
+                    raise _too_large()
+                request.hold(_PER_BYTE * len(piece))
+                body += piece
     except TimeoutError:
-        raise Problem(408, "body_late", f"the body did not arrive within {BODY_WITHIN:g} s", headers=LAST) from None
-
-
-async def _whole_body(receive: Receive) -> bytearray:
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            # The client has disconnected, or the chunks of the body are malformed. Granian expects a reply in any case.
-            raise Problem(400, "malformed", "the body is incomplete, or its chunks are malformed")
-        body += message.get("body", b"")
-        if len(body) > BODY_MOST:
-            raise _too_large()
-        more = message.get("more_body", False)
-    return body
+        raise Problem(408, "body_late", f"the body did not arrive within {PROGRESS:g} s", headers=LAST) from None
+    request.hold(-_WAITING)
+    return bytes(body)
 
 
 def _too_large() -> Problem:
@@ -165,7 +224,7 @@ def _too_large() -> Problem:
     return Problem(413, "too_large", f"the body is larger than {BODY_MOST} bytes", headers=LAST)
 
 
-def _check_type(said: bytes | None, body: bytearray) -> None:
+def _check_type(said: bytes | None, body: bytes) -> None:
     """Raise Problem if the Content-Type of a body is not JSON in UTF-8.
 
     Only JSON is safe: a browser lets pages of other sites send forms and texts, but not JSON. An empty body needs no
@@ -210,28 +269,6 @@ def _no_number(text: str) -> float:
 
 def _integer(text: str) -> int:
     if len(text) > _DIGITS_MOST:
-        raise InvalidArgument(
-            f"an integer of {len(text)} digits is too long: numbers of a tag have up to 19", value=brief(text)
-        )
+        problem = f"an integer of {len(text)} digits is too long: numbers of a tag have up to 19"
+        raise InvalidArgument(problem, value=brief(text))
     return int(text)
-
-
-def wants(accept: bytes | None, *names: bytes) -> bool:
-    """Return whether the Accept header prefers a media type to JSON.
-
-    `names`: the media type, and the patterns that include it; for example text/plain and text/*.
-    """
-    return accept is not None and _quality(accept, *names) > _quality(accept, JSON, b"application/*")
-
-
-def _quality(accept: bytes, *names: bytes) -> float:
-    """Return the quality (`q`) of a media type in the Accept header, 0..1.
-
-    `names`: the media type, and the patterns that include it; for example text/plain and text/*.
-    """
-    said: dict[bytes, float] = {}
-    for each in accept.lower().split(b","):
-        name, *parameters = (part.strip() for part in each.split(b";"))
-        weight = next((part[2:] for part in parameters if part.startswith(b"q=")), b"1")
-        said[name] = float(weight) if re.fullmatch(rb"[01](\.[0-9]{0,3})?", weight) else 1.0
-    return next((said[name] for name in (*names, b"*/*") if name in said), 0.0)

@@ -37,14 +37,21 @@ NUMBER: Any = (
         str, Meta(pattern=r"^[0-9]{1,19}\Z", extra_json_schema={"pattern": _PATTERN})
     ]
 )
-STEP: Any = _narrow(int, minimum=1, maximum=HIGHEST) | Literal["auto"]
-LIMIT: Any = _narrow(int, minimum=1, maximum=HIGHEST) | _narrow(
-    str, anyOf=[{"type": "string", "pattern": _PATTERN}, {"enum": [*NAMES]}]
-)
-DURATION: Any = _narrow(int, minimum=0) | _narrow(str, pattern="^[0-9]+[smhd]$")
-SCRAMBLE: Any = str | list[tuple[NUMBER, str]]
-SHARDS: Any = bool | _narrow(dict[str, Any], properties=_BITS, additionalProperties=False)
-OPTIONS: Any = dict[str, str | int | bool]
+#: The types of the settings of a tag, by the kind of the option.
+KINDS: Final[Mapping[str, Any]] = {
+    "whole": int,
+    "share": float,
+    "number": NUMBER,
+    "text": str,
+    "flag": bool,
+    "step": _narrow(int, minimum=1, maximum=HIGHEST) | Literal["auto"],
+    "limit": _narrow(int, minimum=1, maximum=HIGHEST)
+    | _narrow(str, anyOf=[{"type": "string", "pattern": _PATTERN}, {"enum": [*NAMES]}]),
+    "duration": _narrow(int, minimum=0) | _narrow(str, pattern="^[0-9]+[smhd]$"),
+    "scramble": str | list[tuple[NUMBER, str]],
+    "shards": bool | _narrow(dict[str, Any], properties=_BITS, additionalProperties=False),
+    "options": dict[str, str | int | bool],
+}
 
 
 def member(kind: Any, about: str, lowest: float | None = None, highest: float | None = None) -> Any:
@@ -54,20 +61,10 @@ def member(kind: Any, about: str, lowest: float | None = None, highest: float | 
 
 
 class Members:
-    """The members of an object in a body, or the parameters of a query.
-
-    Attributes:
-        schema: JSON schema of the object.
-    """
+    """The members of an object in a body, or the parameters of a query. `schema`: its JSON schema."""
 
     def __init__(self, types: Mapping[str, Any], required: Sequence[str] = (), **lists: Members) -> None:
-        """Define an object.
-
-        Args:
-            types: Type of each member.
-            required: Names of the members that must be sent.
-            lists: For members that are lists of objects: the members of each object.
-        """
+        """Define an object. `lists`: for members that are lists of objects, the members of each object."""
         typed: Any = TypedDict  # mypy does not accept computed names
         self._type = typed("_", {name: each if name in required else NotRequired[each] for name, each in types.items()})
         self._lists = lists
@@ -82,10 +79,9 @@ class Members:
         self._takes = f"this route takes {', '.join(types) or 'none'}"
 
     def of_body(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the members of a body, by name, as arguments for a call of the issuer.
+        """Return the members of a body that a client sent, as arguments for a call of the issuer.
 
-        `found`: the members that the client sent. Raises Problem if a member is unknown, is missing, or has the wrong
-        type.
+        Raises Problem if a member is unknown, is missing, or has the wrong type.
         """
         if strange := self._strange(found):
             raise Problem(422, "unknown_member", f"unknown member {strange} in the body; {self._takes}")
@@ -106,10 +102,9 @@ class Members:
         }
 
     def of_query(self, found: Mapping[str, str]) -> dict[str, Any]:
-        """Return the parameters of a query as values, by name.
+        """Return the parameters of a query, which are texts, as values.
 
-        `found`: the parameters that the client sent, as texts. Raises Problem if a parameter is unknown, and
-        InvalidArgument if a parameter has the wrong type.
+        Raises Problem if a parameter is unknown, and InvalidArgument if a parameter has the wrong type.
         """
         if strange := self._strange(found):
             raise Problem(422, "unknown_parameter", f"unknown parameter {strange} in the query; {self._takes}")

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from issuer.core.sparing import Sparing
 from issuer.doors.access import Access, Caller
-from issuer.doors.web.replies import Message, Problem, Reply
+from issuer.doors.web.calls import Request
+from issuer.doors.web.replies import Problem, Reply
 from issuer.errors import ConfigurationError, Unauthenticated, brief
 
 audit = logging.getLogger("issuer.audit")
@@ -25,11 +26,8 @@ _sparing = Sparing()
 
 #: Names that every resolver and every browser resolves to this machine.
 _LOCAL: Final = ("localhost", "*.localhost")
-#: Maximum number of Host headers for which the result of the check is cached. There is a limit because clients can send
-#: any text.
+#: Maximum number of Host headers for which the result of the check is cached: clients can send any text.
 _KEPT: Final = 1000
-
-_BEARER: Final = b"bearer "
 
 #: Pattern of the request ids that are accepted from clients. Another id could contain a line break, and the text after
 #: the line break would look like a line of the log.
@@ -40,15 +38,10 @@ class HeaderGuard:
     """Checks the headers Host and Origin, so that a page of another site cannot draw numbers through a browser."""
 
     def __init__(self, allowed: Sequence[str], *, any_host: bool = False) -> None:
-        """Create a guard.
+        """Create a guard. Raises ConfigurationError if `allowed` is not a list of names.
 
-        Args:
-            allowed: Names of this server. "*.example.com" means all names below example.com, "*" means any name.
-            any_host: Accept every name. This is safe if callers need a token, because a page of another site has no
-                token.
-
-        Raises:
-            ConfigurationError: `allowed` is not a list of names.
+        `allowed`: names of this server. "*.example.com" means all names below example.com, "*" means any name.
+        `any_host`: accept every name. If callers need a token, this is safe: a page of another site has no token.
         """
         named: Any = allowed  # a settings file may contain another type
         if isinstance(named, str) or not all(isinstance(each, str) and each.strip() for each in named):
@@ -124,7 +117,7 @@ def identified(access: Access, authorization: bytes | None) -> Caller:
     """
     if authorization is None:
         return access.identify(None)
-    if authorization[:7].lower() != _BEARER:
+    if authorization[:7].lower() != b"bearer ":
         if access.is_open:
             return access.identify(None)
         raise Unauthenticated("the Authorization header must be `Bearer TOKEN`")
@@ -134,45 +127,31 @@ def identified(access: Access, authorization: bytes | None) -> Caller:
 # ------------------------------------------------------------------ audit
 
 
-def administered(scope: Message, call: str, token: str, tag: str, reply: Reply) -> Reply:
-    """Write an operator's call to the audit log, a rejected one at most once a minute.
-
-    Return the reply with one more header, the id of the request.
-
-    `call`: name of the route. `token`: name of the caller's token, "" if the server requires no tokens. `tag`: tag of
-    the request, "" if it has none. `reply`: reply to the request.
-    """
-    request = _id(scope)
-    who = f"token {token!r}" if token else "a caller without a token"
-    told = ("%s of tag %r: %s, by %s from %s, request %s", call, tag, reply.status, who, address_of(scope), request)
+def administered(request: Request, reply: Reply) -> Reply:
+    """Write an operator's call to the audit log, a rejected one at most once a minute. Return the reply with its id."""
+    who = f"token {request.token!r}" if request.token else "a caller without a token"
+    told = ("%s of tag %r: %s, by %s from %s, request %s", request.name, request.tag, reply.status, who)
+    named = _id(request)
     if 400 <= reply.status < 500:  # noqa: PLR2004 - nothing was changed; anybody can repeat such a call without end
-        _sparing.say(audit.info, f"{who} {address_of(scope)}", (call, reply.status), *told)
+        subject, kind = f"{who} {request.address}", (request.name, reply.status)
+        _sparing.say(audit.info, subject, kind, *told, request.address, named)
     else:
-        audit.info(*told)
-    return _named(reply, request)
+        audit.info(*told, request.address, named)
+    return _named(reply, named)
 
 
-def unauthenticated(scope: Message, access: Access, error: Unauthenticated, reply: Reply) -> Reply:
-    """Count and log a request without a valid token. Return the reply with one more header, the id of the request.
-
-    `error`: why the token is not valid. `reply`: reply to the request.
-    """
-    request = _id(scope)
-    access.failed("http", address_of(scope), f"request {request}", error)
-    return _named(reply, request)
+def unauthenticated(request: Request, access: Access, error: Unauthenticated, reply: Reply) -> Reply:
+    """Count and log a request without a valid token. Return the reply with the id of the request."""
+    named = _id(request)
+    access.failed("http", request.address, f"request {named}", error)
+    return _named(reply, named)
 
 
 def _named(reply: Reply, request: str) -> Reply:
     return replace(reply, headers=[*reply.headers, (b"x-request-id", request.encode())])
 
 
-def _id(scope: Message) -> str:
+def _id(request: Request) -> str:
     """Return the id of a request: the header X-Request-Id of the client or a proxy, or a new id if it is not valid."""
-    sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    sent = next((value for name, value in request.scope["headers"] if name == b"x-request-id"), b"")
     return sent.decode() if _REQUEST_ID.fullmatch(sent) else token_hex(8)
-
-
-def address_of(scope: Message) -> str:
-    """Return the address of the client."""
-    client = scope.get("client")
-    return client[0] if client else "an unknown address"

@@ -7,7 +7,8 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import issuer
-from issuer.doors.web.replies import LINES
+from issuer.doors.web.page import page
+from issuer.doors.web.replies import LINES, dumped
 from issuer.doors.web.routes import ROUTES, Route
 from issuer.doors.web.schemas import SCHEMAS
 
@@ -31,6 +32,12 @@ _ABOUT: Final = """Unique, increasing 64-bit numbers per tag. Every request that
 
 Percent-encode tags in paths: `a/b` is `a%2Fb`. Numbers are JSON integers up to 2^63-1. With `?as=string` they are
 strings. Errors are problem details (RFC 9457): programs check `code`, which never changes."""
+
+
+def pages() -> tuple[bytes, bytes]:
+    """Return the contents of /openapi.json and /docs."""
+    described = document()
+    return dumped(described), page(described).encode()
 
 
 def document() -> dict[str, Any]:

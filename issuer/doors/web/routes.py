@@ -13,25 +13,14 @@ from msgspec import Meta
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.tokens import Scope
 from issuer.doors.web import numbers, tags, upkeep
-from issuer.doors.web.calls import RequestCall
-from issuer.doors.web.fields import (
-    DURATION,
-    LIMIT,
-    NUMBER,
-    OPTIONS,
-    SCRAMBLE,
-    SHARDS,
-    STEP,
-    Members,
-    member,
-)
+from issuer.doors.web.calls import Request
+from issuer.doors.web.fields import KINDS, NUMBER, Members, member
 from issuer.doors.web.replies import Problem, Reply
 from issuer.doors.web.service import Service
 from issuer.operations.tag_options import TAG_OPTIONS
 from issuer_persistence.records import HIGHEST
 
-Handler = Callable[[Service, RequestCall], Awaitable[Reply]]
-
+Handler = Callable[[Service, Request], Awaitable[Reply]]
 
 _TIMEOUT: Final = member(
     float, "Longest time that the call may wait, in seconds. The server reduces values above 30 to 30", 0
@@ -50,10 +39,6 @@ _PAGE: Final = {
     "cursor": member(str, "Value of `next` in the reply with the previous page"),
 }
 
-_KINDS: Final = {
-    "whole": int, "share": float, "number": NUMBER, "text": str, "flag": bool, "step": STEP, "limit": LIMIT,
-    "duration": DURATION, "scramble": SCRAMBLE, "shards": SHARDS, "options": OPTIONS,
-}  # fmt: skip
 #: Additions to the help of settings that have more than one form in JSON.
 _FORMS: Final = {
     "scramble": ". Or a list of pairs: a number, and the name of the key from this number on",
@@ -61,12 +46,9 @@ _FORMS: Final = {
 }
 _SETTINGS: Final = {
     name: member(
-        _KINDS.get(option.kind) or Literal[option.words],
-        f"{option.help}{_FORMS.get(name, '')}",
-        option.lowest,
-        option.highest,
+        KINDS.get(each.kind) or Literal[each.words], each.help + _FORMS.get(name, ""), each.lowest, each.highest
     )
-    for name, option in TAG_OPTIONS.items()
+    for name, each in TAG_OPTIONS.items()
 }
 
 
@@ -112,19 +94,6 @@ class Route:
     def of_tag(self) -> bool:
         """Whether the path has a tag."""
         return "{tag}" in self.path
-
-    @property
-    def draws(self) -> bool:
-        """Whether the route draws or loads numbers of the tag."""
-        return self.scope == ISSUE
-
-    @property
-    def of_numbers(self) -> bool:
-        """Whether the route is for a tag and for callers with the scope `issue`.
-
-        Such callers can send any name, so the application looks up the tag first.
-        """
-        return self.of_tag and "issue" in self.scope
 
     @cached_property
     def parameters(self) -> Members:

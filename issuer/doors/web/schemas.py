@@ -44,7 +44,6 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _with_numbers(schema: Schema) -> Schema:
-    """Return a schema whose integers are numbers of a tag."""
     if schema == _WHOLE:
         return NUMBER
     inner = {"anyOf": [*map(_with_numbers, schema["anyOf"])]} if "anyOf" in schema else {}
@@ -52,14 +51,7 @@ def _with_numbers(schema: Schema) -> Schema:
 
 
 def _record(name: str, *, without: Sequence[str] = (), maybe: Collection[str] = (), **more: Schema) -> Schema:
-    """Return the schema of a dataclass.
-
-    Args:
-        name: Name of the dataclass.
-        without: Names of the fields that replies do not contain.
-        maybe: Names of the optional fields.
-        more: Schemas of additional members, by name.
-    """
+    """Return the schema of a dataclass. `maybe`: its optional fields. `more`: additional members."""
     properties = {
         each: _with_numbers(schema) if each in NUMBERS else schema
         for each, schema in (_DESCRIBED[name]["properties"] | more).items()
@@ -69,7 +61,7 @@ def _record(name: str, *, without: Sequence[str] = (), maybe: Collection[str] = 
 
 
 def _shape(properties: Mapping[str, Schema], required: Sequence[str] | None = None, *, closed: bool = True) -> Schema:
-    wanted = list(properties) if required is None else list(required)
+    wanted = [*(properties if required is None else required)]
     shape: Schema = {"type": "object", "properties": dict(properties), "required": wanted}
     return shape | {"additionalProperties": False} if closed else shape
 
@@ -135,13 +127,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
     ),
     "Discrepancies": _shape({"discrepancies": _list("Discrepancy")}),
     "CheckedTag": _shape(
-        {
-            "tag": _TEXT,
-            "done": _WHOLE,
-            "of": _WHOLE,
-            "discrepancies": _list("Discrepancy"),
-            "error": _or_null(_ref("Problem")),
-        }
+        {"tag": _TEXT, "done": _WHOLE, "of": _WHOLE}
+        | {"discrepancies": _list("Discrepancy"), "error": _or_null(_ref("Problem"))}
     ),
     "Finding": _shape(
         {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
@@ -10,8 +9,10 @@ from typing import Final
 
 from issuer.api.aio import AsyncIssuer
 from issuer.clock import monotonic
+from issuer.doors.access import Access
+from issuer.doors.budget import Budget
 from issuer.doors.lookups import LookUps
-from issuer.doors.rates import Bucket, RateBuckets
+from issuer.doors.rates import Bucket
 from issuer.doors.web.probe import Probe
 from issuer.errors import TooManyRequests
 from issuer.settings import Settings
@@ -21,9 +22,6 @@ from issuer.settings import Settings
 PLAIN_FOR: Final = 1.0
 #: Maximum number of tags with plain numbers that are remembered.
 _PLAIN_MOST: Final = 10_000
-
-#: Maximum number of clients that read /docs or /openapi.json at the same time. They need no token, and may read slowly.
-READING_MOST: Final = 16
 
 #: Function that returns the content type and the body of /metrics.
 Exposition = Callable[[], tuple[str, bytes]]
@@ -35,26 +33,21 @@ class Service:
 
     Attributes:
         longest: Largest timeout of a call, in seconds.
-        rates: Rate limits of new Idempotency-Keys.
-        look_ups: Look-ups of tags that this process has not used yet.
         document: Content of /openapi.json.
         page: Content of /docs.
-        reading: Held while a client reads one of these two.
-        stopping: Whether the server has begun to stop.
         plain: Tags with plain numbers: without texts, periods and shards. The value is the monotonic time until which
             the process assumes this.
-        probe: Checks of Redis and the store.
     """
 
     ids: AsyncIssuer
+    access: Access
     metrics: Exposition | None
     longest: float
-    rates: RateBuckets
     look_ups: LookUps
-    settings: Settings = field(default_factory=Settings)
-    document: bytes = b""
-    page: bytes = b""
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READING_MOST))
+    budget: Budget
+    settings: Settings
+    document: bytes
+    page: bytes
     stopping: bool = False
     plain: dict[str, float] = field(default_factory=dict)
     probe: Probe = field(default_factory=Probe)
@@ -74,7 +67,8 @@ class Service:
             # than most / rate seconds are limited by the rate alone.
             full = max(most * most / rate, self.settings.longest_ttl + 1)
             # A token's name has no colon, so the names of these buckets are not the name of a token's own bucket.
-            buckets = self.rates.bucket(f"{owner}: keys", rate), self.rates.bucket(f"{owner}: lives", most, full)
+            bucket = self.access.rates.bucket
+            buckets = bucket(f"{owner}: keys", rate), bucket(f"{owner}: lives", most, full)
             self._keys[owner] = buckets
         keys, lives = buckets
         seconds = ceil(ttl)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as NoBase64
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
 
-from issuer.doors.web.calls import RequestCall
+from msgspec.json import decode
+
+from issuer.doors.web.calls import Request
 from issuer.doors.web.replies import Problem, Reply, shown
 from issuer.doors.web.service import Service
 from issuer.errors import CorruptState, Forbidden, InvalidArgument
@@ -20,6 +21,8 @@ from issuer.views import view
 PAGE: Final = 100
 #: Largest number of entries in a page.
 PAGE_MOST: Final = 1000
+#: Type of a position in a ledger.
+_POSITION: Final = tuple[int, int, str]
 
 
 def _count(query: Mapping[str, Any]) -> int:
@@ -29,13 +32,13 @@ def _count(query: Mapping[str, Any]) -> int:
     return count
 
 
-async def tags(service: Service, call: RequestCall) -> Reply:
+async def tags(service: Service, call: Request) -> Reply:
     """Show a page of the tags that the caller may read, sorted by name.
 
     If the token is valid for some tags, the page has those among the next PAGE_MOST tags, and may be empty.
     """
     count = _count(call.query)
-    beyond = _beyond(call.query, _is_name)
+    beyond = _beyond(call.query, str)
     refusal: Forbidden | None = None
     try:
         call.caller.need("read")
@@ -53,7 +56,7 @@ async def tags(service: Service, call: RequestCall) -> Reply:
     return shown(content, as_string=call.as_string)
 
 
-async def create(service: Service, call: RequestCall) -> Reply:
+async def create(service: Service, call: Request) -> Reply:
     """Create a tag, or several tags."""
     if "tags" in call.body:
         return await _create_many(service, call)
@@ -67,7 +70,7 @@ async def create(service: Service, call: RequestCall) -> Reply:
     return shown(view(made), as_string=call.as_string, status=status, headers=[place])
 
 
-async def _create_many(service: Service, call: RequestCall) -> Reply:
+async def _create_many(service: Service, call: Request) -> Reply:
     beside = sorted(call.body.keys() - {"tags", "exist_ok", "timeout"})
     if beside:
         problem = f"{beside[0]} is beside tags: give it in each object of tags"
@@ -81,13 +84,13 @@ async def _create_many(service: Service, call: RequestCall) -> Reply:
     return shown({"tags": list(map(view, made))}, as_string=call.as_string, status=status)
 
 
-async def inspect(service: Service, call: RequestCall) -> Reply:
+async def inspect(service: Service, call: Request) -> Reply:
     """Show the settings and the state of a tag."""
     found = await service.ids.inspect(call.tag, timeout=call.timeout)
     return shown(view(found), as_string=call.as_string)
 
 
-async def configure(service: Service, call: RequestCall) -> Reply:
+async def configure(service: Service, call: Request) -> Reply:
     """Change settings of a tag."""
     said = {name: value for name, value in call.body.items() if name != "timeout"}
     # Forget that the tag has plain numbers, because the change may add a format. Forget it again below, because a draw
@@ -98,55 +101,38 @@ async def configure(service: Service, call: RequestCall) -> Reply:
     return shown(view(changed), as_string=call.as_string)
 
 
-async def delete(service: Service, call: RequestCall) -> Reply:
+async def delete(service: Service, call: Request) -> Reply:
     """Delete a tag."""
     await service.ids.delete(call.tag, timeout=call.timeout)
     return Reply(status=204)
 
 
-async def segments(service: Service, call: RequestCall) -> Reply:
+async def segments(service: Service, call: Request) -> Reply:
     """Show a page of the ledger of a tag."""
-    beyond = _beyond(call.query, _is_position)
+    beyond = _beyond(call.query, _POSITION)
     upward = bool(call.query.get("upward"))
     page = await service.ids.segments(call.tag, _count(call.query), beyond=beyond, upward=upward, timeout=call.timeout)
-    if page.last is not None and not _is_position(page.last):
-        raise CorruptState(f"the ledger of tag {call.tag!r} has a damaged entry: `verify` shows it", tag=call.tag)
-    content = view(page) | {"next": None if page.last is None else cursor(page.last)}
-    return shown(content, as_string=call.as_string)
-
-
-def _is_name(place: Any) -> bool:
-    """Return whether a decoded cursor can be the name of a tag: a text that UTF-8 can encode."""
-    return isinstance(place, str) and place.encode(errors="replace").decode() == place
-
-
-def _is_position(place: Any) -> bool:
-    """Return whether a decoded cursor can be a position in a ledger: two integers and a text."""
-    match place:
-        case [int(low), int(high), text]:
-            return bool not in (type(low), type(high)) and _is_name(text)
-    return False
+    following = None if page.last is None else cursor(page.last)
+    try:
+        _beyond({"cursor": following}, _POSITION)
+    except InvalidArgument:
+        problem = f"the ledger of tag {call.tag!r} has a damaged entry: `verify` shows it"
+        raise CorruptState(problem, tag=call.tag) from None
+    return shown(view(page) | {"next": following}, as_string=call.as_string)
 
 
 def cursor(place: Any) -> str:
-    """Return the cursor, the text with which a client requests the next page.
-
-    `place`: position of the last entry of the present page.
-    """
+    """Return the text with which a client requests the page after this position."""
     return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
-def _beyond(query: Mapping[str, Any], fits: Callable[[Any], bool]) -> Any:
-    """Return the position that the cursor in a query contains: that of the last entry of the previous page.
+def _beyond(query: Mapping[str, Any], kind: Any) -> Any:
+    """Return the position of the last entry of the previous page, which the cursor contains. None: the first page.
 
-    Return None if the query has no cursor, so that the first page is shown. Raises InvalidArgument if the cursor is
-    damaged. `fits`: returns whether a decoded cursor can be a position.
+    `kind`: the type of a position. Raises InvalidArgument if the cursor is damaged.
     """
     cursor = query.get("cursor")
-    if cursor is None:
-        return None
-    with suppress(NoBase64, UnicodeError, ValueError, RecursionError):
-        place = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        if fits(place):
-            return place
-    raise InvalidArgument("must be the `next` of a page", value=cursor, argument="cursor")
+    try:
+        return None if cursor is None else decode(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=kind)
+    except ValueError:
+        raise InvalidArgument("must be the `next` of a page", value=cursor, argument="cursor") from None

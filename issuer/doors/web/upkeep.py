@@ -9,26 +9,24 @@ from issuer.advice import http
 from issuer.care.aio import Verdict
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.findings import Finding
-from issuer.doors.web.calls import RequestCall
+from issuer.doors.web.calls import Request
 from issuer.doors.web.page import POLICY
-from issuer.doors.web.replies import JSON, LAST, LINES, Headers, Problem, Reply, answer, as_strings, dumped, shown
-from issuer.doors.web.service import READING_MOST, Service
+from issuer.doors.web.replies import LINES, Problem, Reply, answer, as_strings, dumped, shown
+from issuer.doors.web.service import Service
 from issuer.threads import in_thread
 from issuer.views import view
 
 #: Maximum number of halted tags whose names a reply of /readyz can contain.
 HALTED_MOST: Final = 1000
-#: Size of the pieces in which a large reply is sent to a client that may have no token.
-_PIECE: Final = 8192
 
 
-async def verify(service: Service, call: RequestCall) -> Reply:
+async def verify(service: Service, call: Request) -> Reply:
     """Check the ledger.
 
     If the client wants lines, send one line for each tag as soon as the tag is checked. Otherwise reply when all tags
     are checked.
     """
-    if not call.as_lines:
+    if not call.prefers(LINES, b"application/*"):
         found = await service.ids.verify(call.tag or None, timeout=call.timeout)
         return shown({"discrepancies": _told(found)}, as_string=call.as_string)
     outcomes = service.ids.engine.care.verified(call.tag or None, call.timeout)
@@ -50,7 +48,7 @@ async def _lines(outcome: Verdict | None, others: AsyncIterator[Verdict], *, as_
         outcome = await anext(others, None)
 
 
-async def doctor(service: Service, call: RequestCall) -> Reply:
+async def doctor(service: Service, call: Request) -> Reply:
     """Check the installation, and list risks and remedies."""
     found = await service.ids.doctor(timeout=call.timeout)
     return shown({"findings": _told(found)}, as_string=call.as_string)
@@ -61,26 +59,25 @@ def _told(found: Iterable[Finding | Discrepancy]) -> list[dict[str, Any]]:
     return [view(each) | {"remedy": each.told(http)} for each in found]
 
 
-async def halt(service: Service, call: RequestCall) -> Reply:
+async def halt(service: Service, call: Request) -> Reply:
     """Stop all reservations of a tag."""
     await service.ids.halt(call.tag, timeout=call.timeout)
     return Reply(status=204)
 
 
-async def recover(service: Service, call: RequestCall) -> Reply:
+async def recover(service: Service, call: Request) -> Reply:
     """Recover a tag. With `dry_run`, only show what `recover` would change."""
-    dry_run = call.body.get("dry_run", True)
-    at_least = call.body.get("at_least", 0)
+    dry_run, at_least = call.body.get("dry_run", True), call.body.get("at_least", 0)
     done = await service.ids.recover(call.tag, at_least=at_least, dry_run=dry_run, timeout=call.timeout)
     return shown({"dry_run": dry_run, "recoveries": list(map(view, done))}, as_string=call.as_string)
 
 
-async def alive(_: Service, call: RequestCall) -> Reply:
+async def alive(_: Service, call: Request) -> Reply:
     """Reply that the event loop runs."""
     return shown({"status": "ok"}, as_string=call.as_string)
 
 
-async def readyz(service: Service, call: RequestCall) -> Reply:
+async def readyz(service: Service, call: Request) -> Reply:
     """Reply whether this process accepts requests. Also show whether Redis and the store answer, and the halted tags.
 
     A process is ready until it begins to stop. While Redis or the store is down, it still serves buffered numbers.
@@ -98,7 +95,7 @@ async def readyz(service: Service, call: RequestCall) -> Reply:
     return shown(content, as_string=call.as_string)
 
 
-async def metrics(service: Service, _: RequestCall) -> Reply:
+async def metrics(service: Service, _: Request) -> Reply:
     """Show the metrics of the server."""
     if service.metrics is None:
         raise Problem(404, "not_found", "this server has no metrics")
@@ -106,26 +103,12 @@ async def metrics(service: Service, _: RequestCall) -> Reply:
     return Reply(body, media.encode())
 
 
-async def document(service: Service, _: RequestCall) -> Reply:
+async def document(service: Service, _: Request) -> Reply:
     """Show the OpenAPI document."""
-    return _to_anybody(service, service.document, JSON)
+    return Reply(service.document)
 
 
-async def page(service: Service, _: RequestCall) -> Reply:
+async def page(service: Service, _: Request) -> Reply:
     """Show the OpenAPI document as a page for people."""
-    policy = [(b"content-security-policy", POLICY.encode()), (b"referrer-policy", b"no-referrer")]
-    return _to_anybody(service, service.page, b"text/html; charset=utf-8", policy)
-
-
-def _to_anybody(service: Service, content: bytes, media: bytes, headers: Headers = ()) -> Reply:
-    """Return a large reply to a caller that may have no token. It waits in pieces until the client has read it."""
-    if service.reading.locked():
-        problem = f"{READING_MOST} clients are reading the documentation, and this is the limit"
-        raise Problem(503, "busy", problem, headers=(*LAST, (b"retry-after", b"30")))
-
-    async def pieces() -> AsyncIterator[bytes]:
-        async with service.reading:
-            for at in range(0, len(content), _PIECE):
-                yield content[at : at + _PIECE]
-
-    return Reply(media=media, headers=(*headers, (b"content-length", b"%d" % len(content))), rest=pieces())
+    policy = ((b"content-security-policy", POLICY.encode()), (b"referrer-policy", b"no-referrer"))
+    return Reply(service.page, b"text/html; charset=utf-8", headers=policy)

@@ -1,62 +1,44 @@
-"""The parts that the families of compatible calls share. A family is the calls of one other server."""
+"""Finds the compatible calls among all requests, and has what their families share: the calls of one other server."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 from http import HTTPStatus
+from importlib import import_module
 from math import ceil
 from typing import Final
 from urllib.parse import parse_qsl
 
 from issuer.clock import monotonic
-from issuer.doors.access import Access, Caller
+from issuer.doors.access import Caller
 from issuer.doors.tokens import Scope
-from issuer.doors.web.calls import bytes_of, raw_path
-from issuer.doors.web.guard import address_of, identified
-from issuer.doors.web.replies import JSON, Headers, Message, Problem, Receive, Reply, dumped
+from issuer.doors.web.calls import Request, bytes_of, raw_path
+from issuer.doors.web.guard import HeaderGuard
+from issuer.doors.web.replies import JSON, PLAIN, Headers, Problem, Reply, dumped
 from issuer.doors.web.service import Service
 from issuer.errors import InvalidArgument, Unavailable, UnknownTag
 from issuer_persistence.records import now_ms
 
 JSON_UTF8: Final = b"application/json;charset=UTF-8"
-PLAIN: Final = b"text/plain;charset=UTF-8"
 
-#: Maximum number of parameters in a query or form.
-_PARAMETERS_MOST: Final = 100
+#: Maximum number of paths whose call is cached. There is a limit because clients can send any path.
+_KEPT: Final = 10_000
+#: Longest path that is cached. A tag has at most 200 bytes, each of which takes up to 3 characters.
+_LONGEST: Final = 1000
 
-
-@dataclass(slots=True)
-class CompatRequest:
-    """A request of a compatible call.
-
-    Attributes:
-        path: Path as the client sent it, without the mount prefix.
-        call: Name of the call in the metrics. It contains nothing from the request.
-        token: Name of the caller's token. "" if the caller has none.
-        tag: Name of the tag. "" if the request has none.
-        administers: Whether the call changes a tag, so that it belongs into the audit log.
-    """
-
-    scope: Message
-    receive: Receive
-    headers: Mapping[bytes, bytes]
-    path: str
-    call: str
-    token: str = ""
-    tag: str = ""
-    administers: bool = False
-
-    @property
-    def owner(self) -> str:
-        """Name of the caller's token, or the caller's address if it has no token."""
-        return self.token or address_of(self.scope)
-
+#: The module and the class of each family, by its name in the setting `compat`.
+_FAMILIES: Final = {
+    "leaf": ("leaf", "Leaf"),
+    "leaf:exact": ("leaf", "ExactLeaf"),
+    "tinyid": ("tinyid", "Tinyid"),
+    "leaf-go": ("leaf_go", "LeafGo"),
+}
 
 #: A handler can return the digits of a number in place of a reply with them as text/plain, which takes 4 us more.
-Handler = Callable[[CompatRequest], Awaitable[Reply | bytes]]
+Handler = Callable[[Request], Awaitable[Reply | bytes]]
 #: A call: its name in the metrics, and its handler.
 Call = tuple[str, Handler]
 
@@ -77,27 +59,21 @@ class Family(ABC):
     reads: tuple[str, ...] = ()
     merges = True
 
-    def __init__(self, service: Service, access: Access) -> None:
-        self.service, self.access = service, access
-        self.timeout = service.settings.compat_timeout
+    def __init__(self, service: Service) -> None:
+        self.service, self.timeout = service, service.settings.compat_timeout
 
     @abstractmethod
     def find(self, path: str) -> Call | None:
         """Return the call of a path, or None if the path does not belong to this family."""
 
-    def identify(self, request: CompatRequest, scope: Scope | None = None, tag: str | None = None) -> Caller:
-        """Return the caller, by its bearer token. Raises Unauthenticated.
-
-        If `scope` is given, also check that the caller has it for the tag: raises Forbidden or TooManyRequests.
-        """
-        caller = identified(self.access, request.headers.get(b"authorization"))
-        request.token = caller.name
-        if scope is not None:
-            request.tag = tag or ""
-            caller.need(scope, tag)
+    def identify(self, request: Request, scope: Scope, tag: str | None = None) -> Caller:
+        """Return the caller, which must have the scope for the tag. Raises as `Request.known` and `Caller.need`."""
+        caller = request.known()
+        request.tag = tag or ""
+        caller.need(scope, tag)
         return caller
 
-    async def check(self, request: CompatRequest) -> None:
+    async def check(self, request: Request) -> None:
         """Raise UnknownTag if the tag does not exist, and InvalidArgument if its bare numbers could be ambiguous.
 
         Numbers with periods repeat, and those of shards and series have no single counter. A tag with a format is
@@ -115,16 +91,20 @@ class Family(ABC):
             raise InvalidArgument(problem, tag=tag, value=tag)
 
 
-def parameters(*encoded: bytes) -> dict[str, list[str]]:
-    """Return the values of each parameter of queries and forms. Raises Problem."""
+async def parameters(request: Request) -> dict[str, list[str]]:
+    """Return the values of each parameter of the query, and of the body of a POST if it is a form. Raises Problem."""
+    encoded = [request.scope["query_string"]]
+    media = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if request.scope["method"] == "POST" and media == b"application/x-www-form-urlencoded":
+        encoded.append(await bytes_of(request))
     found: dict[str, list[str]] = {}
     for each in encoded:
         try:
             pairs = parse_qsl(
-                each.decode(errors="replace"), keep_blank_values=True, errors="replace", max_num_fields=_PARAMETERS_MOST
+                each.decode(errors="replace"), keep_blank_values=True, errors="replace", max_num_fields=100
             )
         except ValueError as error:
-            raise Problem(400, "malformed", f"there are more than {_PARAMETERS_MOST} parameters") from error
+            raise Problem(400, "malformed", "there are more than 100 parameters") from error
         for name, value in pairs:
             found.setdefault(name, []).append(value)
     return found
@@ -135,20 +115,10 @@ def joined(values: Sequence[str]) -> str:
     return ",".join(values)
 
 
-async def form_of(request: CompatRequest) -> bytes:
-    """Return the body of a POST that is a form, else b"". Raises Problem if it is too large, incomplete or late."""
-    media = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if request.scope["method"] != "POST" or media != b"application/x-www-form-urlencoded":
-        return b""
-    return bytes(await bytes_of(request.headers, request.receive))
-
-
-def media_of(request: CompatRequest) -> bytes:
+def media_of(request: Request) -> bytes:
     """Return the media type of a text: JSON if the client names this type first, as Spring decides it."""
-    accept = request.headers.get(b"accept")
-    if accept is None:
-        return PLAIN
-    return JSON_UTF8 if accept.partition(b",")[0].partition(b";")[0].strip().lower() == JSON else PLAIN
+    first = request.headers.get(b"accept", b"").partition(b",")[0].partition(b";")[0]
+    return JSON_UTF8 if first.strip().lower() == JSON else PLAIN
 
 
 def without_extras(path: str) -> str:
@@ -164,7 +134,7 @@ def later(error: Exception) -> Headers:
 
 
 def boot_error(
-    request: CompatRequest, status: int, message: str, *, exception: str = "", code: str = "", headers: Headers = ()
+    request: Request, status: int, message: str, *, exception: str = "", code: str = "", headers: Headers = ()
 ) -> Reply:
     """Return an error in the form of Spring Boot 1.5. `exception`: Java class. `code`: our code of the error."""
     content: dict[str, object] = {"timestamp": now_ms(), "status": status, "error": HTTPStatus(status).phrase}
@@ -173,6 +143,52 @@ def boot_error(
     return Reply(dumped(content), JSON_UTF8, status, headers)
 
 
-async def not_found(request: CompatRequest) -> Reply:
+async def not_found(request: Request) -> Reply:
     """Return Spring Boot's reply for an unknown path."""
     return boot_error(request, 404, "No message available")
+
+
+class CompatCalls:
+    """The calls of the families that are on."""
+
+    def __init__(self, service: Service, guard: HeaderGuard) -> None:
+        settings = service.settings
+        self._guard, self._prefix = guard, settings.compat_prefix
+        #: Whether a page of another site could draw: it knows no token.
+        self._by_pages = service.access.is_open and not settings.compat_any_page
+        self._families: list[Family] = []
+        for name in settings.compat:
+            module, kind = _FAMILIES[name]
+            self._families.append(getattr(import_module(f"issuer.doors.web.compat.{module}"), kind)(service))
+        self._reads = frozenset(name for each in self._families for name in each.reads)
+        self._roots = tuple(f"{self._prefix}{root}" for each in self._families for root in each.roots)
+        self._known = lru_cache(_KEPT)(self._find)
+
+    def find(self, path: str) -> Call | None:
+        """Return the call with this path, or None."""
+        find = self._known if len(path) <= _LONGEST else self._find
+        return find(path) if path.startswith(self._roots) or "//" in path else None
+
+    def _find(self, path: str) -> Call | None:
+        merged = re.sub("//+", "/", path)
+        for family in self._families:
+            place = merged if family.merges else path
+            call = family.find(place[len(self._prefix) :]) if place.startswith(self._prefix) else None
+            if call is not None:
+                name, handler = call
+                return name, partial(self._answered, family.verbs, handler)
+        return None
+
+    async def _answered(self, verbs: Sequence[str], handler: Handler, request: Request) -> Reply | bytes:
+        headers = request.headers
+        if self._by_pages and request.name not in self._reads:
+            self._guard.check_draw(headers)
+        if b"prefetch" in headers.get(b"sec-purpose", headers.get(b"purpose", b"")):
+            raise Problem(403, "cross_origin", "a GET draws a number here, so prefetching is rejected")
+        method = request.scope["method"]
+        if not verbs or method in verbs:
+            return await handler(request)
+        allow = [(b"allow", ",".join((*verbs, "HEAD", "OPTIONS")).encode())]
+        if method in ("HEAD", "OPTIONS"):  # a probe must not use up numbers
+            return Reply(media=PLAIN, headers=allow if method == "OPTIONS" else ())
+        raise Problem(405, "method_not_allowed", f"this path allows {', '.join(verbs)}", headers=allow)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from html import escape
 from typing import Final
 
 from issuer.clock import Deadline
 from issuer.core.scheme_record import strategy
-from issuer.doors.web.calls import decoded
-from issuer.doors.web.compat import leaf_tables
+from issuer.doors.web.calls import Request, decoded
 from issuer.doors.web.compat.family import (
     JSON_UTF8,
-    PLAIN,
     Call,
-    CompatRequest,
     Family,
     Handler,
     boot_error,
-    form_of,
     joined,
     later,
     media_of,
@@ -27,10 +26,13 @@ from issuer.doors.web.compat.family import (
     parameters,
     without_extras,
 )
-from issuer.doors.web.replies import LAST, Problem, Reply, dumped
+from issuer.doors.web.page import POLICY
+from issuer.doors.web.replies import LAST, PLAIN, Problem, Reply, dumped
 from issuer.errors import ClockBehind, Forbidden, InvalidArgument, IssuerError, Unauthenticated, UnknownTag
 from issuer.strategies.snowflake.layout import Layout
 from issuer_persistence.records import Tag
+
+_Row = Iterable[object]
 
 #: Leaf ignores the key of its snowflake call. Its numbers come from this tag.
 SNOWFLAKE_TAG: Final = "leaf-snowflake"
@@ -88,14 +90,12 @@ class Leaf(Family):
             tag, _, suffix = tag.rpartition(".")
         return partial(self._segment, tag, suffix)
 
-    async def _segment(self, tag: str, suffix: str | None, request: CompatRequest) -> Reply | bytes:
+    async def _segment(self, tag: str, suffix: str | None, request: Request) -> Reply | bytes:
         """Draw a number. `suffix`: the part of the key that was cut, None if nothing was cut."""
         try:
             self.identify(request, "issue", tag)
             await self.check(request)
             number = await self.service.ids.next(tag, timeout=self.timeout)
-        except (Unauthenticated, Forbidden):
-            raise
         except IssuerError as error:
             return self._refused(request, error, _UNKNOWN if isinstance(error, UnknownTag) else _FAILED)
         media = JSON_UTF8 if suffix == "json" else media_of(request)
@@ -103,22 +103,19 @@ class Leaf(Family):
             return b"%d" % number
         return Reply(b"%d" % number, media, headers=() if suffix in (None, "json") else _FILE)
 
-    async def _snowflake(self, request: CompatRequest) -> Reply:
+    async def _snowflake(self, request: Request) -> Reply:
         """Draw a snowflake number. The key is ignored."""
         try:
             self.identify(request, "issue", SNOWFLAKE_TAG)
             await self._check_snowflake(request)
             number = await self.service.ids.next(SNOWFLAKE_TAG, timeout=self.timeout)
-        except (Unauthenticated, Forbidden):
-            raise
-        except ClockBehind as error:
-            return self._refused(request, error, _NOT_READY if error.behind <= _CLOCK_WAIT else _FAILED)
         except IssuerError as error:
+            waits = isinstance(error, ClockBehind) and error.behind <= _CLOCK_WAIT
             off = isinstance(error, UnknownTag | InvalidArgument)
-            return self._refused(request, error, _NOT_READY if off else _FAILED)
+            return self._refused(request, error, _NOT_READY if waits or off else _FAILED)
         return Reply(b"%d" % number, media_of(request))
 
-    async def _check_snowflake(self, request: CompatRequest) -> None:
+    async def _check_snowflake(self, request: Request) -> None:
         """Raise UnknownTag or InvalidArgument if there is no tag with Leaf's snowflake numbers."""
         await self.service.look_ups.look_up(SNOWFLAKE_TAG, request.owner, self.timeout)
         record = await self.service.ids.engine.record(SNOWFLAKE_TAG, Deadline(self.timeout))
@@ -129,17 +126,17 @@ class Leaf(Family):
             raise InvalidArgument(problem, tag=SNOWFLAKE_TAG, value=SNOWFLAKE_TAG)
         self._checked = record
 
-    def _refused(self, request: CompatRequest, error: IssuerError, reason: int) -> Reply:
-        if self.service.ids.closed:
-            reason = _NOT_READY
-        message = f"Result{{id={reason}, status=EXCEPTION}}"
+    def _refused(self, request: Request, error: IssuerError, reason: int) -> Reply:
+        if isinstance(error, Unauthenticated | Forbidden):
+            raise error
+        message = f"Result{{id={_NOT_READY if self.service.ids.closed else reason}, status=EXCEPTION}}"
         headers = (*LAST, *later(error))
         return boot_error(request, 500, message, exception=_EXCEPTION, code=error.code, headers=headers)
 
-    async def _decode(self, request: CompatRequest) -> Reply:
+    async def _decode(self, request: Request) -> Reply:
         """Show the parts of a snowflake number, computed with signed shifts as Leaf does."""
-        self.identify(request).count()
-        values = parameters(request.scope["query_string"], await form_of(request)).get("snowflakeId")
+        request.known().count()
+        values = (await parameters(request)).get("snowflakeId")
         if values is None:
             message = "Required String parameter 'snowflakeId' is not present"
             return boot_error(request, 400, message, exception=_MISSING, headers=LAST)
@@ -156,13 +153,40 @@ class Leaf(Family):
         }
         return Reply(dumped(content), JSON_UTF8)
 
-    async def _db(self, request: CompatRequest) -> Reply:
-        self.identify(request, "read")
-        return await leaf_tables.tags(self.service.ids, self.timeout)
+    # In these two pages, as in Leaf, `max` is the number after the last reserved one, and `value` is the next number.
 
-    async def _cache(self, request: CompatRequest) -> Reply:
+    async def _db(self, request: Request) -> Reply:
+        """Show all tags of the store."""
         self.identify(request, "read")
-        return await leaf_tables.segments(self.service.ids, self.timeout)
+        return await _page(("tag", "max", "step", "update"), self._tags())
+
+    async def _tags(self) -> AsyncIterator[_Row]:
+        async for page in self.service.ids.engine.care.tag_pages(self.timeout):
+            for each in page:
+                # A row of another program has no time before the issuer has changed it.
+                changed = datetime.fromtimestamp(each.timestamp // 1000) if each.timestamp else ""  # noqa: DTZ006 - as Leaf
+                yield each.tag, each.max + 1, each.step, changed
+
+    async def _cache(self, request: Request) -> Reply:
+        """Show the segments of all tags that this process uses: the current one, and the next one."""
+        self.identify(request, "read")
+        columns = ("name", "init", "next", "pos", "value0", "max0", "step0", "value1", "max1", "step1")
+        return await _page(columns, self._segments())
+
+    async def _segments(self) -> AsyncIterator[_Row]:
+        ids = self.service.ids
+        for tag in sorted(ids.engine.registry.combiners):
+            step, ranges = 0, []
+            with suppress(IssuerError):  # without its state, a tag is shown as not initialized
+                found = await ids.inspect(tag, timeout=self.timeout)
+                step, redis, buffer = found.store.step, found.redis, ids.engine.combiner(tag).supply.state.buffer
+                if redis is not None:
+                    ranges = [(redis.cur, redis.max), (redis.next_cur, redis.next_max)]
+                elif buffer is not None and (upcoming := buffer.upcoming) is not None:
+                    ranges = [(max(each.low, upcoming - 1), each.high) for each in buffer.held if each.high >= upcoming]
+            known = [(low + 1, high + 1, step) for low, high in ranges if low is not None and high is not None]
+            first, second = (*known, (0, 0, 0), (0, 0, 0))[:2]
+            yield tag, bool(known), len(known) > 1, 0, *first, *second
 
 
 class ExactLeaf(Leaf):
@@ -171,8 +195,31 @@ class ExactLeaf(Leaf):
     cuts = False
 
 
-async def _bad_path(_: CompatRequest) -> Reply:
+async def _bad_path(_: Request) -> Reply:
     """Return Tomcat's reply to a path that it does not accept."""
     title = "HTTP Status 400 - Bad Request"
     page = f"<!doctype html><html><head><title>{title}</title></head><body><h1>{title}</h1></body></html>"
     return Reply(page.encode(), b"text/html;charset=utf-8", 400, LAST)
+
+
+async def _page(columns: Iterable[str], rows: AsyncIterator[_Row]) -> Reply:
+    """Return a page with a table, which is sent row by row. Raises the error of the first row."""
+    first = await anext(rows, None)
+    begin = b'<!doctype html>\n<html><head><meta charset="utf-8"><title>Leaf</title></head><body>\n<table>\n'
+    return Reply(
+        begin + _row("th", columns) + (b"" if first is None else _row("td", first)),
+        b"text/html;charset=utf-8",
+        headers=((b"content-security-policy", POLICY.encode()),),
+        rest=_rows(rows),
+    )
+
+
+async def _rows(rows: AsyncIterator[_Row]) -> AsyncIterator[bytes]:
+    async for row in rows:
+        yield _row("td", row)
+    yield b"</table>\n</body></html>\n"
+
+
+def _row(cell: str, values: _Row) -> bytes:
+    shown = (str(each).lower() if isinstance(each, bool) else str(each) for each in values)
+    return f"<tr>{''.join(f'<{cell}>{escape(each)}</{cell}>' for each in shown)}</tr>\n".encode()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Final
 
-from issuer.doors.access import Access
-from issuer.doors.web.calls import bytes_of, parsed, raw_path
-from issuer.doors.web.compat.family import Call, CompatRequest, Family, later, parameters
+from msgspec import Meta, Struct, ValidationError, convert
+
+from issuer.doors.web.calls import Request, bytes_of, parsed, raw_path
+from issuer.doors.web.compat.family import Call, Family, later, parameters
 from issuer.doors.web.replies import Headers, Problem, Reply, dumped
 from issuer.doors.web.service import Service
-from issuer.errors import (
-    InvalidArgument,
-    IssuerError,
-    StoreUnavailable,
-    TagExists,
-    TooManyRequests,
-    UnknownTag,
-)
+from issuer.errors import InvalidArgument, IssuerError, StoreUnavailable, TagExists, TooManyRequests, UnknownTag
+from issuer_persistence.records import Tag
 
 #: Step of a tag that is created without one.
 STEP: Final = 2000
@@ -28,17 +24,21 @@ STEP_MOST: Final = 10_000_000
 _PLAIN: Final = b"text/plain"
 _JSON: Final = b"application/json; charset=utf-8"
 _SUCCESS: Final = b'{"code":0,"data":null,"msg":"success"}'
-_MALFORMED: Final = Reply(b'{"code":1000,"msg":"param Invalid"}', _JSON)
 #: Errors that the port reports as errors of its database.
 _AWAY: Final = (UnknownTag, StoreUnavailable)
 
-#: Members of the bodies, with the range of whole numbers. None means a text.
-_MEMBERS: Final[Mapping[str, range | None]] = {
-    "biz_tag": None,
-    "description": None,
-    "max_id": range(2**64),
-    "step": range(-(2**31), 2**31),
-}
+
+class _Said(Struct):
+    """The members of a body. As in Go, null is "" or 0."""
+
+    biz_tag: str | None = ""
+    description: str | None = ""
+    max_id: Annotated[int, Meta(ge=0)] | None = 0
+    step: Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None = 0
+
+
+class _MalformedBodyError(Exception):
+    """The body is not a JSON object, or a member has the wrong type."""
 
 
 class LeafGo(Family):
@@ -48,8 +48,8 @@ class LeafGo(Family):
     verbs = ()
     merges = False
 
-    def __init__(self, service: Service, access: Access) -> None:
-        super().__init__(service, access)
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
         self._calls: dict[tuple[str, str], Call] = {
             ("GET", "/api/leaf"): ("leaf_go_get", self._get),
             ("POST", "/api/leaf"): ("leaf_go_create", self._create),
@@ -59,17 +59,18 @@ class LeafGo(Family):
 
     def find(self, path: str) -> Call | None:
         """Return the call of a path, or None if the path does not belong to the port."""
-        return ("leaf_go", self._answer) if path == "/api/leaf" or path.startswith("/api/leaf/") else None
+        here = path == "/api/leaf" or path.startswith("/api/leaf/")
+        return ("leaf_go", partial(self._answer, path)) if here else None
 
-    async def _answer(self, request: CompatRequest) -> Reply | bytes:
-        method, path = request.scope["method"], request.path
+    async def _answer(self, path: str, request: Request) -> Reply | bytes:
+        method = request.scope["method"]
         found = self._calls.get((method, path))
         if found is not None:
-            request.call, call = found
+            request.name, call = found
             try:
                 return await call(request)
             except _MalformedBodyError:
-                return _MALFORMED
+                return Reply(b'{"code":1000,"msg":"param Invalid"}', _JSON)
             except TooManyRequests as error:
                 return _failed(error, "")
         if (method, path.removesuffix("/")) in self._calls:
@@ -79,9 +80,9 @@ class LeafGo(Family):
             return Reply(media=_PLAIN, status=301 if method == "GET" else 307, headers=[(b"location", place)])
         return Reply(b"404 page not found", _PLAIN, 404)
 
-    async def _get(self, request: CompatRequest) -> Reply:
+    async def _get(self, request: Request) -> Reply:
         """Draw a number."""
-        tag = parameters(request.scope["query_string"]).get("biz_tag", [""])[0]
+        tag = (await parameters(request)).get("biz_tag", [""])[0]
         self.identify(request, "issue", tag)
         try:
             await self.check(request)
@@ -90,44 +91,35 @@ class LeafGo(Family):
             return _failed(error, "db error" if isinstance(error, _AWAY) else "get id failed")
         return Reply(b'{"code":0,"data":{"ID":%d},"msg":"success"}' % number, _JSON)
 
-    async def _create(self, request: CompatRequest) -> Reply:
+    async def _create(self, request: Request) -> Reply:
         """Create a tag. `max_id` is its first number."""
         said = await _said(request)
-        tag, step = said["biz_tag"], said["step"] or STEP
-        request.administers = True
-        self.identify(request, "admin", tag)
+        tag, step = said.biz_tag or "", said.step or STEP
+        self._administer(request, tag)
         if not tag or step < 1:
             return _refusal("param invalid")
         if step > STEP_MOST:
             return _refusal("step limit exceeded")
-        start, description = said["max_id"] or 1, said["description"] or tag
-        try:
-            await self.service.ids.create(tag, start=start, step=step, description=description, timeout=self.timeout)
-        except TagExists:
-            return _refusal(f"Error 1062: Duplicate entry '{tag}' for key 'biz_tag'")
-        except IssuerError as error:
-            return _failed(error, "param invalid" if isinstance(error, InvalidArgument) else "db error")
-        return Reply(_SUCCESS, _JSON)
+        start, about = said.max_id or 1, said.description or tag
+        create = self.service.ids.create(tag, start=start, step=step, description=about, timeout=self.timeout)
+        return await _changed(create)
 
-    async def _step(self, request: CompatRequest) -> Reply:
+    async def _step(self, request: Request) -> Reply:
         """Change the step of a tag."""
         said = await _said(request)
-        tag, step = said["biz_tag"], said["step"]
-        request.administers = True
-        self.identify(request, "admin", tag)
+        tag, step = said.biz_tag or "", said.step or 0
+        self._administer(request, tag)
         if not tag or step < 1:
             return _refusal("param invalid")
-        try:
-            await self.service.ids.configure(tag, step=step, timeout=self.timeout)
-        except UnknownTag as error:
-            return _failed(error, "no update")
-        except IssuerError as error:
-            return _failed(error, "param invalid" if isinstance(error, InvalidArgument) else "db error")
-        return Reply(_SUCCESS, _JSON)
+        return await _changed(self.service.ids.configure(tag, step=step, timeout=self.timeout))
 
-    async def _init(self, request: CompatRequest) -> Reply:
+    def _administer(self, request: Request, tag: str) -> None:
+        request.administers = True
+        self.identify(request, "admin", tag)
+
+    async def _init(self, request: Request) -> Reply:
         """Load numbers of a tag, and show its segment. Unlike in the port, no numbers are dropped."""
-        tag = (await _said(request))["biz_tag"]
+        tag = (await _said(request)).biz_tag or ""
         self.identify(request, "issue", tag)
         ids, timeout = self.service.ids, self.timeout
         try:
@@ -153,27 +145,29 @@ class LeafGo(Family):
         return Reply(dumped({"code": 0, "data": allocator, "msg": "success"}), _JSON)
 
 
-class _MalformedBodyError(Exception):
-    """The body is not a JSON object, or a member has the wrong type."""
-
-
-async def _said(request: CompatRequest) -> dict[str, Any]:
-    """Return the members of the body. As in Go, a missing member is "" or 0. Raises _MalformedBodyError."""
-    body = bytes(await bytes_of(request.headers, request.receive))
+async def _said(request: Request) -> _Said:
+    """Return the members of the body. Raises _MalformedBodyError, and Unauthenticated before it reads the body."""
+    request.known()
+    body = await bytes_of(request)
     try:
-        given = parsed(body)
-    except (Problem, InvalidArgument) as error:
+        said = convert(parsed(body), _Said)
+    except (Problem, InvalidArgument, ValidationError) as error:
         raise _MalformedBodyError from error
-    said: dict[str, Any] = {}
-    for name, numbers in _MEMBERS.items():
-        value = given.get(name)
-        if value is None:
-            value = "" if numbers is None else 0
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (isinstance(value, str) if numbers is None else whole and value in numbers):
-            raise _MalformedBodyError
-        said[name] = value
+    if (said.max_id or 0) >= 2**64:
+        raise _MalformedBodyError
     return said
+
+
+async def _changed(change: Awaitable[Tag]) -> Reply:
+    """Return the reply to a call that creates or changes a tag."""
+    try:
+        await change
+    except TagExists as error:
+        return _refusal(f"Error 1062: Duplicate entry '{error.tag}' for key 'biz_tag'")
+    except IssuerError as error:
+        texts = {UnknownTag: "no update", InvalidArgument: "param invalid"}
+        return _failed(error, next((text for kind, text in texts.items() if isinstance(error, kind)), "db error"))
+    return Reply(_SUCCESS, _JSON)
 
 
 def _refusal(text: str, headers: Headers = ()) -> Reply:

@@ -10,13 +10,12 @@ from typing import Final
 from issuer.advice import http
 from issuer.doors.access import Caller
 from issuer.doors.outside import outside
+from issuer.doors.web.calls import Request
 from issuer.doors.web.compat.family import (
     JSON_UTF8,
     Call,
-    CompatRequest,
     Family,
     boot_error,
-    form_of,
     joined,
     later,
     media_of,
@@ -25,7 +24,7 @@ from issuer.doors.web.compat.family import (
     without_extras,
 )
 from issuer.doors.web.guard import unauthenticated
-from issuer.doors.web.numbers import in_pieces
+from issuer.doors.web.numbers import hold_numbers, in_pieces
 from issuer.doors.web.replies import LAST, Reply, dumped
 from issuer.errors import Forbidden, IssuerError, TooManyRequests, Unauthenticated, UnknownTag
 
@@ -57,9 +56,9 @@ class Tinyid(Family):
         call = self._next_id if found[1] == "nextId" else self._next_segment_id
         return f"tinyid_{found[1]}", partial(call, simple=found[2] is not None)
 
-    async def _next_id(self, request: CompatRequest, *, simple: bool) -> Reply:
+    async def _next_id(self, request: Request, *, simple: bool) -> Reply:
         """Draw `batchSize` numbers: none if it is 0 or negative."""
-        given = parameters(request.scope["query_string"], await form_of(request))
+        given = await parameters(request)
         said = given.get("batchSize", [""])[0].strip() or "1"
         if not _INTEGER.fullmatch(said) or int(said) not in _INTEGERS:
             message = (
@@ -75,6 +74,7 @@ class Tinyid(Family):
             if size < 1:
                 return Reply(before + after, media)
             caller.spend(size, tag)
+            hold_numbers(request, size)
             ids, timeout = self.service.ids, self.timeout
             one = size == 1
             numbers = [await ids.next(tag, timeout=timeout)] if one else await ids.take(tag, size, timeout=timeout)
@@ -82,7 +82,7 @@ class Tinyid(Family):
 
         return await self._answered(request, given, draw, simple=simple, before="error query segmentId: ")
 
-    async def _next_segment_id(self, request: CompatRequest, *, simple: bool) -> Reply:
+    async def _next_segment_id(self, request: Request, *, simple: bool) -> Reply:
         """Reserve one step of a trend tag. The client issues its numbers.
 
         These are the numbers of (currentId, maxId] that leave the rest `remainder` when they are divided by `delta`.
@@ -97,34 +97,31 @@ class Tinyid(Family):
             data = {"maxId": high, "loadingId": loading, "currentId": low, "delta": delta, "remainder": rest}
             return Reply(dumped({"data": data, "code": 200, "message": ""}), JSON_UTF8)
 
-        given = parameters(request.scope["query_string"], await form_of(request))
-        return await self._answered(request, given, reserve, simple=simple)
+        return await self._answered(request, await parameters(request), reserve, simple=simple)
 
     async def _answered(
         self,
-        request: CompatRequest,
+        request: Request,
         given: Mapping[str, Sequence[str]],
         call: Callable[[str, Caller], Awaitable[Reply]],
         *,
         simple: bool,
         before: str = "",
     ) -> Reply:
-        """Check token and tag, and return the reply of `call`.
-
-        `simple`: whether the body of an error is empty. `before`: beginning of the message of an error.
-        """
+        """Check token and tag, and return the reply of `call`. `before`: beginning of the message of an error."""
         request.tag, token = (joined(given.get(name, ())) for name in ("bizType", "token"))
         refused = _failed(request, _TOKEN, "token is error", simple=simple)
         if not request.tag or not token:
             return refused
         try:
-            caller = self.access.identify(token)
+            caller = self.service.access.identify(token)
+            request.admit(caller)
             request.token = caller.name
             caller.need("issue", request.tag)
             await self.check(request)
             return await call(request.tag, caller)
         except Unauthenticated as error:
-            return unauthenticated(request.scope, self.access, error, refused)
+            return unauthenticated(request, self.service.access, error, refused)
         except Forbidden:
             return refused
         except TooManyRequests as error:
@@ -134,7 +131,7 @@ class Tinyid(Family):
             return _failed(request, _FAILED, f"{before}{text}", error, simple=simple)
 
 
-def _failed(request: CompatRequest, code: int, text: str, error: IssuerError | None = None, *, simple: bool) -> Reply:
+def _failed(request: Request, code: int, text: str, error: IssuerError | None = None, *, simple: bool) -> Reply:
     headers = () if error is None else later(error)
     if simple:
         return Reply(b"", media_of(request), headers=headers)
