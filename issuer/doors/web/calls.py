@@ -238,10 +238,7 @@ def _check_type(said: bytes | None, body: bytes) -> None:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in a body.
-
-    Raises Problem for invalid JSON, and InvalidArgument for an integer with too many digits.
-    """
+    """Return the JSON object in a body. Raises Problem, and InvalidArgument for an integer with too many digits."""
     try:
         text = body.decode()
         found = json.loads(text, object_pairs_hook=_named, parse_constant=_no_number, parse_int=_integer)

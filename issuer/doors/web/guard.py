@@ -111,10 +111,7 @@ def _is_address(name: str) -> bool:
 
 
 def identified(access: Access, authorization: bytes | None) -> Caller:
-    """Return the caller that the Authorization header identifies.
-
-    Raises Unauthenticated if the header is missing or not valid, and the server requires tokens.
-    """
+    """Return the caller that the Authorization header identifies. Raises Unauthenticated if it is not valid."""
     if authorization is None:
         return access.identify(None)
     if authorization[:7].lower() != b"bearer ":

@@ -101,10 +101,7 @@ def hold_numbers(call: Request, n: int) -> None:
 
 
 def in_pieces(numbers: list[int], before: bytes, between: bytes, after: bytes, media: bytes = JSON) -> Reply:
-    """Return a reply with numbers. If there are many, its body is sent in pieces. The list is empty afterwards.
-
-    `before`, `between`, `after`: bytes around the numbers.
-    """
+    """Return a reply with numbers. If there are many, its body is sent in pieces, and the list is empty afterwards."""
     if len(numbers) <= _PIECE:
         return Reply(before + between.join(b"%d" % each for each in numbers) + after, media)
     return Reply(before, media, rest=_pieces(numbers, between, after))

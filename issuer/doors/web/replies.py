@@ -83,12 +83,7 @@ LATER: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply to an HTTP request.
-
-    Attributes:
-        media: Media type of the body.
-        rest: Pieces that are sent after `body`. None means that `body` is the whole body.
-    """
+    """A reply to an HTTP request. `rest`: pieces that are sent after `body`, or None if `body` is the whole body."""
 
     body: bytes = b""
     media: bytes = JSON

@@ -61,7 +61,6 @@ class Route:
     """A route: a method of HTTP and a path, with the function that handles the requests.
 
     Attributes:
-        name: Name of the operation.
         told: Description of the operation, for the OpenAPI document.
         scope: The token needs one of these scopes. () means that no token is needed.
         reply: Schema or media type of the reply. With " or " between them: two schemas. "" means that the reply has no

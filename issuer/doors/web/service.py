@@ -87,10 +87,7 @@ class Service:
         return undo, None
 
     async def composed(self, tag: str, timeout: float | None) -> bool:
-        """Return whether the numbers of the tag have texts, periods or shards, as AsyncIssuer.composed does.
-
-        If the numbers have none of these, remember the tag in `plain`.
-        """
+        """Return what AsyncIssuer.composed returns. If it is False, remember the tag in `plain`."""
         if await self.ids.composed(tag, timeout=timeout):
             self.plain.pop(tag, None)
             return True

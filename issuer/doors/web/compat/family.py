@@ -51,7 +51,6 @@ class Family(ABC):
         verbs: Methods that are answered. If it is empty, the family itself answers all methods.
         reads: Names of the calls that draw no numbers, so that browsers may show them.
         merges: Whether several slashes in the path count as one, as in Tomcat.
-        timeout: Longest wait of a call, in seconds.
     """
 
     roots: tuple[str, ...]

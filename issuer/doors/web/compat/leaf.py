@@ -104,7 +104,6 @@ class Leaf(Family):
         return Reply(b"%d" % number, media, headers=() if suffix in (None, "json") else _FILE)
 
     async def _snowflake(self, request: Request) -> Reply:
-        """Draw a snowflake number. The key is ignored."""
         try:
             self.identify(request, "issue", SNOWFLAKE_TAG)
             await self._check_snowflake(request)
@@ -156,7 +155,6 @@ class Leaf(Family):
     # In these two pages, as in Leaf, `max` is the number after the last reserved one, and `value` is the next number.
 
     async def _db(self, request: Request) -> Reply:
-        """Show all tags of the store."""
         self.identify(request, "read")
         return await _page(("tag", "max", "step", "update"), self._tags())
 
@@ -168,14 +166,13 @@ class Leaf(Family):
                 yield each.tag, each.max + 1, each.step, changed
 
     async def _cache(self, request: Request) -> Reply:
-        """Show the segments of all tags that this process uses: the current one, and the next one."""
         self.identify(request, "read")
         columns = ("name", "init", "next", "pos", "value0", "max0", "step0", "value1", "max1", "step1")
         return await _page(columns, self._segments())
 
     async def _segments(self) -> AsyncIterator[_Row]:
         ids = self.service.ids
-        for tag in sorted(ids.engine.registry.combiners):
+        for tag in sorted(ids.engine.registry.combiners):  # those that this process uses
             step, ranges = 0, []
             with suppress(IssuerError):  # without its state, a tag is shown as not initialized
                 found = await ids.inspect(tag, timeout=self.timeout)

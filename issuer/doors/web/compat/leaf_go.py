@@ -81,7 +81,6 @@ class LeafGo(Family):
         return Reply(b"404 page not found", _PLAIN, 404)
 
     async def _get(self, request: Request) -> Reply:
-        """Draw a number."""
         tag = (await parameters(request)).get("biz_tag", [""])[0]
         self.identify(request, "issue", tag)
         try:
@@ -105,7 +104,6 @@ class LeafGo(Family):
         return await _changed(create)
 
     async def _step(self, request: Request) -> Reply:
-        """Change the step of a tag."""
         said = await _said(request)
         tag, step = said.biz_tag or "", said.step or 0
         self._administer(request, tag)
@@ -159,7 +157,6 @@ async def _said(request: Request) -> _Said:
 
 
 async def _changed(change: Awaitable[Tag]) -> Reply:
-    """Return the reply to a call that creates or changes a tag."""
     try:
         await change
     except TagExists as error:
