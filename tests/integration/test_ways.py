@@ -204,7 +204,7 @@ async def over_http(ids: AsyncIssuer) -> AsyncIterator[Ask]:
 @asynccontextmanager
 async def over_resp(ids: AsyncIssuer) -> AsyncIterator[Ask]:
     server = await start(ids, Access(None), socket.create_server(("127.0.0.1", 0)))
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.shared.about.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.shared.port)
 
     async def incr() -> bytes:
         writer.write(packed("INCR", "a"))

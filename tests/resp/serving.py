@@ -91,7 +91,7 @@ class Served(Looped):
 
     @property
     def port(self) -> int:
-        return self.server.shared.about.port
+        return self.server.shared.port
 
     @property
     def clients(self) -> int:
@@ -100,7 +100,8 @@ class Served(Looped):
     @property
     def waiting(self) -> int:
         """How many INCRs wait for their number."""
-        return sum(connection.unanswered for connection in self.server.shared.connections)
+        connections = self.server.shared.connections
+        return sum(each.n for one in connections for each in one._replies.demands() if not each.done())
 
     def client(self) -> Raw:
         return Raw(self.port)

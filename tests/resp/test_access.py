@@ -1,12 +1,13 @@
 """Tokens: what each may do, and that none shows anywhere."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from issuer.doors.access import Access
-from issuer.doors.resp import commands
+from issuer.doors.resp.commands import SPECS
 from issuer.doors.resp.connection import REFUSALS_MOST
 from issuer.doors.tokens import line_for, new_token
 from tests.resp.conftest import Serve
@@ -173,7 +174,7 @@ def test_no_token_shows_in_a_log_or_a_reply(
         def fails(*_: object) -> bytes:
             raise RuntimeError(ISSUE)
 
-        monkeypatch.setitem(commands.AT_ONCE, "ECHO", fails)
+        monkeypatch.setitem(SPECS, "ECHO", replace(SPECS["ECHO"], run=fails))
         said.append(client.ask("ECHO", ISSUE))
         assert str(said[-1]) == "ERR internal error"
         assert ISSUE not in repr(said) + repr(client) + caplog.text

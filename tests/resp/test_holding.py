@@ -1,5 +1,6 @@
 """What clients make the server hold: counted for all of them together, and for a limited time."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from issuer.doors.access import Access
 from issuer.doors.budget import STRANGERS_SHARE, Budget
-from issuer.doors.resp import commands, connection
+from issuer.doors.resp import connection
+from issuer.doors.resp.commands import SPECS
 from issuer.doors.resp.connection import UNREAD_MOST
 from issuer.doors.resp.replies import PONG
 from issuer.doors.resp.shared import READ_MOST
@@ -158,7 +160,7 @@ def before(direct: Served, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(direct.server.shared.commands["PING"])
         return PONG
 
-    monkeypatch.setitem(commands.AT_ONCE, "ECHO", echo)
+    monkeypatch.setitem(SPECS, "ECHO", replace(SPECS["ECHO"], run=echo))
     for turn in ("TURN", "SHORT_TURN"):
         monkeypatch.setattr(connection, turn, 10)
     return counts
@@ -222,7 +224,7 @@ def test_while_others_wait_for_their_turn_only_small_requests_are_begun_at_once(
         of = {each._session.number: each for each in shared.connections}
 
         async def read(data: bytes) -> int:
-            of[numbers[0]]._wait_for_turn()
+            shared.wait_for_turn(of[numbers[0]])
             shared.buffer[: len(data)] = data
             of[numbers[1]].buffer_updated(len(data))
             return shared.commands["PING"]

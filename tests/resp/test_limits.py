@@ -7,7 +7,8 @@ import threading
 import hiredis
 import pytest
 
-from issuer.doors.resp.connection import UNANSWERED_MOST, UNREAD_MOST
+from issuer.doors.resp.connection import UNREAD_MOST
+from issuer.doors.resp.demand import LONGEST
 from issuer.doors.resp.parsing import BULK_MOST
 from issuer.doors.resp.shared import READ_MOST
 from tests.resp.conftest import Serve
@@ -77,7 +78,7 @@ def test_a_client_that_reads_again_gets_all_its_replies_in_order(direct: Served)
 
 
 def test_a_pipeline_of_more_commands_than_may_be_unanswered_is_answered(direct: Served) -> None:
-    n = 5 * UNANSWERED_MOST
+    n = 5 * UNREAD_MOST // LONGEST
     with direct.client() as client:
         client.send(packed("INCR", "a") * n, packed("GET", "a"))
         assert client.replies(n + 1) == [*range(1, n + 1), b"%d" % n]

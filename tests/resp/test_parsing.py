@@ -9,6 +9,7 @@ import pytest
 from issuer.doors.resp.parsing import (
     BULK_MOST,
     ELEMENTS_MOST,
+    FREE,
     LINE_MOST,
     REQUEST_MOST,
     MalformedError,
@@ -85,6 +86,14 @@ def test_only_whole_requests_stand_in_a_row() -> None:
     assert (parser.next(), parser.times, parser.more, parser.between) == ([b"PING"], 0, False, True)
 
 
+def test_only_a_short_read_is_remembered() -> None:
+    parser, incr = Parser(), packed("INCR", "a")
+    most = FREE // len(incr)
+    for times in (most, most + 1):
+        assert fed(parser, incr * times) == [[b"INCR", b"a"]] * times
+        assert (parser.same, parser.same_times) == (incr * most, most)
+
+
 LARGEST = b"*16\r\n" + (b"$%d\r\n" % BULK_MOST + b"x" * BULK_MOST + b"\r\n") * 16
 
 
@@ -118,7 +127,7 @@ def test_the_largest_that_is_taken_is_taken(data: bytes, requests: int) -> None:
         (b"*" + b"0" * 20, "invalid multibulk length"),
         (b"*1\r\n:1\r\n", "expected '$', got ':'"),
         (b"*1\r\n*1\r\n", "expected '$', got '*'"),
-        (b"*1\r\n\0", "expected '$', got byte 0"),
+        (b"*1\r\n\0", "expected '$', got '\\x00'"),
         (b"*1\r\n$1\r\nabc", "expected a line break after a bulk string"),
         (b"x" * (LINE_MOST + 1), "too big inline request"),
         (b"x " * ELEMENTS_MOST + b"x\n", "too many words in an inline request"),

@@ -109,6 +109,26 @@ def test_clients_that_come_during_a_draw_share_the_next_one(
         client.socket.close()
 
 
+def test_nothing_is_drawn_for_a_client_that_has_left(serve: Serve, redis_proxy: FaultProxy, tmp_path: Path) -> None:
+    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    served.create("a", order="strict")
+    incr = packed("INCR", "a")
+    with served.client() as first, served.client() as last:
+        assert [first.send(incr).reply() for _ in range(2)] == [1, 2]
+        redis_proxy.hold(match=script("next").sha.encode(), times=1)
+        first.send(incr)
+        until(lambda: redis_proxy.held and served.waiting == 1)
+        with served.client() as gone:
+            gone.send(incr * 5)
+            until(lambda: served.waiting == 6)
+            gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset, not an end
+        until(lambda: served.clients == 2)
+        last.send(incr)
+        until(lambda: served.waiting == 2)
+        redis_proxy.release()
+        assert (first.reply(), last.reply()) == (3, 4)
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["the first", "the same again"])
 def test_an_incr_that_comes_while_a_get_waits_is_answered_after_it(
     serve: Serve, redis_proxy: FaultProxy, tmp_path: Path, *, again: bool
@@ -145,7 +165,8 @@ def test_a_client_that_waits_for_longer_than_the_idle_time_is_answered(
             redis_proxy.hold(times=1)
             client.send(packed(command, "a"))
             until(lambda: redis_proxy.held)
-            assert any(not each.idle for each in served.server.shared.connections)
+            (one,) = served.server.shared.connections
+            assert one._replies.waiting or one._asking
             served.wait(look())
             redis_proxy.release()
             assert client.reply() == reply

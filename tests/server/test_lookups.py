@@ -100,7 +100,7 @@ async def doors(store: Watched, redis: str = "none", clock: Clock | None = None)
         server = await start(ids, access, socket.create_server(("127.0.0.1", 0)), look_ups=look_ups)
         ends.push_async_callback(server.close, 5.0)
         http = Http(ids, application(ids, access, look_ups=look_ups))
-        yield Doors(ids, http, server.shared.about.port, look_ups, ends)
+        yield Doors(ids, http, server.shared.port, look_ups, ends)
 
 
 @pytest.fixture

@@ -1,24 +1,62 @@
-"""The supported commands, as COMMAND describes them to clients."""
+"""What a command is, as COMMAND describes it to clients, and the refusals of commands that the server does not have."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from issuer.doors.resp.replies import array, number, pairs, simple, text
+from issuer.doors.resp.replies import array, error, number, pairs, simple, text
+from issuer.doors.resp.session import ClientInfo
 
-#: The name under which the metrics count all unknown commands.
-OTHER: Final = "other"
+#: For commands and subcommands that clients send: what to use instead. Each key lists the commands that share a text.
+_TEXTS: Final[Mapping[str, str]] = {
+    "DECR DECRBY": "numbers are never taken back; INCR tag draws the next one",
+    "SET SETNX SETEX PSETEX GETSET GETDEL GETEX MSET MSETNX APPEND INCRBYFLOAT DEL UNLINK RENAME EXPIRE PEXPIRE "
+    "PERSIST FLUSHALL FLUSHDB": "a client cannot change a tag; INCR tag draws a number, `issuer create` makes a tag",
+    "MGET": "use GET tag for each tag",
+    "KEYS": "`issuer tags` shows the tags",
+    "EVAL EVALSHA EVAL_RO EVALSHA_RO SCRIPT FCALL FCALL_RO FUNCTION": "this server runs no scripts; use the method of "
+    "your client that sends INCR tag or INCRBY tag n, such as incrementAndGet",
+    "SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE PUBLISH SPUBLISH PUBSUB MONITOR": "this "
+    "server sends no messages; INCR tag draws a number",
+    "CLUSTER READONLY READWRITE ASKING": "this server is no Redis Cluster; use the mode of your client for one server",
+    "SENTINEL": "this server is no Sentinel; use the mode of your client for one server",
+    "CLIENT_TRACKING CLIENT_CACHING CLIENT_TRACKINGINFO CLIENT_GETREDIR": "this server sends no invalidations; turn "
+    "off the client-side cache",
+    "CLIENT": "use ID, GETNAME, SETNAME name, SETINFO LIB-NAME|LIB-VER value, INFO or LIST",
+    "COMMAND": "use COUNT, LIST, INFO or DOCS",
+    "CONFIG": "use CONFIG GET name",
+}
+_INSTEAD: Final = {name.encode(): text for names, text in _TEXTS.items() for name in names.split()}
+
+_OTHERWISE: Final = "use INCR, INCRBY, GET, EXISTS or TYPE"
+
+#: Maximum number of bytes of a command's name in a refusal.
+_SHOWN: Final = 64
+
+
+def unsupported(name: bytes, subcommand: bytes = b"") -> bytes:
+    """Return the reply to a command, or to the subcommand of a command, that this server does not have.
+
+    It never begins with "ERR unknown command": after such an error, Redisson sends a script again without end.
+    """
+    given = name.upper()
+    instead = _INSTEAD.get(b"%b_%b" % (given, subcommand)) or _INSTEAD.get(given, _OTHERWISE)
+    asked = " ".join(word[:_SHOWN].decode(errors="backslashreplace") for word in (name, subcommand) if word)
+    return error(f"ERR '{asked}' is not supported here: {instead}")
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A command: its arguments, and its description in replies to COMMAND.
+    """A command: its arguments, its function, and its description in replies to COMMAND.
 
     Attributes:
+        name: Its name, in capitals.
         least: Smallest number of arguments, without the name of the command.
         most: Largest number of arguments. None means no limit.
-        tags: Whether the first argument is a tag.
+        run: Function that returns the reply. For a command with tags, it returns an awaitable.
+        tags: Whether the first argument is a tag. Such a command queries Redis or the store.
         each: Whether all arguments are tags.
         early: Whether a client may send the command before it has sent a token.
     """
@@ -26,6 +64,7 @@ class Spec:
     name: str
     least: int
     most: int | None
+    run: Callable[[ClientInfo, Sequence[bytes]], Any]
     summary: str
     group: str = "connection"
     flags: tuple[str, ...] = ("loading", "stale", "fast")
@@ -33,61 +72,25 @@ class Spec:
     each: bool = False
     early: bool = False
 
-    def takes(self, arguments: int) -> bool:
-        """Return whether the command accepts this number of arguments."""
-        return self.least <= arguments and (self.most is None or arguments <= self.most)
-
-    @property
-    def arity(self) -> int:
-        """Number of words in a call, including the command's name. As in Redis, -n means n or more."""
-        words = self.least + 1
-        return words if self.most == self.least else -words
+    def refused(self, arguments: int) -> bytes | None:
+        """Return the reply to a call with this number of arguments if they are too many or too few."""
+        least, most = self.least, self.most
+        if least <= arguments and (most is None or arguments <= most):
+            return None
+        count = f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
+        return error(f"ERR wrong number of arguments for '{self.name.lower()}' command: it takes {count}")
 
     def told(self) -> bytes:
         """Return the entry of the command in the reply to COMMAND INFO."""
         first = int(self.tags)
-        last = -1 if self.each else first
+        keys = [number(first), number(-1 if self.each else first), number(first)]
+        words = self.least + 1
+        # As in Redis, -n means n or more words.
+        arity = words if self.most == self.least else -words
         flags = array([simple(flag) for flag in self.flags])
-        none = array([])
-        keys = [number(first), number(last), number(first)]
-        return array([text(self.name), number(self.arity), flags, *keys, none, none, none, none])
+        return array([text(self.name.lower()), number(arity), flags, *keys, *[array([])] * 4])
 
     def documented(self, protocol: int) -> bytes:
         """Return the entry of the command in the reply to COMMAND DOCS. `protocol`: version 2 or 3."""
         said = {"summary": self.summary, "since": "1.0.0", "group": self.group}
         return pairs({name: text(value) for name, value in said.items()}, protocol)
-
-
-_WRITE: Final = ("write", "denyoom", "fast")
-_READ: Final = ("readonly", "fast")
-
-#: The commands by name, in capitals.
-SPECS: Final = {
-    spec.name.upper(): spec
-    for spec in (
-        Spec("incr", 1, 1, "Returns the next number of a tag.", "string", _WRITE, tags=True),
-        Spec("incrby", 2, 2, "Returns the last of n contiguous numbers of a tag.", "string", _WRITE, tags=True),
-        Spec("get", 1, 1, "Returns the highest number that was issued for a tag.", "string", _READ, tags=True),
-        Spec("exists", 1, None, "Returns how many of the tags exist.", "generic", _READ, tags=True, each=True),
-        Spec("type", 1, 1, "Returns the type of a tag: string, or none.", "generic", _READ, tags=True),
-        Spec("auth", 1, 2, "Authenticates the connection with a token.", early=True),
-        Spec("hello", 0, None, "Selects the protocol version: 2 or 3.", early=True),
-        Spec("ping", 0, 1, "Returns PONG, or the message."),
-        Spec("echo", 1, 1, "Returns the message."),
-        Spec("select", 1, 1, "Selects database 0, the only one."),
-        Spec("client", 1, None, "Names this connection, or describes it."),
-        Spec("command", 0, None, "Lists and describes the commands."),
-        Spec("config", 1, None, "Returns some settings of a Redis server.", "server"),
-        Spec("info", 0, None, "Describes this server.", "server"),
-        Spec("multi", 0, 0, "Starts a transaction: the commands that follow are queued.", "transactions"),
-        Spec("exec", 0, 0, "Runs the queued commands.", "transactions"),
-        Spec("discard", 0, 0, "Discards the queued commands.", "transactions"),
-        Spec("watch", 1, None, "Always an error: numbers never need a watch.", "transactions"),
-        Spec("unwatch", 0, 0, "Does nothing: no keys are watched.", "transactions"),
-        Spec("scan", 1, None, "Returns no keys: this server stores none.", "generic"),
-        Spec("dbsize", 0, 0, "Returns 0: this server stores no keys.", "server"),
-        Spec("time", 0, 0, "Returns the server's time.", "server"),
-        Spec("reset", 0, 0, "Resets the connection to its initial state.", early=True),
-        Spec("quit", 0, None, "Closes the connection.", early=True),
-    )
-}

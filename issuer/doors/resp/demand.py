@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from issuer.doors.resp.replies import failure, number, numbers
-from issuer.drivers.aio.callers import Waiter
+from issuer.doors.resp.replies import failure, number
+from issuer.drivers.aio.callers import Owner, Waiter
 from issuer.errors import IssuerError
 
 #: Number of bytes in the reply with the largest number.
 LONGEST: Final = len(number(2**63 - 1))
 
 
-class Client(Protocol):
-    """A connection. `lost`: whether the connection is closed. `unanswered`: number of INCRs without a reply yet."""
-
-    lost: bool
-    unanswered: int
-
-    def flush(self) -> None:
-        """Write the next replies if they are ready."""
+class Client(Owner, Protocol):
+    """A connection."""
 
     def rejected(self, tag: str, error_: IssuerError) -> None:
         """Report that INCRs of the tag get this error."""
@@ -33,7 +28,7 @@ class Demand(Waiter):
     Attributes:
         missing: Number of INCRs that have no number yet.
         parts: Replies that are ready.
-        reply: Replies to all INCRs. None until the last one is ready.
+        reply: Replies to all INCRs. None until the last one is ready. b"" if the client has gone.
     """
 
     __slots__ = ("n", "parts", "reply", "tag")
@@ -48,27 +43,25 @@ class Demand(Waiter):
         self.reply: bytes | None = None
 
     def done(self) -> bool:
-        """Return whether the INCRs need no numbers any more: all are answered, or the client is disconnected."""
-        return self.reply is not None or self.client.lost
+        """Return whether the INCRs need no numbers any more: all are answered, or the client has gone."""
+        return self.reply is not None
 
     def set_result(self, number: int) -> None:
         """Answer the last INCR with this number. `give` does the same, but takes twice as long for a single INCR."""
-        client = self.client
-        if self.reply is None and not client.lost:
+        if self.reply is None:
             self.reply = self.parts + b":%d\r\n" % number
-            client.unanswered -= self.n
 
     def give(self, numbers_: Sequence[int]) -> None:
         """Answer the next INCRs with these numbers, in order."""
-        if numbers_ and self.reply is None and not self.client.lost:
+        if numbers_ and self.reply is None:
             self.missing -= len(numbers_)
-            self.parts += numbers(numbers_)
+            self.parts += b":%d\r\n" * len(numbers_) % tuple(numbers_)
             if not self.missing:
-                self._answer(self.parts)
+                self.reply = self.parts
 
     def set_exception(self, error: BaseException) -> None:
         """Answer the INCRs that have no number yet with the error of a draw, and report the error."""
-        if not self.done():
+        if self.reply is None:
             if isinstance(error, IssuerError):
                 self.client.rejected(self.tag, error)
             self.fail(error)
@@ -76,14 +69,11 @@ class Demand(Waiter):
 
     def fail(self, error: BaseException) -> None:
         """Answer the INCRs that have no number yet with an error."""
-        if not self.done():
-            self._answer(self.parts + failure(error) * self.missing)
-
-    def _answer(self, reply: bytes) -> None:
-        self.reply = reply
-        self.client.unanswered -= self.n
+        if self.reply is None:
+            self.reply = self.parts + failure(error) * self.missing
 
 
+@dataclass(slots=True, eq=False)
 class ReplyQueue:
     """The replies to a client, in the order of its requests.
 
@@ -94,11 +84,8 @@ class ReplyQueue:
             its INCRs, which may have no numbers yet.
     """
 
-    __slots__ = ("held", "waiting")
-
-    def __init__(self) -> None:
-        self.held = 0
-        self.waiting: deque[bytes | Demand] = deque()
+    held: int = 0
+    waiting: deque[bytes | Demand] = field(default_factory=deque)
 
     def add(self, reply: bytes) -> None:
         """Add a reply in the format of the protocol."""

@@ -7,6 +7,7 @@ limit: thirteen bytes of a client would allocate 8 GB.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Final
 
 #: Limits in bytes, in this order: one argument, a request in a line, and all arguments of a request together.
@@ -21,6 +22,10 @@ ELEMENTS_MOST: Final = 1024
 STRANGERS_ELEMENTS: Final = 10
 STRANGERS_BYTES: Final = 16_384
 
+#: Bytes that a client may make the server hold without a place in the budget of the worker. So no longer read is
+#: remembered.
+FREE: Final = 2048
+
 #: Bytes of an element in memory beside its content, in an incomplete request.
 _OVERHEAD: Final = 41
 
@@ -33,8 +38,11 @@ OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 _ASTERISK, _DOLLAR = b"*$"
 
-#: Pattern of the most frequent request: an INCR of a tag with a short name. It may stand there several times in a row.
-_INCRS: Final = re.compile(rb"(\*2\r\n\$4\r\nINCR\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n)\1*").match
+#: Pattern of the most frequent request: an INCR of a tag with a short name.
+_INCR: Final = re.compile(rb"\*2\r\n\$4\r\nINCR\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n").match
+
+#: The length of an array, or of one of its elements. An array of a negative length is empty.
+_HEADER: Final = re.compile(rb"(\*-?|\$)(\d+)\r\n").match
 
 _BLANKS: Final = b" \n\r\t\0"
 _QUOTED: Final = re.compile(rb""" "((?:\\.|[^"\\])*+)" | '((?:\\'|[^'])*+)' """, re.DOTALL | re.VERBOSE)
@@ -51,7 +59,7 @@ Request = list[bytes]
 
 def is_incr(request: Request) -> bool:
     """Return whether the request draws one number: INCR tag, or INCRBY tag 1, which redis-py sends for `incr(tag)`."""
-    name, size = request[0], len(request)
+    name, size = request[0].upper(), len(request)
     return (name == b"INCR" and size == 2) or (name == b"INCRBY" and size == 3 and request[2] == b"1")  # noqa: PLR2004
 
 
@@ -64,6 +72,7 @@ class MalformedError(Exception):
     """The client sent bytes that are not a request, or a too large request. The message does not quote the bytes."""
 
 
+@dataclass(slots=True, eq=False)
 class Parser:
     """Parses the requests of one client. A request may arrive in several reads.
 
@@ -76,38 +85,31 @@ class Parser:
         more: Whether `next` may have a request.
         times: How often the last request of `next` stood there in a row if it is an INCR, and 0 if it is none.
         begun: How many requests have begun that were not complete in the same read.
+        same: The last bytes that were only INCRs of one tag. Clients often send the same again: this needs no parsing.
+        same_request, same_times: The INCR in `same`, and how often it stands there.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_at",
-        "_data",
-        "_missing",
-        "_needed",
-        "_size",
-        "begun",
-        "between",
-        "more",
-        "stranger",
-        "times",
-    )
-
-    def __init__(self, *, stranger: bool = False) -> None:
-        self.stranger = stranger
-        self.begun = self.times = 0
-        self.drop()
+    stranger: bool = False
+    between: bool = True
+    more: bool = False
+    times: int = 0
+    begun: int = 0
+    same: bytes = b""
+    same_request: Request = field(default_factory=list)
+    same_times: int = 0
+    #: The bytes that are not parsed yet begin at `_at`.
+    _data: bytes = b""
+    _at: int = 0
+    #: An incomplete array: its elements until now, the number of missing elements, and the bytes of its elements.
+    _arguments: Request = field(default_factory=list)
+    _missing: int = 0
+    _size: int = 0
 
     def drop(self) -> None:
-        """Forget all bytes."""
+        """Forget all bytes that are not parsed yet."""
         self.between, self.more = True, False
-        #: The bytes that are not parsed yet begin here.
         self._data, self._at = b"", 0
-        #: Number of bytes that the rest of an incomplete request must have before it is parsed again.
-        self._needed = 0
-        #: An incomplete array: its elements until now, the number of missing elements, and the bytes of its elements.
-        self._arguments: Request = []
-        self._missing = 0
-        self._size = 0
+        self._arguments, self._missing, self._size = [], 0, 0
 
     @property
     def held(self) -> int:
@@ -116,12 +118,9 @@ class Parser:
 
     def feed(self, data: bytes) -> None:
         """Add the next bytes."""
-        if self.between:
-            self.begun += 1
-        elif self._data:
-            data = self._data[self._at :] + data
-        self._data, self._at = data, 0
-        self.between, self.more = False, len(data) >= self._needed
+        self.begun += self.between
+        self._data, self._at = self._data[self._at :] + data, 0
+        self.between, self.more = False, True
 
     def insert(self, data: bytes) -> None:
         """Put complete requests before those that `next` has not returned yet."""
@@ -133,32 +132,25 @@ class Parser:
 
         Raises MalformedError.
         """
-        data, at = self._data, self._at
-        if not self._missing and (found := _INCRS(data, at)) is not None:
-            one, size, tag = found.groups()
-            if int(size) == len(tag):
-                end = found.end()
-                self.times = (end - at) // len(one)
-                if end == len(data):
-                    self._data, self._at = b"", 0
-                    self.between, self.more = True, False
-                else:
-                    self._at = end
-                return [b"INCR", tag]
-        whole = not self._missing
-        while (request := self._request(data, at)) == []:
-            at, whole = self._at, True
-        self.times = 0
-        if request is not None and is_incr(request):
-            one, self.times = data[at : self._at], 1
-            while whole and data.startswith(one, self._at):
-                self._at += len(one)
-                self.times += 1
+        data, at, whole = self._data, self._at, not self._missing
+        if whole and (found := _INCR(data, at)) is not None and int(found[1]) == len(tag := found[2]):
+            request: Request | None = [b"INCR", tag]
+            self._at, self.times = found.end(), 1
+        else:
+            while (request := self._request(data, at)) == []:
+                at, whole = self._at, True
+            self.times = int(request is not None and is_incr(request))
+        if self.times and whole and data.startswith(one := data[at : self._at], self._at):
+            self._at = _row(data, one, self._at)
+            self.times = (self._at - at) // len(one)
         self.more = request is not None and self._at < len(data)
-        if not self.more:
-            self.begun += at > 0 and request is None
-            self._data, self._at = data[self._at :], 0
-            self.between = not self._data and not self._missing
+        if self.more:
+            return request
+        if self.times and whole and at == 0 and len(data) <= FREE:
+            self.same, self.same_request, self.same_times = data, request or [], self.times
+        self.begun += at > 0 and request is None
+        self._data, self._at = data[self._at :], 0
+        self.between = not self._data and not self._missing
         return request
 
     def _request(self, data: bytes, at: int) -> Request | None:
@@ -168,9 +160,12 @@ class Parser:
                 return None
             if data[at] != _ASTERISK:
                 return self._line(data, at)
-            self._begin(data, at)
+            header = self._header(data, at, "multibulk", ELEMENTS_MOST, STRANGERS_ELEMENTS)
+            if header is None:
+                return None
+            self._missing, self._at = header
         self._fill(data)
-        if self._missing or self._at == at:
+        if self._missing:
             return None
         request, self._arguments, self._size = self._arguments, [], 0
         return request
@@ -188,37 +183,20 @@ class Parser:
         self._at = stops + 1
         return words
 
-    def _begin(self, data: bytes, at: int) -> None:
-        """Begin an array if its header is complete."""
-        header = _header(data, at, "invalid multibulk length")
-        if header is None:
-            return
-        length, self._at = header
-        if length > ELEMENTS_MOST:
-            raise MalformedError("invalid multibulk length")
-        if self.stranger and length > STRANGERS_ELEMENTS:
-            raise MalformedError("unauthenticated multibulk length")
-        self._missing = max(0, length)
-
     def _fill(self, data: bytes) -> None:
         """Add the elements that are complete to the array."""
-        self._needed, end = 0, len(data)
+        end = len(data)
         while self._missing and (at := self._at) < end:
             if data[at] != _DOLLAR:
-                raise MalformedError(f"expected '$', got {_shown(data[at])}")
-            header = _header(data, at, "invalid bulk length")
+                raise MalformedError(f"expected '$', got {chr(data[at])!r}")
+            header = self._header(data, at, "bulk", BULK_MOST, STRANGERS_BYTES)
             if header is None:
                 return
             length, begins = header
-            if not 0 <= length <= BULK_MOST:
-                raise MalformedError("invalid bulk length")
-            if self.stranger and length > STRANGERS_BYTES:
-                raise MalformedError("unauthenticated bulk length")
             if self._size + length > REQUEST_MOST:
                 raise MalformedError("too big request")
             stops = begins + length
             if end < stops + 2:
-                self._needed = stops + 2 - at
                 return
             if data[stops : stops + 2] != b"\r\n":
                 raise MalformedError("expected a line break after a bulk string")
@@ -227,26 +205,34 @@ class Parser:
             self._missing -= 1
             self._at = stops + 2
 
+    def _header(self, data: bytes, at: int, what: str, most: int, strangers: int) -> tuple[int, int] | None:
+        """Return the length in a header, and the position after the header. Return None if it is not complete.
 
-def _header(data: bytes, at: int, fault: str) -> tuple[int, int] | None:
-    r"""Return the number in a header such as `*2\r\n`, and the position after the header.
+        `most`, `strangers`: largest length, and the largest for a client that must still authenticate.
+        """
+        found = _HEADER(data, at, at + _HEADER_MOST)
+        if found is None:
+            if len(data) - at >= _HEADER_MOST or b"\r\n" in data[at:]:
+                raise MalformedError(f"invalid {what} length")
+            return None
+        length = int(found[2])
+        if length > most:
+            raise MalformedError(f"invalid {what} length")
+        if self.stranger and length > strangers:
+            raise MalformedError(f"unauthenticated {what} length")
+        return (0 if found[1] == b"*-" else length), found.end()
 
-    Return None if the header is not complete. `fault`: message of the MalformedError for an invalid header.
-    """
-    stops = data.find(b"\r\n", at, at + _HEADER_MOST)
-    if stops < 0:
-        if len(data) - at >= _HEADER_MOST:
-            raise MalformedError(fault)
-        return None
-    digits = data[at + 1 : stops]
-    if not digits.removeprefix(b"-").isdigit():
-        raise MalformedError(fault)
-    return int(digits), stops + 2
 
-
-def _shown(byte: int) -> str:
-    letter = chr(byte)
-    return f"'{letter}'" if letter.isascii() and letter.isprintable() else f"byte {byte}"
+def _row(data: bytes, one: bytes, ends: int) -> int:
+    """Return where a row of equal requests ends. `ends`: where the first one ends."""
+    row = one
+    while data.startswith(row, ends):
+        ends += len(row)
+        row += row
+    while len(row) > len(one):
+        row = row[: len(row) // 2]
+        ends += len(row) * data.startswith(row, ends)
+    return ends
 
 
 def split(line: bytes) -> Request:

@@ -55,12 +55,6 @@ def number(value: int) -> bytes:
     return b":%d\r\n" % value
 
 
-def numbers(values: Sequence[int]) -> bytes:
-    """Return one integer reply for each number."""
-    n = len(values)
-    return b":%d\r\n" % values[0] if n == 1 else b":%d\r\n" * n % tuple(values)
-
-
 def bulk(content: bytes) -> bytes:
     """Return the content as a bulk string, which can contain any bytes."""
     return b"$%d\r\n%b\r\n" % (len(content), content)

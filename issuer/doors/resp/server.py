@@ -8,23 +8,18 @@ from contextlib import suppress
 from typing import Final
 
 from issuer.api.aio import AsyncIssuer
-from issuer.clock import Deadline, monotonic
+from issuer.clock import Deadline
 from issuer.doors.access import Access
 from issuer.doors.budget import PROGRESS, Budget
 from issuer.doors.lookups import LookUps
-from issuer.doors.resp.commands import About
 from issuer.doors.resp.connection import Connection
-from issuer.doors.resp.shared import Shared, ending
+from issuer.doors.resp.shared import Shared
+from issuer.errors import Unavailable
 
 #: Seconds after which an idle client is disconnected.
 IDLE: Final = 300.0
 #: Largest number of clients that are connected at the same time.
 CLIENTS_MOST: Final = 10_000
-
-#: How often a client is looked at within the time in which it must make progress.
-_LOOKS: Final = 4
-
-_BACKLOG: Final = 1024
 
 
 class RespServer:
@@ -33,10 +28,8 @@ class RespServer:
     def __init__(self, shared: Shared, server: asyncio.Server, idle: float) -> None:
         self.shared = shared
         self._server = server
-        self._every = min(idle, shared.progress) / _LOOKS
+        self._every = min(idle, shared.progress) / 4  # a client is looked at so often within the time that it has
         self._idle, self._late = round(idle / self._every), round(shared.progress / self._every)
-        self._look_again: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
         self._look()
 
     def drain(self) -> None:
@@ -55,10 +48,9 @@ class RespServer:
         """
         deadline = Deadline(seconds)
         self._server.close()
-        if self._look_again is not None:
-            self._look_again.cancel()
+        self._look_again.cancel()
         shared = self.shared
-        shared.emptied = self._empty.set
+        shared.emptied.clear()
         for connection in list(shared.connections):
             connection.end()
         await self._emptied(deadline.left())
@@ -67,7 +59,7 @@ class RespServer:
         if shared.tasks:
             await asyncio.wait(shared.tasks)
         for connection in list(shared.connections):
-            connection.fail(ending())
+            connection.fail(Unavailable("the server is stopping"))
             connection.abort()
         # The event loop closes aborted connections in its next iteration.
         await self._emptied(max(1.0, deadline.left()))
@@ -75,8 +67,7 @@ class RespServer:
     async def _emptied(self, seconds: float) -> None:
         if self.shared.connections:
             with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._empty.wait()
+                await asyncio.wait_for(self.shared.emptied.wait(), seconds)
 
     def _look(self) -> None:
         """Disconnect clients that send nothing, or make no progress."""
@@ -111,10 +102,8 @@ async def start(
         progress: Seconds within which a client must authenticate, complete a command, and read replies.
     """
     loop = asyncio.get_running_loop()
-    began = monotonic()
-    port = listening.getsockname()[1]
-    about = About(port, clients_most, lambda: monotonic() - began, lambda: len(shared.connections))
     looks = look_ups or LookUps(ids.engine, access.rates)
-    shared = Shared(access, ids.engine, looks, about, clients_most, loop, budget or Budget(), progress)
-    server = await loop.create_server(lambda: Connection(shared), sock=listening, backlog=_BACKLOG)
+    port = listening.getsockname()[1]
+    shared = Shared(access, ids.engine, looks, loop, port, clients_most, budget or Budget(), progress)
+    server = await loop.create_server(lambda: Connection(shared), sock=listening, backlog=1024)
     return RespServer(shared, server, idle)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from issuer.doors.access import Access, Caller
+from issuer.doors.access import Caller
+from issuer.doors.resp.shared import Shared
 from issuer.errors import Unauthenticated
 
 
@@ -20,7 +21,7 @@ class ClientInfo:
         library: Name and version of the client's library, as the client has set them.
     """
 
-    access: Access
+    shared: Shared
     number: int
     address: str
     protocol: int = 2
@@ -31,7 +32,7 @@ class ClientInfo:
     @property
     def stranger(self) -> bool:
         """Whether the client must still authenticate."""
-        return self._token is None and not self.access.is_open
+        return self._token is None and not self.shared.is_open
 
     def caller(self) -> Caller:
         """Return the caller that has the client's token.
@@ -55,9 +56,9 @@ class ClientInfo:
         try:
             if token is None and self.stranger:
                 raise Unauthenticated("Authentication required.", advice="")  # noqa: TRY301 - handled like the others
-            return self.access.identify(token)
+            return self.shared.access.identify(token)
         except Unauthenticated as error:
-            self.access.failed("resp", self.address.rpartition(":")[0], f"connection {self.number}", error)
+            self.shared.access.failed("resp", self.address.rpartition(":")[0], f"connection {self.number}", error)
             raise
 
     def reset(self) -> None:

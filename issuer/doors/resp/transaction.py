@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
-from issuer.doors.resp.catalogue import SPECS
+from issuer.doors.resp.catalogue import unsupported
+from issuer.doors.resp.commands import SPECS
 from issuer.doors.resp.parsing import REQUEST_MOST, Request, packed
-from issuer.doors.resp.refusals import unsupported, wrong_number
 from issuer.doors.resp.replies import OK, error, simple
 
 QUEUED: Final = simple("QUEUED")
@@ -18,6 +19,7 @@ COMMANDS_MOST: Final = 10_000
 TOO_LARGE: Final = error(f"ERR transaction too large: the limits are {COMMANDS_MOST} commands and {REQUEST_MOST} bytes")
 
 
+@dataclass(slots=True)
 class CommandQueue:
     """Commands that wait for EXEC. No number is drawn before EXEC. At EXEC, the commands run like a pipeline.
 
@@ -26,12 +28,9 @@ class CommandQueue:
         refused: Whether a command was rejected. If one was, EXEC runs no command.
     """
 
-    __slots__ = ("_commands", "packed", "refused")
-
-    def __init__(self) -> None:
-        self.packed = bytearray()
-        self.refused = False
-        self._commands = 0
+    packed: bytearray = field(default_factory=bytearray)
+    refused: bool = False
+    _commands: int = 0
 
     def add(self, request: Request, times: int) -> bytes:
         """Queue a command `times` times, or reject it. Return the replies."""
@@ -70,8 +69,6 @@ class CommandQueue:
         spec = SPECS.get(name)
         if spec is None:
             return unsupported(request[0])
-        if not spec.takes(len(request) - 1):
-            return wrong_number(name)
         if spec.early or name in ("MULTI", "WATCH"):
             return error(f"ERR {name} is not allowed inside a transaction")
-        return None
+        return spec.refused(len(request) - 1)
