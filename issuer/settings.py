@@ -64,25 +64,25 @@ class SettingType(Generic[T]):
     words: tuple[str, ...] = ()
 
 
-def seconds(value: Any, name: str, *, zero: bool) -> float:
+def seconds(value: Any, name: str, *, zero: bool, most: float = threading.TIMEOUT_MAX) -> float:
     """Return a duration in seconds as a float. Raises InvalidArgument if it is not a number, too large or too low.
 
     `name`: name of the argument, for the error. `zero`: whether 0 is allowed.
     """
-    within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
+    within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= most
     if not within or (value == 0 and not zero):
         least = "0 or more" if zero else "above 0"
-        problem = f"must be a number of seconds, {least}, not {brief(value)}"
+        problem = f"must be a number of seconds, {least}, at most {most:.0f}, not {brief(value)}"
         raise InvalidArgument(problem, value=value, argument=name)
     return float(value)
 
 
-def _seconds(*, zero: bool) -> SettingType[float]:
+def _seconds(*, zero: bool, most: float = threading.TIMEOUT_MAX) -> SettingType[float]:
     def read(value: Any) -> float:
         if isinstance(value, str):
             with suppress(ValueError):
                 value = float(value)
-        return seconds(value, "", zero=zero)
+        return seconds(value, "", zero=zero, most=most)
 
     return SettingType(read, "SECONDS")
 
@@ -289,10 +289,11 @@ class Settings:
     timeout: float = _setting(5.0, _seconds(zero=True),
         "Longest time that a call may wait, in seconds, 0 or more. With 0, a call gets only numbers that are in the "
         "memory of its process", connect=True, command="issuer")
-    store_timeout: float = _setting(3.0, _seconds(zero=False),
-        "Longest duration of a request to the store, in seconds, above 0. If the loader of a segment does not finish "
-        "within this time and one more second, Redis elects another loader. Use the same value in every process, and "
-        "a value well below `timeout`", connect=True)
+    # PostgreSQL and MongoDB take at most 2^31-1 ms.
+    store_timeout: float = _setting(3.0, _seconds(zero=False, most=2_147_483),
+        "Longest duration of a request to the store, in seconds, above 0, at most 2147483. If the loader of a segment "
+        "does not finish within this time and one more second, Redis elects another loader. Use the same value in "
+        "every process, and a value well below `timeout`", connect=True)
     redis_timeout: float = _setting(1.0, _seconds(zero=False),
         "Longest duration of a round trip to Redis, in seconds, above 0", connect=True)
     redis_connections: int = _setting(REDIS_CONNECTIONS, _count(1, 10_000),

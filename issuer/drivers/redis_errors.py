@@ -10,6 +10,7 @@ import redis
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
 from issuer.gateway.commands import RedisCall, rights
 from issuer.interrupts import raise_interrupt
+from issuer_persistence.errors import tls_fails
 
 #: redis-py's handshake and our decoders raise these errors for an invalid reply. A UnicodeError, which is a ValueError,
 #: means an invalid host name.
@@ -29,11 +30,6 @@ _MOVING = "during rehashing of slot"
 
 #: Parts of the error text of a server that does not have the requested database.
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed")
-
-#: Parts of the texts of permanent TLS errors: a certificate is rejected, or the server has no TLS.
-_TLS = re.compile(
-    "certificate_verify_failed|certificate required|unknown ca|bad certificate|wrong_version_number", re.IGNORECASE
-)
 
 #: After an error reply, the next retry makes sense after this many seconds. The cause of the error may be gone then: a
 #: server checks its replicas and its disk once a second.
@@ -69,11 +65,6 @@ def connection_error(error: Exception) -> redis.RedisError:
         raise error
     meant.__cause__ = error
     return meant
-
-
-def tls_fails(text: str) -> bool:
-    """Whether the error is a permanent TLS error."""
-    return _TLS.search(text) is not None
 
 
 def settling(error: Exception) -> float:

@@ -16,10 +16,10 @@ from redis.crc import key_slot
 
 from issuer.clock import monotonic, pause
 from issuer.core.steps import Server
-from issuer.drivers.redis_errors import tls_fails
 from issuer.errors import ConfigurationError, RedisUnavailable
 from issuer.gateway import server_commands
 from issuer.gateway.commands import RedisCall
+from issuer_persistence.errors import tls_fails
 
 #: If a call times out after less than this many seconds, the server may only be slow. So the call does not open the
 #: server's circuit breaker.

@@ -146,10 +146,14 @@ def cluster_slots(key: str) -> RedisCall[list[Shard]]:
 
 
 def _shards(reply: Any) -> list[Shard]:
-    return [
-        Shard(int(first), int(last), [((node[0] or b"").decode(), int(node[1])) for node in nodes])
-        for first, last, *nodes in reply
-    ]
+    return [Shard(int(first), int(last), [*map(_node, nodes)]) for first, last, *nodes in reply]
+
+
+def _node(node: Any) -> tuple[str, int]:
+    host, port, _, *more = node
+    if host == b"?":  # the Cluster prefers hostnames, and this node has none
+        host = more[0][b"ip"] if isinstance(more[0], dict) else more[0][more[0].index(b"ip") + 1]
+    return (host or b"").decode(), int(port)
 
 
 def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:

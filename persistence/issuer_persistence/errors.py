@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import errno
+import re
 
 #: Error numbers of the system for a full disk, or a user's full quota.
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 #: Error numbers of the system for a shortage that ends by itself: no file descriptor or no memory is left.
 SHORTAGE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+#: Texts of lasting TLS errors: a certificate is rejected, its file is missing (in redis-py, or Python), no TLS.
+_TLS = re.compile(
+    r"certificate.verify.failed|certificate required|unknown ca|bad certificate|wrong.version.number|\[x509|pem lib|"
+    r"^(\[errno|error) (2|13)(\]| connecting to \S+:\d)",
+    re.IGNORECASE,
+)
+
+
+def tls_fails(text: str) -> bool:
+    """Whether an error with this text is a TLS error that an operator must correct."""
+    return _TLS.search(text) is not None
 
 
 class StoreError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,9 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.servers.tls import Certificates
 
 PURPOSE = Purpose("test")
 DONE = "the write did not reach a majority of the servers, and may be rolled back: "
@@ -85,6 +89,21 @@ def test_a_missing_right_is_said_without_the_command_and_what_was_in_it() -> Non
         assert refusal(Misconfigured, stranger) == "Authentication failed. (AuthenticationFailed)"
         for each in (owner, reader, stranger):
             each.close()
+
+
+def test_a_certificate_that_is_rejected_is_told_as_what_it_is(certificates: Certificates, tmp_path: Path) -> None:
+    both = tmp_path / "server.pem"
+    both.write_text("".join((certificates.folder / f"server.{each}").read_text() for each in ("crt", "key")))
+    options = ("--tlsMode", "preferTLS", "--tlsCertificateKeyFile", str(both))
+    with MongoServers(needed_mongod(), 1, *options) as servers:
+        for authority, error in ((certificates.stranger, Misconfigured), (certificates.authority, None)):
+            url = f"mongodb://{servers.members[0].address}/ids?tls=true&tlsCAFile={authority}"
+            with closing(MongoStore.open(f"{url}&serverSelectionTimeoutMS=1000" if error else url)) as store:
+                if error:
+                    with pytest.raises(error, match="certificate verify failed"):
+                        store.get("orders", timeout=5)
+                else:
+                    assert create(store).max == 0
 
 
 @pytest.mark.parametrize("code", [91, 11600])

@@ -96,6 +96,21 @@ class TestServing:
             with connect(redis=wrong, store=store, **ENDLESS) as ids, pytest.raises(issuer.ConfigurationError):
                 ids.next("tag-0-2", timeout=20)
 
+    @pytest.mark.parametrize("protocol", ["2", "3"])
+    def test_a_cluster_that_prefers_hostnames_and_has_none_is_used_by_its_addresses(
+        self, connect: Connect, cluster: ClusterServers, store: MemoryStore, protocol: str
+    ) -> None:
+        for node in cluster.nodes:
+            node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname")
+        with connect(redis=cluster.url_of(cluster.nodes[0], protocol=protocol), store=store, **ENDLESS) as ids:
+            for tag in spread(cluster):
+                ids.create(tag, step=7)
+                assert ids.take(tag, 50) == list(range(1, 51))
+            ids.create("a", step=7)
+            assert ids.take("a", 10) == list(range(1, 11))
+            cluster.migrate_slot(KEY, cluster.another_master(KEY))
+            assert_increasing([10, *ids.take("a", 50)])
+
 
 class TestSlotsMove:
     def test_every_step_of_a_migration_is_followed(self, on: Make, cluster: ClusterServers) -> None:

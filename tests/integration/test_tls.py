@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import redis
@@ -83,13 +84,21 @@ def test_a_certificate_that_is_refused_is_told_at_once_as_what_it_is(
     connect: Connect, start_tls: StartTls, store: MemoryStore, certificates: Certificates
 ) -> None:
     server = start_tls()
-    untrusted = server.url.replace(str(certificates.authority), str(certificates.stranger))
-    with connect(redis=untrusted, store=store, **ENDLESS) as ids:
-        for order in ("strict", "trend"):
-            ids.create(order, order=order)
-            for _ in range(2):
-                with pytest.raises(issuer.ConfigurationError, match=r"no connection over TLS: .*ssl_ca_certs"):
-                    ids.next(order)
+    for authority in (str(certificates.stranger), "/nowhere/authority.crt"):
+        untrusted = server.url.replace(str(certificates.authority), authority)
+        with connect(redis=untrusted, store=store, **ENDLESS) as ids:
+            for order in ("strict", "trend"):
+                ids.create(f"{order}{authority}", order=order)
+                for _ in range(2):
+                    with pytest.raises(issuer.ConfigurationError, match=r"no connection over TLS: .*ssl_ca_certs"):
+                        ids.next(f"{order}{authority}")
+
+
+def test_a_socket_that_is_missing_may_come_back(connect: Connect, store: MemoryStore, tmp_path: Path) -> None:
+    with connect(redis=f"unix://{tmp_path / 'redis.sock'}", store=store, timeout=0.5) as ids:
+        ids.create("a", order="strict")
+        with pytest.raises(issuer.RedisUnavailable, match="No such file"):
+            ids.next("a")
 
 
 def test_a_server_that_hangs_in_the_handshake_costs_no_more_than_the_deadline(

@@ -186,6 +186,7 @@ def wrong(name: str, value: object, said: str) -> ConfigurationError:
 WRONG: list[tuple[str, str, Sequence[object]]] = [
     *((name, "must be a number of seconds, ", ["-1", "soon", "nan", "inf", -0.1, True, []]) for name in DURATIONS),
     *((name, "above 0", [0]) for name in TIMES[1:]),  # the caller's alone may be zero
+    ("store_timeout", "at most 2147483, not 3000000", [3e6, "3000000"]),  # servers take 2^31-1 ms
     *((name, "must be a whole number, not ", ["one", "1.5", 1.5, True, []]) for name in NUMBERS),
     *(
         (

@@ -7,46 +7,32 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+import pymongo
 from bson.int64 import Int64
-from pymongo import ReturnDocument
+from pymongo import ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError
 from pymongo.monitoring import CommandListener
 from pymongo.synchronous import client_session
 
 from issuer_persistence.errors import Corrupt, TagMissing, Unconfirmed
+from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.mongodb.server import refuses
-from issuer_persistence.records import fresh_version, now_ms
+from issuer_persistence.records import HIGHEST, SETTINGS, Setting, Tag, fresh_version, is_number, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from pymongo.collection import Collection
     from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
 
     from issuer_persistence.contract import CallDeadline
-    from issuer_persistence.records import Tag
-
-
-from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING
-
-import pymongo
-from pymongo import UpdateOne
-
-from issuer_persistence.ledger import LedgerEntry
-from issuer_persistence.records import HIGHEST, SETTINGS, Setting, Tag, is_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pymongo.collection import Collection
-
     from issuer_persistence.ledger import Position
-
 
 Document = dict[str, Any]
 

@@ -8,48 +8,38 @@ is "store", `id` is a text of 24 hexadecimal digits, and `schema` is an integer.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
-from pymongo import MongoClient, ReadPreference, WriteConcern
-from pymongo.errors import ConfigurationError, DuplicateKeyError
-from pymongo.read_concern import ReadConcern
-from pymongo.uri_parser import parse_uri, split_options
-
-from issuer_persistence.errors import Misconfigured
-from issuer_persistence.records import fresh_version, is_id, is_number
-from issuer_persistence.urls import ENCODE, flaw, mask
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pymongo.collection import Collection
-    from pymongo.database import Database
-
-
-import socket
-from datetime import datetime
-from typing import TYPE_CHECKING
-
 from bson.datetime_ms import DatetimeMS
+from pymongo import MongoClient, ReadPreference, WriteConcern
 from pymongo.errors import (
     BulkWriteError,
+    ConfigurationError,
+    DuplicateKeyError,
     InvalidName,
     OperationFailure,
     ServerSelectionTimeoutError,
     WriteConcernError,
 )
+from pymongo.read_concern import ReadConcern
+from pymongo.uri_parser import parse_uri, split_options
 
-from issuer_persistence.errors import StoreError, Unconfirmed
+from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed, tls_fails
 from issuer_persistence.facts import StoreFacts, StoreSetting
+from issuer_persistence.records import fresh_version, is_id, is_number
+from issuer_persistence.urls import ENCODE, flaw, mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pymongo.collection import Collection
+    from pymongo.database import Database
     from pymongo.server_description import ServerDescription
 
 Document = dict[str, Any]
@@ -334,7 +324,7 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
         if _knows_no_retries(error.code, text):
             text = "this server does not support retryable writes: add retryWrites=false to the URL"
     if isinstance(error, ServerSelectionTimeoutError):
-        wrong = _unknown_hosts(error)
+        wrong = _unknown_hosts(error) or tls_fails(text)
     if wrong and in_doubt:
         return Unconfirmed(f"{url}: {text}; the request may have taken effect")
     return (Misconfigured if wrong else Unconfirmed)(f"{url}: {text}")

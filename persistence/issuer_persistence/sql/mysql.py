@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import socket
 import ssl
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
+from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Full, Misconfigured, Unconfirmed
 from issuer_persistence.facts import StoreSetting
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.sql.connections import SQLLink
-from issuer_persistence.sql.store import BEHIND, LOST, READS_ONLY, TORN, NoTables, SQLStore
+from issuer_persistence.sql.store import BEHIND, LOST, PASSING, READS_ONLY, TORN, NoTables, SQLStore
 from issuer_persistence.sql.tables import PREFIX, Types
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction
 from issuer_persistence.urls import ENCODE, parameters
 
 try:
     import pymysql
-    from pymysql.constants import ER
+    from pymysql.constants import CR, ER
 except ImportError as error:
     raise Misconfigured('the driver of MySQL is missing: pip install ".[mysql]" in a checkout') from error
 
@@ -53,9 +54,11 @@ _SESSION_IDLE = 90
 _CONFLICTS = {ER.DUP_ENTRY, ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 1020}
 #: Codes of errors: the disk is full.
 _FULL = {1021, 1114}
-#: Codes of errors that an operator must correct: login, database, rights, unknown columns, no such parameter, a letter
-#: that a column's character set lacks.
-_WRONG = {1044, 1045, 1049, 1054, 1142, 1143, 1227, 1235, 1064, 1193, 1366}
+#: Codes of errors that an operator must correct, though their SQLSTATE does not say so: host, account, password or TLS
+#: not accepted, no such parameter, a letter that a column's character set lacks, a trigger, a session that only reads.
+_WRONG = {1130, 1193, 1366, 1442, 1449, 1644, 1792, 1820, 1862, 3118, 3159, 4151, CR.CR_SSL_CONNECTION_ERROR}
+#: Codes of errors that end by themselves, though their SQLSTATE does not say so: the user has too many sessions.
+_PASSING = {1203, 1226}
 
 
 class MySQLStore(SQLStore):
@@ -128,14 +131,17 @@ class MySQLStore(SQLStore):
     def connect(self, left: float) -> SQLLink:
         address, _ = parameters(self._address)
         parts = urlsplit(address)
+        place, deadline = (parts.hostname or "localhost", parts.port or 3306), CallDeadline(left)
         # The socket is ours, so that it can be shut down at a deadline.
         with ExitStack() as on_failure:
-            opened = socket.create_connection((parts.hostname or "localhost", parts.port or 3306), timeout=left)
+            opened = socket.create_connection(place, timeout=left)
             on_failure.callback(opened.close)
+            if _is_postgresql(opened, place, left / 4):
+                raise Misconfigured(f"{self.url}: this is a PostgreSQL server: correct the port, or the URL's scheme")
             connection: Any = pymysql.connect(
-                host=parts.hostname or "localhost",
+                host=place[0],
                 user=unquote(parts.username or "") or None,
-                password=unquote(parts.password or ""),
+                password=unquote_to_bytes(parts.password or ""),  # PyMySQL would encode a text as Latin-1
                 database=unquote(parts.path.strip("/")),
                 charset="utf8mb4",
                 connect_timeout=ceil(left),
@@ -149,7 +155,7 @@ class MySQLStore(SQLStore):
                 connection.ssl, connection.ctx = True, self._unverified
             link = SQLLink(connection, opened.fileno())
             on_failure.callback(link.close)
-            with self.until(link, left):
+            with self.until(link, deadline.left()):
                 try:
                     connection.connect(opened)
                 except RuntimeError as error:  # the login needs a package that is not installed
@@ -207,12 +213,14 @@ class MySQLStore(SQLStore):
         code = error.args[0] if error.args else 0
         text = " ".join(str(each) for each in error.args[1:]) or str(error)
         if code in _CONFLICTS:
-            return Conflict()
+            return Conflict(once=text if code == ER.DUP_ENTRY else "")
         if code == ER.NO_SUCH_TABLE:
-            return NoTables()
+            return NoTables(once=text)
         if code in _FULL:
             return Full(self.url)
-        return (Misconfigured if code in _WRONG else Unconfirmed)(f"{self.url}: {text}")
+        state = getattr(error, "sqlstate", None) or "HY000"
+        wrong = code in _WRONG or not (state.startswith(PASSING) or code in _PASSING)
+        return (Misconfigured if wrong else Unconfirmed)(f"{self.url}: {text}")
 
     def definitions(self) -> list[str]:
         # An administrator's session may not know the quotes.
@@ -254,6 +262,18 @@ class MySQLStore(SQLStore):
             found.append(_setting("sync_binlog", sync, "1", LOST))
             found.append(_semi_synchronous(transaction))
         return found
+
+
+def _is_postgresql(opened: socket.socket, place: tuple[str, int], wait: float) -> bool:
+    """Whether the other side is PostgreSQL: it waits for the client's first message. MySQL sends the first one."""
+    opened.settimeout(wait)
+    try:
+        opened.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        with suppress(OSError), socket.create_connection(place, wait) as other:
+            other.sendall(b"\0\0\0\x08\x04\xd2\x16\x2f")  # asks PostgreSQL for TLS. It answers by one letter
+            return other.recv(2) in {b"S", b"N"}
+    return False
 
 
 def _acknowledged(cursor: Any) -> dict[str, str]:

@@ -24,7 +24,7 @@ from issuer_persistence.facts import StoreSetting
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import fresh_version, now_ms
 from issuer_persistence.sql.connections import SQLLink
-from issuer_persistence.sql.store import BEHIND, LOST, READS_ONLY, TORN, NoTables, SQLStore
+from issuer_persistence.sql.store import BEHIND, LOST, PASSING, READS_ONLY, TORN, NoTables, SQLStore
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, PREFIX, TAG_COLUMNS, Statements, Types
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction, record
 
@@ -42,13 +42,17 @@ _CONFLICTS = {"40001", "40P01", "23505"}
 _CANCEL_TIME = 5.0
 #: Code of an error: a table does not exist.
 _MISSING = "42P01"
-#: Classes and codes of errors that an operator must correct: login, database, no schema to create tables in, rights,
-#: unknown columns, encoding.
-_WRONG = ("28", "3D", "3F", "42", "22021", "22P05")
+#: Whether transactions are read-only for this role. Of a server, that may end: in recovery, or out of use.
+_READS_ONLY = (
+    "SELECT FROM pg_settings WHERE name = 'default_transaction_read_only' AND setting = 'on' "
+    "AND source IN ('user', 'database user', 'client')"
+)
 
 #: Errors of a connection that an operator must correct. libpq gives no code for a connection that failed.
 _REFUSED = re.compile(
-    r'(role|database) ".*" does not exist|authentication failed|no pg_hba\.conf entry|'
+    r'(role|database) ".*" does not exist|no such (user|database)|permission denied|not permitted to log in|'
+    r"not currently accepting|authentication failed|no password supplied|no pg_hba\.conf entry|certificate|private key|"
+    r"SSL was required|unsupported startup parameter|(invalid response to SSL negotiation|authentication request)|"
     r"invalid (port number|integer value)"
 )
 
@@ -67,6 +71,7 @@ class PostgreSQLStore(SQLStore):
         )
         #: Whether the last commit may not be replicated.
         self._doubtful = False
+        self._reads_only = False
 
     types = Types(
         name='TEXT COLLATE "C"',
@@ -105,6 +110,8 @@ class PostgreSQLStore(SQLStore):
         )
         with ExitStack() as on_failure:
             on_failure.callback(connection.close)
+            if connection.info.parameter_status("default_transaction_read_only") != "off":
+                self._reads_only = connection.execute(_READS_ONLY).fetchone() is not None
             # Before libpq 17, a request to cancel would stop all threads of the process while the server is silent.
             cancel = partial(connection.cancel_safe, timeout=_CANCEL_TIME) if capabilities.has_cancel_safe() else None
             link = SQLLink(connection, connection.fileno(), cancel)
@@ -183,13 +190,14 @@ class PostgreSQLStore(SQLStore):
             return None
         code, text = error.sqlstate or "", " ".join(str(error).split())
         if code in _CONFLICTS:
-            return Conflict()
+            return Conflict(once=text if code == "23505" else "")
         if code == _MISSING:
-            return NoTables()
+            return NoTables(once=text)
         if code == "53100":
             return Full(self.url)
         unsent = isinstance(error, psycopg.ProgrammingError) or _REFUSED.search(text)
-        wrong = code.startswith(_WRONG) if code else unsent
+        reads_only = code == "25006" and self._reads_only
+        wrong = reads_only or not code.startswith(PASSING) if code else unsent
         return (Misconfigured if wrong else Unconfirmed)(f"{self.url}: {text}")
 
     def locate(self, transaction: SQLTransaction) -> None:

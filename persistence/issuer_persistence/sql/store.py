@@ -15,7 +15,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from issuer_persistence.contract import CallDeadline, Store, in_turn
-from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
+from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed, tls_fails
 from issuer_persistence.facts import StoreFacts, StoreSetting, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.records import Tag, check_argument, fresh_version
@@ -47,7 +47,12 @@ READS_ONLY = "The server accepts no writes, so nothing can be reserved."
 BEHIND = "A replica that takes over may lack commits that were confirmed. Then a segment is reserved twice."
 
 
-class NoTables(Exception):
+#: Classes of SQLSTATE for errors that may end by themselves: connection, state of a transaction, rollback, resources,
+#: locks, shutdown, system, unknown. An operator must correct the cause of all others, also in the user's own triggers.
+PASSING = ("08", "25", "40", "53", "55", "57", "58", "70", "HY", "XX")
+
+
+class NoTables(Conflict):
     """The tables do not exist."""
 
 
@@ -166,13 +171,15 @@ class SQLStore(TransactionalStore):
         """Make a change. If another transaction was in the way, make it again. `change` gets the seconds left."""
         if self._batch is not None:
             return change(timeout)  # a conflict rolls the whole batch back
-        deadline = CallDeadline(timeout)
+        deadline, before = CallDeadline(timeout), ""
         while True:
             try:
                 return change(deadline.left())
-            except NoTables:
-                self._ready = False
             except Conflict as conflict:
+                if conflict.once and conflict.once == before:  # that of a trigger of the user's own
+                    raise Misconfigured(f"{self.url}: {before}") from conflict.__cause__
+                before = conflict.once
+                self._ready &= not isinstance(conflict, NoTables)
                 wait = conflict.wait + random.uniform(0, PAUSE)  # noqa: S311 - not for secrets
                 time.sleep(min(wait, deadline.left()))
 
@@ -241,7 +248,9 @@ class SQLStore(TransactionalStore):
 
     def known(self, error: Exception) -> Exception | None:
         """Return the error for an error of the driver or of the system. None if it is another one."""
-        return Unconfirmed(f"{self.url}: {error}") if isinstance(error, OSError) else self.translated(error)
+        known = Unconfirmed(f"{self.url}: {error}") if isinstance(error, OSError) else self.translated(error)
+        lasts = isinstance(known, Unconfirmed) and tls_fails(str(error))
+        return Misconfigured(f"{known}: correct the certificates in the URL, or the server's") if lasts else known
 
     def _fail(self, error: Exception, deadline: CallDeadline) -> NoReturn:
         """Raise the store's error for an error of the driver. Raise any other error as it is."""

@@ -28,11 +28,14 @@ _PRUNING = "pruning"
 
 
 class Conflict(Exception):
-    """Another transaction was in the way. Nothing was changed. Run this one again, after `wait` seconds."""
+    """Another transaction was in the way. Nothing was changed. Run this one again, after `wait` seconds.
 
-    def __init__(self, wait: float = 0.0) -> None:
+    `once`: text of an error that a call gets at most once by this. If it gets it again, it has another cause.
+    """
+
+    def __init__(self, wait: float = 0.0, once: str = "") -> None:
         super().__init__()
-        self.wait = wait
+        self.wait, self.once = wait, once
 
 
 class SQLTransaction(Transaction):

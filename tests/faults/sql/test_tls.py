@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from issuer_persistence.errors import StoreError
+from issuer_persistence.errors import Misconfigured
 from issuer_persistence.opening import open_store
 from issuer_persistence.sql.mysql import MySQLStore
 from tests.contract.benches import TIMEOUT
@@ -62,6 +62,6 @@ def test_connections_share_one_context(
 
 def test_a_certificate_of_another_authority_is_rejected(tls_server: MariaDBServer, certificates: Certificates) -> None:
     store = open_store(f"{tls_server.url}?ssl_ca={certificates.stranger}")
-    with pytest.raises(StoreError, match="certificate verify failed"):
+    with pytest.raises(Misconfigured, match="certificate verify failed"):
         store.get("a", timeout=TIMEOUT)
     store.close()
