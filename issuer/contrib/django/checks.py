@@ -17,6 +17,7 @@ from issuer.contrib.django.conf import OPTIONS, given_to, misspelt, nameless, op
 from issuer.contrib.django.defaults import Next
 from issuer.contrib.django.fields import IssuerQuerySet, fields_of
 from issuer.contrib.django.issuers import testing
+from issuer.contrib.django.tagged import tagged_fields
 from issuer.errors import ConfigurationError
 from issuer.settings import Settings
 from issuer_persistence.opening import file_path
@@ -64,14 +65,24 @@ def _file(found: Settings) -> str:
 
 
 def check_tags(**_: Any) -> list[CheckMessage]:
-    """Check `ISSUER_TAGS`."""
-    if not isinstance(options_of_tags(), Mapping):
+    """Check `ISSUER_TAGS`, and whether the tags of unique fields count on."""
+    known: Any = options_of_tags()
+    if not isinstance(known, Mapping):
         return [Error("ISSUER_TAGS must be a dictionary: for a tag its options", id="issuer.E006")]
-    problems = [
-        misspelt(f"ISSUER_TAGS[{tag!r}]", options, OPTIONS, "Issuer.create")
-        for tag, options in options_of_tags().items()
+    problems = [misspelt(f"ISSUER_TAGS[{tag!r}]", given, OPTIONS, "Issuer.create") for tag, given in known.items()]
+    again = {
+        tag for tag, given in known.items() if isinstance(given, Mapping) and ({"restart", "keyed"} & given.keys())
+    }
+    return [Error(problem, id="issuer.E006") for problem in problems if problem] + [
+        Caution(
+            f"The field is unique, and the numbers of {tag!r} begin again for each period or key",
+            hint="Store the text of issuer.issue, whose format shows the period or key, in a CharField",
+            obj=field,
+            id="issuer.W004",
+        )
+        for tag, field in tagged_fields(apps)
+        if tag in again and field.unique and isinstance(field, IntegerField)
     ]
-    return [Error(problem, id="issuer.E006") for problem in problems if problem]
 
 
 def check_models(**_: Any) -> list[CheckMessage]:

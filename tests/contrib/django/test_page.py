@@ -75,9 +75,42 @@ def test_the_other_code_of_the_page_is_right(shop: Shop) -> None:
     others = [text for language, text in BLOCKS if language == "python" and not text.startswith("# ")]
     settings = [text for text in others if text.startswith("ISSUER")]
     models = [text for text in others if text not in settings]
-    assert (len(settings), len(models)) == (3, 5)
+    assert (len(settings), len(models)) == (4, 7)
     with (shop.folder / "settings.py").open("a") as file:
         file.write("\n".join(settings))
     assert "issuer.E" not in shop.manage("check")
     for text in models:
         shop.shell(MODEL.format(text=text))
+
+
+RECIPES = """
+from django.test import TestCase
+from billing.models import Bill, Invoice, Tenant
+
+
+class RecipesTest(TestCase):
+    def test_invoices(self):
+        first, second = Invoice.objects.create(), Invoice.objects.create()
+        self.assertRegex(first.number, r"^INV-[0-9]{4}-000001$")
+        self.assertEqual(second.number, first.number[:-1] + "2")
+        second.save()
+        self.assertEqual(Invoice.objects.get(pk=second.pk).number, first.number[:-1] + "2")
+
+    def test_tenants(self):
+        acme, zeta = Tenant.objects.create(code="acme"), Tenant.objects.create(code="zeta")
+        made = [Bill.objects.create(tenant=each).number for each in (acme, zeta, acme)]
+        self.assertEqual(made, ["acme-0001", "zeta-0001", "acme-0002"])
+"""
+
+
+def test_the_recipes_of_the_page_number_invoices_and_the_bills_of_tenants(shop: Shop) -> None:
+    [settings] = [text for _, text in BLOCKS if '"invoices": {"restart"' in text]
+    models = [text for _, text in BLOCKS if "issuer.issue" in text]
+    app = shop.folder / "billing"
+    app.mkdir()
+    (app / "__init__.py").touch()
+    (app / "models.py").write_text("from django.db import models\n" + "\n".join(models))
+    (app / "tests.py").write_text(RECIPES)
+    with (shop.folder / "settings.py").open("a") as file:
+        file.write(f'INSTALLED_APPS += ["billing"]\n{settings}')
+    assert "Ran 2 tests" in shop.manage("test", "billing")

@@ -415,6 +415,20 @@ def test_wrong_models_are_named(shop: Shop) -> None:
     assert "orders.Order" not in shown
 
 
+@pytest.mark.parametrize("option", ['"restart": "yearly"', '"keyed": True'])
+def test_a_unique_field_whose_tag_begins_again_is_named(shop: Shop, option: str) -> None:
+    tags = ", ".join(f'"{tag}": {{{option}}}' for tag in ("orders", "invoices", "notes", "tickets"))
+    with (shop.folder / "settings.py").open("a") as settings:
+        settings.write(f"ISSUER_TAGS = {{{tags}}}\n")
+    shown = shop.manage("check")
+    assert (
+        "orders.Invoice.number: (issuer.W004) The field is unique, and the numbers of 'invoices' begin again" in shown
+    )
+    assert "orders.Order.id: (issuer.W004)" in shown  # a primary key
+    assert "orders.Note" not in shown.replace("orders.Note.number: (issuer.W002)", "")
+    assert "orders.Ticket" not in shown  # has the text
+
+
 def test_a_forgotten_app_is_named(shop: Shop) -> None:
     shop.change("settings.py", '    "issuer.contrib.django",\n', "")
     assert "Add 'issuer.contrib.django' to INSTALLED_APPS" in shop.manage("check", status=1)
