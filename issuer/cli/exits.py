@@ -30,8 +30,9 @@ USAGE: Final = 2
 UNKNOWN_TAG: Final = 3
 PROBLEM: Final = 4
 UNREACHABLE: Final = 5
-#: The exit code that shells report after SIGINT.
+#: The exit codes that shells report after SIGINT and SIGPIPE.
 INTERRUPTED: Final = 130
+UNREAD: Final = 141
 
 #: The meaning of each exit code, for `issuer -h` and the page about the command line.
 MEANINGS: Final = {
@@ -42,6 +43,7 @@ MEANINGS: Final = {
     PROBLEM: "a check found a problem, or stored data is damaged or outdated",
     UNREACHABLE: "Redis, the store or a machine number is unavailable; try again",
     INTERRUPTED: "interrupted with Ctrl-C (by SIGTERM: 143, by SIGHUP: 129)",
+    UNREAD: "the program that read the output has ended, such as `head`",
 }
 
 _CODES: Final = (
@@ -160,6 +162,14 @@ class Edge(click.Group):
             logger.removeHandler(warnings)
         sys.exit(code)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. If the program that read the output has ended, end with UNREAD: click would end with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _forget_stdout()
+            ctx.exit(UNREAD)
+
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
@@ -207,6 +217,7 @@ def _ended(run: Callable[[], object], warnings: Warnings) -> int:
         sys.stdout.flush()
     except click.Abort as abort:
         if isinstance(abort.__cause__, KeyboardInterrupt):
+            say("interrupted")
             return INTERRUPTED
         complain("aborted")
     except click.exceptions.NoArgsIsHelpError as error:
@@ -226,6 +237,7 @@ def _ended(run: Callable[[], object], warnings: Warnings) -> int:
         code = code_of(error)
     except BrokenPipeError:
         _forget_stdout()
+        code = UNREAD
     except OSError as error:
         warnings.fail(error, "os", type(error).__name__)
         # A write to stdout may have failed. Then the flush at the end of the interpreter would fail too, and change the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from itertools import groupby
@@ -25,6 +26,9 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
         click.echo(f"issuer {issuer.__version__}")
         context.exit()
 
+
+#: Words that other programs or earlier versions have for a command.
+OTHER_WORDS: Final = {"show": "inspect", "set": "configure", "list": "tags", "ls": "tags"}
 
 #: The headings in the help, in their order. The module of each command has a constant SECTION: the heading under which
 #: the help lists the command.
@@ -56,6 +60,16 @@ class _Commands(Edge):
         """Return the command with this name, or None if there is no such command."""
         del ctx
         return _command(cmd_name) if cmd_name in _modules() else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of a command line. If there is none, suggest another one."""
+        name = args[0]
+        if name not in _modules() and not ctx.resilient_parsing:
+            near = OTHER_WORDS.get(name) or next(iter(get_close_matches(name, _modules())), "")
+            raise click.UsageError(f"No such command {name!r}.{near and f' Did you mean {near!r}?'}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each heading of the help, with its commands."""

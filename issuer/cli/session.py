@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -95,11 +96,13 @@ MANY = 20
 REFRESHES = 200
 
 
-def progress_bar(label: str) -> Callable[[int, int], None]:
-    """Return a function to call after each tag. It shows a progress bar with rate and time left on stderr.
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function to call after each tag. It shows a progress bar with rate and time left on stderr.
 
-    If stderr is not a terminal, or there are few tags, no bar is shown. The arguments of the function are the number of
-    tags that are done, and the number of all tags.
+    The bar hides the cursor. At the end of the `with` block, also by Ctrl-C, the cursor is shown again. If stderr is no
+    terminal, or there are few tags, no bar is shown. The arguments of the function are the number of tags that are
+    done, and the number of all tags.
     """
     bar: Any = None
     begun = monotonic()
@@ -116,15 +119,17 @@ def progress_bar(label: str) -> Callable[[int, int], None]:
                 length=of, label=label, file=sys.stderr, hidden=hidden, item_show_func=rate, update_min_steps=steps
             )
         bar.update(1, done)
-        if done == of:
-            bar.render_finish()
 
-    return progress
+    try:
+        yield progress
+    finally:
+        if bar is not None:
+            bar.render_finish()
 
 
 def with_progress(outcomes: Iterator[Outcome[T]], label: str) -> Iterator[Outcome[T]]:
     """Yield the outcomes, one per tag. If there are MANY tags or more, show a progress bar."""
-    progress = progress_bar(label)
-    for done, outcome in enumerate(outcomes, 1):
-        yield outcome
-        progress(done, outcome.of)
+    with progress_bar(label) as progress:
+        for done, outcome in enumerate(outcomes, 1):
+            yield outcome
+            progress(done, outcome.of)

@@ -93,12 +93,12 @@ def _waste(waste: Waste, now: int) -> str:
 def _step(seen: Inspection) -> str:
     step, ahead = seen.store.step, seen.store.ahead
     auto = seen.store.step_mode == "auto"
-    shown = f"{step}, auto" if auto else str(step)
+    shown = f"{step:,}, auto" if auto else f"{step:,}"
     names = ("target", "min_step", "max_step") if auto else ()
     for name in (*names, "refill_at", "survive"):
         if (value := getattr(seen.store, name)) != getattr(_USUAL, name):
-            shown += f", {name} {lasting(value) if name in ('target', 'survive') else value}"
-    return shown if ahead == 1 else f"{shown}, ahead {ahead}: segments of {step * ahead} numbers"
+            shown += f", {name} {lasting(value) if name in ('target', 'survive') else f'{value:,}'}"
+    return shown if ahead == 1 else f"{shown}, ahead {ahead}: segments of {step * ahead:,} numbers"
 
 
 def _lease(seen: Inspection) -> str:
@@ -106,7 +106,7 @@ def _lease(seen: Inspection) -> str:
         return "none: the tag is strict"
     if seen.lease is None:
         return "the setting of each process"
-    return f"{seen.lease} in each process" if seen.lease else "none"
+    return f"{seen.lease:,} in each process" if seen.lease else "none"
 
 
 def _redis(seen: Inspection, *, direct: bool) -> list[tuple[str, str]]:

@@ -409,11 +409,11 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
     ),
     NumbersLost: (
         WARNING,
-        "%s; new numbers are above %d, and the numbers after %d are a gap (at most %d)",
+        "%s; new numbers are above %d, and at most %d numbers after %d, the last one that this process saw, are a gap",
         lambda event: _LOSSES[event.cause],
         "above",
-        "seen",
         "most",
+        "seen",
     ),
     StoreSilent: (WARNING, "no segment can be reserved, and only buffered numbers are left: %s", "error"),
     StoreBack: (

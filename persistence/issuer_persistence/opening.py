@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import Misconfigured
-from issuer_persistence.urls import mask, parameters
+from issuer_persistence.urls import mask, parameters, usual
 
 #: Group of entry points in which other distributions register their stores. The name of an entry is a URL scheme.
 GROUP = "issuer.stores"
@@ -38,7 +38,7 @@ def store_class(url: str) -> type[Store]:
 
     The URL's scheme is one of those in `OURS`, or the name of an entry point in the group `issuer.stores`.
     """
-    scheme, separator, _ = url.partition("://")
+    scheme, separator, _ = usual(url).partition("://")
     if separator and scheme in _CLASSES:
         on_anothers = scheme in ("mysql", "mariadb") and "layout" in parameters(url)[1]
         module, _, name = (_ON_ANOTHERS if on_anothers else _CLASSES[scheme]).partition(":")

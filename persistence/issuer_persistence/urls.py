@@ -16,6 +16,9 @@ _HOST = r"(?:[\w.%-]*|\[[\w.:%]*\])(?::[0-9]{1,5})?"
 _URL = re.compile(rf"(?:{_SCHEME.pattern})://([^/?]*@)?({_HOST}(?:,{_HOST})*)(/[^?@]*)?(\?[^@]*)?")
 _NUMBERED = re.compile(r"rediss?(\+cluster)?://", re.IGNORECASE)
 
+#: The usual scheme of each SQL database, by the schemes that are in use.
+_SQL = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
+
 _SQLITE = "sqlite"
 #: The end of an SQLite path that looks like URL parameters. SQLite would take this end as a part of the file's name.
 _PARAMETERS = re.compile(r"\?\w+=.*", re.DOTALL)
@@ -39,6 +42,16 @@ def flaw(url: str) -> str:
         # Without this check, redis-py would use database 0.
         return f"the part after the host must be a database number; {ENCODE}"
     return ""
+
+
+def usual(url: str) -> str:
+    """Return a URL with the usual scheme of its SQL database.
+
+    Hosting providers write `postgres://`. SQLAlchemy adds its driver, as in `mysql+pymysql://`.
+    """
+    scheme, separator, rest = url.partition("://")
+    name = _SQL.get(scheme.partition("+")[0])
+    return f"{name}{separator}{rest}" if name else url
 
 
 def parameters(url: str) -> tuple[str, dict[str, str]]:

@@ -115,10 +115,10 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
     direct("configure", "users", "--drain")
     assert "drain  " not in direct("inspect", "users").out
     listed = direct("tags").out.splitlines()
-    assert listed[0].split() == ["TAG", "MAX", "STEP", "ORDER", "CHANGED", "DESCRIPTION"]
+    assert listed[0].split() == ["TAG", "RESERVED", "STEP", "ORDER", "CHANGED", "DESCRIPTION"]
     assert [line.split()[:4] for line in listed[1:]] == [
         ["orders", "61", "10", "trend"],
-        ["users", "0", "1000", "trend"],
+        ["users", "0", "1,000", "trend"],
     ]
     tags = direct("tags", "--json").json()
     assert [*tags[0]] == [
@@ -151,8 +151,8 @@ def test_tags_with_usage_have_rate_runway_and_waste(cli: Cli) -> None:
     cli("configure", "a", "--above", "500", "--yes")
     assert cli("next", "a", "-n", "2").code == 0
     rows = [line.split() for line in cli("tags", "--usage").out.splitlines()]
-    assert rows[0] == ["TAG", "MAX", "STEP", "PER", "SECOND", "WASTE", "ORDER", "CHANGED"]
-    assert (rows[1][2], rows[1][4][-1], rows[2]) == ("10", "%", ["b", "0", "1000", "trend", *rows[2][4:]]), rows
+    assert rows[0] == ["TAG", "RESERVED", "STEP", "PER", "SECOND", "WASTE", "ORDER", "CHANGED"]
+    assert (rows[1][2], rows[1][4][-1], rows[2]) == ("10", "%", ["b", "0", "1,000", "trend", *rows[2][4:]]), rows
     listed = cli("tags", "--usage", "--json").json()
     assert [(each["tag"], each["store"]["step"], each["rate"] is None) for each in listed] == [
         ("a", 10, False), ("b", 1000, True)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 from click.testing import CliRunner
@@ -104,7 +104,7 @@ def test_tags_that_are_left_out_are_no_success(
         for number in range(4):
             filling.create(f"t{number}", TagSettings(), timeout=60)
     monkeypatch.setattr(examination, "PAGE", 2)
-    monkeypatch.setattr(doctor, "progress_bar", lambda _: lambda *_: redis_proxy.blackhole())
+    monkeypatch.setattr(doctor, "progress_bar", lambda _: nullcontext(lambda *_: redis_proxy.blackhole()))
     monkeypatch.setenv("ISSUER_REDIS_TIMEOUT", "0.5")
     options = ("--redis", redis_proxy.url, "--store", store, "--timeout", "60")
     ended = CliRunner().invoke(main, [*options, "doctor", "--json"])

@@ -148,6 +148,7 @@ def test_what_nobody_but_the_store_vouches_for_is_named_before_the_question(
     told = "warning: only the store has a record of 1 tag: orders."
     planned = with_redis("recover", "--all", "--dry-run", "--json")
     assert (told in planned.err, planned.json()[0]["unvouched"]) == (True, True)
+    assert max(map(len, planned.err.splitlines())) < 200
     question = "Recover 1 tag, 1 tag from the record of the store alone? [y/N]"
     assert answered(question, "n\n", "--store", store, "--redis", redis_url, "recover", "--all") == 1
     assert redis_client.keys() == []

@@ -1,10 +1,13 @@
 """What a shell and a terminal make of it: pipes, Ctrl-C, colours, widths, completion."""
 
+import os
+import pty
 import re
 import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
@@ -12,9 +15,11 @@ import click
 import pytest
 
 import issuer
+from issuer.care import Outcome
 from issuer.cli import main
 from issuer.cli.commands.next import CHUNK
 from issuer.cli.exits import MEANINGS
+from issuer.cli.session import MANY, with_progress
 from issuer.terminal import (
     Column,
     ago,
@@ -50,6 +55,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(home: Path) -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert re.fullmatch("warning: no Redis and no store are configured, .*\n", process.stderr.read())
+        assert process.wait(60) == 141  # as if SIGPIPE had ended it
 
 
 @pytest.mark.live
@@ -66,6 +72,7 @@ def test_a_signal_ends_it_in_order_and_hands_the_tail_back(
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in (home / "talk").read_text()
+    assert ("interrupted" in (home / "talk").read_text()) is (number == signal.SIGINT)
     printed = [int(line) for line in ("".join(lines) + rest).split()]
     assert max(printed) < int(program("next", "orders").out) <= max(printed) + 1 + CHUNK
 
@@ -93,6 +100,28 @@ def test_a_long_draw_has_a_progress_bar_on_the_terminal_unless_the_numbers_go_th
     with Terminal("next", "orders", "-n", "3") as terminal:
         assert terminal.ends() == 0
         assert terminal.text == "100001\n100002\n100003\n"
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_a_progress_bar_that_is_interrupted_shows_the_cursor_again(
+    monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
+) -> None:
+    def outcomes() -> Iterator[Outcome[int]]:
+        for number in range(3):
+            yield Outcome(f"t{number}", MANY, number, None)
+        raise end
+
+    master, slave = pty.openpty()
+    with os.fdopen(master, "rb", buffering=0) as seen, os.fdopen(slave, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with pytest.raises(end):
+            list(with_progress(outcomes(), "verifying"))
+        print("end", file=terminal, flush=True)
+        text = ""
+        while "end" not in text:
+            text += seen.read(10_000).decode()
+        _, hidden, after = text.rpartition(f"{ESCAPE}?25l")
+        assert (hidden, f"{ESCAPE}?25h" in after) == (f"{ESCAPE}?25l", True)
 
 
 @pytest.mark.live

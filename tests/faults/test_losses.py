@@ -38,5 +38,5 @@ def test_a_redis_that_has_lost_its_data_is_warned_of_with_the_size_of_the_gap(
         assert numbers == [*range(1, 31), 1001]
         [told] = [each for each in caplog.records if "gap" in each.message]
         assert told.levelname == "WARNING"
-        lost = "new numbers are above 1000, and the numbers after 30 are a gap (at most 970)"
-        assert told.message == f"tag 'a': Redis has lost its data; {lost}"
+        lost = "at most 970 numbers after 30, the last one that this process saw, are a gap"
+        assert told.message == f"tag 'a': Redis has lost its data; new numbers are above 1000, and {lost}"

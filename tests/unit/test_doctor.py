@@ -362,7 +362,7 @@ def test_a_halt_is_told_as_what_it_may_be_and_an_odd_tag_can_be_pasted_into_a_sh
 
 def test_a_lease_and_the_step_that_it_needs() -> None:
     found = only(leased("trend", lease=1000, ahead=2), "tag-lease")
-    assert found.what == "each process draws 1000 numbers ahead, from segments of 2000"
+    assert found.what == "each process draws 1,000 numbers ahead, from segments of 2,000"
     assert found.remedy == "Run ids.configure('orders', step=2600)."
     record = replace(ORDERS, order="trend", lease=1000, ahead=2, step=2600)
     assert of(judge(healthy(records=[record])), "tag-lease", "advice") == []

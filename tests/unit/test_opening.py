@@ -14,6 +14,7 @@ from issuer_persistence.errors import Misconfigured
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.opening import OURS, file_path, open_store
+from issuer_persistence.sql.shared_row import SharedRowStore
 from issuer_persistence.sqlite import SQLiteStore
 from tests.unit.refusals import refused
 
@@ -59,6 +60,22 @@ def test_a_url_that_cannot_be_meant_is_refused_without_its_secrets() -> None:
         *(f"mongodb://{each}" for each in mongo),
     ):
         assert "secret" not in str(refused(Misconfigured, "", open_store, url))
+
+
+@pytest.mark.parametrize(
+    ("given", "usual"),
+    [
+        ("postgres://h/db", "postgresql://h/db"),
+        ("postgresql+psycopg://h:5/db?sslmode=require", "postgresql://h:5/db?***"),
+        ("mysql+pymysql://u:secret@h/db", "mysql://***@h/db"),
+        ("mariadb+pymysql://h/db", "mariadb://h/db"),
+        ("mysql+pymysql://h/db?layout=leaf", "mysql://h/db?***"),
+    ],
+)
+def test_a_url_of_a_hosting_provider_or_of_sqlalchemy_opens_the_same_store(given: str, usual: str) -> None:
+    store = open_store(given)
+    assert (store.url, "layout=" in given) == (usual, isinstance(store, SharedRowStore))
+    store.close()
 
 
 def test_parameters_that_pymongo_would_refuse_at_each_call_are_refused_at_once() -> None:

@@ -91,6 +91,12 @@ def test_the_request_for_a_merge_names_targets_that_are_there() -> None:
     assert set(named) <= TARGETS
 
 
+@pytest.mark.parametrize("file", ["deploy/Dockerfile", "deploy/issuer.service"])
+def test_what_is_deployed_has_the_driver_of_each_store(file: str) -> None:
+    extras = re.findall(r"\[([\w,]+)\]\"", text(file))[0].split(",")
+    assert {"server", "postgresql", "mysql"} == set(extras) <= set(PYPROJECT["project"]["optional-dependencies"])
+
+
 def test_editors_and_the_checks_agree_on_the_length_of_a_line() -> None:
     config = configparser.ConfigParser()
     config.read_string("[top]\n" + text(".editorconfig"))

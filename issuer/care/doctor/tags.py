@@ -179,7 +179,7 @@ def runway(facts: Facts) -> Iterator[Finding]:
             continue
         more = "" if trusted == target else " The rate was measured over a short time only: run doctor again later."
         yield Check("tag-runway", f"tag {name}", name).advice(
-            f"at {_rate(tag.rate)} numbers per second, a step of {record.step} lasts {lasting(lasts, 1)}{hand}",
+            f"at {_rate(tag.rate)} numbers per second, a step of {record.step:,} lasts {lasting(lasts, 1)}{hand}",
             "An outage of the store that lasts longer makes callers wait. A step should last at least "
             f"{lasting(target)}.{more}",
             f"Run {{whole:configure {'max_step' if auto else 'step'}={step}}}.",
@@ -196,7 +196,7 @@ def lease(facts: Facts) -> Iterator[Finding]:
         if not leased or record.tag in belongs or size * LEASES < record.segment:
             continue
         yield Check("tag-lease", f"tag {record.tag}", record.tag).advice(
-            f"each process draws {size} numbers ahead, from segments of {record.segment}",
+            f"each process draws {size:,} numbers ahead, from segments of {record.segment:,}",
             f"The next segment is loaded when {record.refill_at:.0%} of the current one is used. Larger leases use up "
             "the segment before it is there, so callers wait for the store.",
             f"Run {{do:configure step={_rounded(size * LEASES // record.ahead + 1)}}}.",

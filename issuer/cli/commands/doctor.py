@@ -54,7 +54,8 @@ def doctor(session: Session, *, as_json: bool) -> int:
     Each finding states a fact, why it matters and what to do. If the program lacks the permission for a check, the
     finding names the permission or the place where you can check it yourself.
     """
-    findings = session.connect().doctor(progress=progress_bar("examining tags"))
+    with progress_bar("examining tags") as progress:
+        findings = session.connect().doctor(progress=progress)
     if as_json:
         show_json([view(finding) | {"remedy": finding.told(command_line)} for finding in findings])
     else:

@@ -287,9 +287,11 @@ def _say_unvouched(outcomes: list[Outcome[Recovery]]) -> int:
     if tags:
         say(
             f"{click.style('warning:', fg='yellow')} only the store has a record of {numbered(len(tags), 'tag')}: "
-            f"{listed(tags)}. Redis and the journals given have none. If the store was restored from a backup, numbers "
-            "issued since the backup would be issued twice. To be safe, name the journals with --from-journal, or "
-            "recover each tag with --at-least N, where N is the highest counter in your own tables."
+            f"{listed(tags)}.\n"
+            "  Redis and the journals given have none. If the store was restored from a backup, numbers issued since "
+            "the backup would be issued twice.\n"
+            "  To be safe, name the journals with --from-journal, or recover each tag with --at-least N, where N is "
+            "the highest counter in your own tables."
         )
     return len(tags)
 

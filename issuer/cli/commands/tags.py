@@ -37,7 +37,7 @@ SECTION = "Tags"
 #: Columns of the table. A flexible column is omitted as long as it is empty.
 COLUMNS = (
     Column("TAG", flexible=True),
-    Column("MAX", "right"),
+    Column("RESERVED", "right"),
     Column("STEP", "right"),
     Column("PER SECOND", "right", flexible=True),
     Column("RUNWAY", "right", flexible=True),
@@ -76,8 +76,9 @@ def tags(session: Session, *, everything: bool, usage: bool, as_json: bool, as_l
     The tags are read and shown by pages of 1000. If a page needs more space than the pages before, its columns are
     wider.
 
-    RUNWAY is the time for which the numbers in Redis last at the present rate. WASTE is the share of the numbers of the
-    newest 100 reservations that nobody gets, because they were skipped or could not be returned.
+    RESERVED is the highest number that was reserved for callers, or the number of parts. RUNWAY is the time for which
+    the numbers in Redis last at the present rate. WASTE is the share of the numbers of the newest 100 reservations that
+    nobody gets, because they were skipped or could not be returned.
     """
     check_json(as_json=as_json, as_lines=as_lines)
     issuer = session.connect()
@@ -161,7 +162,7 @@ def _rows(found: list[Tag], parts: Mapping[str, int], seen: Mapping[str, Inspect
         (
             repr(tag.tag) if has_blanks(tag.tag) else tag.tag,
             _max(tag, parts),
-            tag.step if counts(tag.scheme) else "",
+            f"{tag.step:,}" if counts(tag.scheme) else "",
             *_usage(seen.get(tag.tag)),
             f"{tag.order}, halted" if tag.halted else tag.order,
             summed_up(tag),

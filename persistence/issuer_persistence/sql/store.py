@@ -23,7 +23,7 @@ from issuer_persistence.sql.connections import Links, SQLLink
 from issuer_persistence.sql.tables import COLUMNS, ENTRY_COLUMNS, PREFIX, SCHEMA, Statements, Types, checked_prefix
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction, in_parts, listed, record
 from issuer_persistence.transactional import TransactionalStore
-from issuer_persistence.urls import flaw, mask, parameters, with_parameters
+from issuer_persistence.urls import flaw, mask, parameters, usual, with_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ class SQLStore(TransactionalStore):
 
         Its parameters are those of the driver, and `prefix`, the prefix of the tables' names.
         """
-        address, options = parameters(url)
+        address, options = parameters(usual(url))
         prefix = options.pop("prefix", PREFIX)
         plain = with_parameters(address, options)
         if wrong := flaw(url) or cls.flaw(plain):
