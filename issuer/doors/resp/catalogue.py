@@ -1,4 +1,4 @@
-"""What a command is, as COMMAND describes it to clients, and the refusals of commands that the server does not have."""
+"""The description of a command, as COMMAND sends it to clients, and the refusals of commands that do not exist here."""
 
 from __future__ import annotations
 
