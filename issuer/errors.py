@@ -204,8 +204,9 @@ class LimitReached(IssuerError, code="limit_reached"):
 
     def __init__(self, tag: str, *, limit: int, value: int, advice: str = "") -> None:
         """`advice`: what to do, as text, if the limit cannot be raised. Default: raise the limit."""
+        wrong = "has reached its limit" if value >= limit else "has too few numbers left up to its limit"
         super().__init__(
-            f"tag {tag!r} has reached its limit: {value} of {limit} are reserved{advice and '; '}{advice}",
+            f"tag {tag!r} {wrong}: {value} of {limit} are reserved{advice and '; '}{advice}",
             tag=tag,
             advice="" if advice else None,
         )

@@ -143,10 +143,13 @@ class AsyncEngine(AsyncEngineCalls):
                 while len(numbers) < n and combiner.serving is None:
                     if numbers:
                         self.runner.go_on()
+                    left = n - len(numbers)
+                    if combiner.state.lacks(left):
+                        await combiner.run(combiner.supply.check_left(left), deadline)
                     if n <= SHARES and combiner.crowded:
-                        await combiner.share(numbers, n - len(numbers), deadline)
+                        await combiner.share(numbers, left, deadline)
                         break
-                    drawn = await combiner.draw(n - len(numbers), deadline)
+                    drawn = await combiner.draw(left, deadline)
                     scheme = combiner.state.scheme  # read it now: it can change while the loop below lets others run
                     for at in range(0, len(drawn), PIECE):
                         if at:

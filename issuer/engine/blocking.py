@@ -90,7 +90,10 @@ class Engine(EngineCalls):
             combiner = self.registry.combiner(tag)
             try:
                 while len(numbers) < n and combiner.serving is None:
-                    drawn = combiner.draw(n - len(numbers), deadline)
+                    left = n - len(numbers)
+                    if combiner.state.lacks(left):
+                        combiner.run(combiner.supply.check_left(left), deadline)
+                    drawn = combiner.draw(left, deadline)
                     numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
             except OtherStrategyError:
                 pass

@@ -1,9 +1,12 @@
 """Redis restarts with its data: nobody can draw from a tag's hash, and whoever reads the hash knows that."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from issuer.errors import LimitReached
 from issuer.gateway.keys import redis_key
 from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
@@ -51,3 +54,29 @@ def test_the_walk_of_a_keeper_loads_a_fenced_tag_that_nobody_reports(
         with server.client() as client:
             assert client.hget(redis_key("issuer", "a"), "fence") == server.replication()["master_replid"].encode()
             assert not client.exists(redis_key("issuer", "b"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"order": "trend", "lease": 10_000},
+        {"step": 100_000},
+        {"restart": "yearly", "format": "{date:%Y}-{seq:04d}"},
+    ],
+    ids=str,
+)
+def test_a_restart_costs_a_small_tag_a_small_part_of_its_numbers(
+    connect: Connect, start_redis: Start, store: MemoryStore, settings: dict[str, Any]
+) -> None:
+    server = start_redis(appendonly=True)
+    with connect(redis=server.url, store=store, scheduler=None, **ENDLESS) as ids:
+        ids.create("a", limit=1000, **settings)
+        numbers = ids.take("a", 30)
+        ids.tick()
+        server.restart()
+        with suppress(LimitReached):
+            while True:
+                numbers += ids.take("a", 1)
+        assert len(numbers) >= 800
+        assert numbers == sorted(set(numbers))

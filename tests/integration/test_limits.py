@@ -174,3 +174,35 @@ def test_a_number_below_the_start_is_none_of_the_tags(make: Make, settings: dict
     assert [ids.decode("a", number).counter for number in numbers] == [*range(1000, 1020)]
     with pytest.raises(issuer.NotDecodable, match="is below 1000"):
         ids.decode("a", 4)
+
+
+@pytest.mark.colours("blocking", "asyncio")
+@pytest.mark.parametrize("redis", [{}, {"redis": "none"}], ids=["redis", "direct"])
+def test_take_of_more_than_is_left_draws_nothing(make: Make, redis: dict[str, str]) -> None:
+    ids, other = make(**redis), make(**redis)
+    ids.create("a", limit=1000, step=100, order="trend" if redis else "strict")
+    assert ids.take("a", 500) == [*range(1, 501)]
+    for n in (501, 1000, 1_000_000):
+        with pytest.raises(issuer.LimitReached, match="has too few numbers left up to its limit: ") as refused:
+            ids.take("a", n)
+        assert (refused.value.drawn, refused.value.limit) == ([], 1000)
+    assert ids.next("a") == 501
+    other.configure("a", limit=2000)
+    assert ids.take("a", 1000)[-1] == 1501, "the raised limit is read"
+
+
+@pytest.mark.parametrize(
+    ("settings", "n"),
+    [
+        ({"limit": 30, "restart": "yearly", "format": "{date:%Y}-{seq:04d}"}, 31),
+        ({"limit": 30, "stride": 3, "offset": 1}, 11),
+    ],
+)
+def test_take_of_more_than_a_period_or_a_stride_has_draws_nothing(make: Make, settings: dict[str, Any], n: int) -> None:
+    ids = make()
+    ids.create("a", step=100, **settings)
+    assert len(ids.take("a", 2)) == 2
+    with pytest.raises(issuer.LimitReached) as refused:
+        ids.take("a", n - 2 * ("stride" in settings))
+    assert refused.value.drawn == []
+    assert len(ids.take("a", 8)) == 8

@@ -230,4 +230,4 @@ def test_a_grown_step_ends_at_the_limit(made: World, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(made.store, "ledger", None)  # is not read any more
         for _ in range(3):
             assert isinstance(made.draws(ids, "a", 1.0).error, issuer.LimitReached)
-        assert step(made) == 16 * LEAST, "the step of the last segment, which the limit has made shorter"
+        assert step(made) == 4 * LEAST, "it does not grow while the limit makes segments shorter"

@@ -1,4 +1,6 @@
-"""Adapts the step of a tag with `step="auto"`: a step lasts about `target` seconds at the tag's rate of use.
+"""Decides how many numbers a process reserves, and adapts the step of a tag with `step="auto"`.
+
+An adapted step lasts about `target` seconds at the tag's rate of use.
 
 The process that is about to reserve a segment changes the step of the tag's record first. The reservation itself is the
 same for every tag: the store takes the size from its own record, in one atomic step. So a wrong step, or a process that
@@ -12,15 +14,19 @@ from contextlib import suppress
 from itertools import takewhile
 
 from issuer.core import arithmetic
+from issuer.core.scheme_record import reserved
 from issuer.core.steps import Steps, ask
 from issuer.errors import Unavailable
 from issuer_persistence.errors import StoreError
 from issuer_persistence.ledger import LedgerEntry
-from issuer_persistence.records import HIGHEST, Tag, TagChanges, now_ms
+from issuer_persistence.records import Tag, TagChanges, now_ms
 
 #: The rate is computed from the newest SEGMENTS segments among the newest ENTRIES entries of the ledger. Other entries
 #: come from callers of `reserve`, and are ignored.
 SEGMENTS, ENTRIES = 5, 16
+
+#: Near the limit, a segment has one of PARTS parts of the numbers that are left, but at least LEAST numbers.
+PARTS, LEAST = 10, 10
 
 #: How long a process waits for the ledger, or for the record, in seconds. After that the step stays as it is.
 PATIENCE = 1.0
@@ -82,15 +88,20 @@ def fitting(record: Tag, segments: Sequence[LedgerEntry], surely: Sequence[Ledge
     return min(record.max_step, max(record.min_step, step))
 
 
-def first_size(record: Tag, wanted: int, *, used: bool) -> int | None:
-    """Return how many numbers a process reserves for itself if a caller wants `wanted` numbers.
+def size(record: Tag, wanted: int, *, used: bool = True) -> int | None:
+    """Return how many numbers to reserve if a caller wants `wanted` numbers. None: one segment.
 
-    None: one segment, which is enough.
+    Near the tag's limit, a segment is a part of the numbers that are left: a restart of Redis, or a crash of a process,
+    can lose two segments. A fast tag pays for it with about 90 reservations more, until its last number.
 
-    `used`: whether this process has issued numbers of the tag. If not, the first segment is small, even if the adapted
-    step is large: a program that crashes again and again would lose a whole segment each time.
+    Args:
+        record: The tag's record.
+        wanted: How many numbers a caller wants, 1 or more.
+        used: Whether numbers of the last segment were used. If not, the segment is small, even if the adapted step is
+            large: a program that crashes again and again would lose a whole segment each time.
     """
-    least = min(HIGHEST, record.min_step * record.ahead)
-    if record.step_mode == "auto" and not used and record.segment > least:
-        return max(wanted, least)
-    return wanted if wanted > record.segment else None
+    whole, (taken, last) = record.segment, reserved(record)
+    if record.step_mode == "auto" and not used:
+        whole = min(whole, record.min_step * record.ahead)
+    n = max(wanted, min(whole, max((last - taken) // PARTS, LEAST)))
+    return None if n == record.segment else n

@@ -21,7 +21,7 @@ from issuer.core.periods import PERIOD_BITS
 from issuer.core.record import read_record
 from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
-from issuer.core.supply.adapt import adapt
+from issuer.core.supply.adapt import adapt, size
 from issuer.core.supply.local_buffer import share_at_refill, threshold
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, StoreBehind
 from issuer.gateway import tag_scripts
@@ -170,26 +170,21 @@ def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]
     return after
 
 
-def size(record: Tag, wanted: int) -> int | None:
-    """Return how many numbers to reserve if a caller wants `wanted` numbers. None: one segment, which is enough."""
-    return wanted if wanted > record.segment else None
-
-
-def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, int]:
+def _within_limit(record: Tag, at_least: int, n: int | None) -> tuple[int | None, int]:
     """Return how many numbers to reserve (None as in `size`), and the highest one that may be used in this period.
 
     The store does not know a period's limit. Numbers reserved beyond the limit would be lost when the limit is raised.
     Raises LimitHit. If the tag is halted, or its `max` is below `at_least`, the reservation follows nevertheless: the
-    store then raises the error. `wanted`: how many numbers a caller wants.
+    store then raises the error. `n`: how many numbers to reserve without such a limit.
     """
     last = last_counter(record)
     if last is None or record.halted or record.max < at_least:
-        return size(record, wanted), HIGHEST
+        return n, HIGHEST
     left = last - record.max
     if left <= 0:
         limit = scheme_record.reserved(record)[1]
         raise LimitHit(record.tag, limit, limit)
-    return min(max(record.segment, wanted), left), last
+    return min(n or record.segment, left), last
 
 
 def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float], Reservation]) -> Steps[Reservation]:
@@ -222,17 +217,16 @@ def reserve_and_load(
 
     Raises ForeignHash if another store has replaced the store that the hash belongs to. The reserved numbers are a gap.
     """
-    tag, n, last = record.tag, size(record, wanted), HIGHEST
-    rate = None
-    if record.step_mode == "auto" or record.survive:
-        rate = yield from adapt(record, (lambda entry: entry.born == opened.born) if opened.top else None)
+    tag, last = record.tag, HIGHEST
+    rate = yield from adapt(record, (lambda entry: entry.born == opened.born) if opened.top else None)
+    n = size(record, wanted)
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
         if found is None or found.deleted:
             raise TagMissing(tag)
         if found.scheme_id != record.scheme_id:
             return Extension("stale", found)
-        n, last = _within_limit(found, at_least, wanted)
+        n, last = _within_limit(found, at_least, size(found, wanted))
     reserved = yield from observed(
         tag,
         "load",

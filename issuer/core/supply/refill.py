@@ -8,7 +8,7 @@ from issuer.core.events import ElectionWon, LeaseDrawn, NumbersWasted, SegmentLo
 from issuer.core.scheme_record import countable
 from issuer.core.steps import Flight, Steps, send
 from issuer.core.supply import direct
-from issuer.core.supply.adapt import adapt, first_size
+from issuer.core.supply.adapt import adapt, size
 from issuer.core.supply.extend import behind, extend
 from issuer.core.supply.fetcher import Fetcher, Shortage
 from issuer.core.supply.lease import Lease
@@ -121,9 +121,8 @@ class Refill:
         if buffer is None or not buffer.due:
             return False
         used = buffer.issued > 0
-        if record.step_mode == "auto" or record.survive:
-            state.rate = yield from origin.public(adapt(record, (lambda _: True) if used else None))
-        n = first_size(record, flight.wanted, used=used)
+        state.rate = yield from origin.public(adapt(record, (lambda _: True) if used else None))
+        n = size(record, flight.wanted, used=used)
         steps = direct.reserve(state.tag, seen=state.taken(), n=n, application=runtime.application, emit=runtime.emit)
         reserved = yield from origin.public(steps)
         try:

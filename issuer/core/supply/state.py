@@ -108,6 +108,13 @@ class TagState:
         used = min(last, max(seen, taken - BUFFERS * record.segment))
         return used, last
 
+    def lacks(self, n: int) -> bool:
+        """Return whether fewer than n numbers are left up to the limit, as this process knows it."""
+        record = self.record
+        if record is None or n == 1:
+            return False
+        return n > reserved(record)[1] if "restart" in record.scheme else n > record.limit - self.taken()
+
     def drew(self, n: int) -> None:
         """Count a draw of n numbers from Redis, for metrics.
 

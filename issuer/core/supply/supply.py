@@ -9,7 +9,7 @@ from issuer.clock import Deadline, monotonic, pause
 from issuer.core.error_mapping import refused
 from issuer.core.events import Failed, LeaseDropped, NumbersWasted
 from issuer.core.requests import check_reserving
-from issuer.core.scheme_record import countable, turn
+from issuer.core.scheme_record import countable, reserved, turn
 from issuer.core.steps import Steps, send, sleep, wait
 from issuer.core.supply import direct, lease
 from issuer.core.supply.fetcher import Shortage
@@ -31,6 +31,7 @@ from issuer.errors import (
     Unavailable,
 )
 from issuer.gateway import tag_scripts
+from issuer_persistence.errors import LimitHit
 from issuer_persistence.ledger import Reservation
 
 #: If leases were not checked for CHECK_AFTER seconds, a caller checks them itself. In a process with a scheduler, which
@@ -94,6 +95,18 @@ class Supply:
         if shortage.since is not None:
             shortage.supplied()
         return numbers
+
+    def check_left(self, n: int) -> Steps[None]:
+        """Read the record again, since the limit may have been raised. Raise LimitReached if it still lacks n numbers.
+
+        Without this check, a part of the numbers would be drawn before the error, and lost.
+        """
+        yield from self.origin.public(self._check_left(n))
+
+    def _check_left(self, n: int) -> Steps[None]:
+        record = yield from self.origin.read()
+        if self.state.lacks(n):
+            raise LimitHit(record.tag, reserved(record)[1], max(self.state.taken(), reserved(record)[0]))
 
     def _read_soon(self, deadline: Deadline) -> Steps[None]:
         """Read the record of a tag that may have leases, at most once a second.
