@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import singledispatch
 from typing import Any, Final
 
-from issuer.advice import command_line, python
+from issuer.advice import Words, command_line, python
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
@@ -35,6 +35,11 @@ _WIDE: Final = 2**64
 def view(record: Any) -> dict[str, Any]:
     """Return a record as a dict for JSON: its fields by name. The functions below do this for some classes."""
     return asdict(record)
+
+
+def advised(finding: Finding | Discrepancy, words: Words) -> dict[str, Any]:
+    """Return a finding as a dict for JSON, with its remedy in the words of one interface."""
+    return view(finding) | {"remedy": finding.told(words)}
 
 
 @view.register

@@ -19,9 +19,9 @@ from issuer.care.recovery import Named, Recovery
 from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
 from issuer.core.batch import TagBatch
-from issuer.core.record import PAGE, identity
+from issuer.core.record import PAGE, identity, page_of_tags
 from issuer.core.scheme_record import in_true_order
-from issuer.core.steps import Steps, ask, pipeline
+from issuer.core.steps import Steps, pipeline
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.wire import AsyncWire
@@ -115,14 +115,15 @@ class AsyncCare:
         known: dict[str, Tag] = {}
         for first in range(0, len(names), PAGE):
             if tag is None:
-                records = await self._page(names[first - 1] if first else None, PAGE, timeout)
+                steps = page_of_tags(names[first - 1] if first else None, PAGE)
+                records = await self._run(steps, self._deadline(timeout), None)
                 known = {record.tag: record for record in records}
-            steps = {
+            audits = {
                 name: Audit(name, self._config.hash_key(name), store_id, known.get(name)).whole()
                 for name in names[first : first + PAGE]
             }
-            batch = await self._ended(steps, timeout, probe=False)
-            for name in steps:
+            batch = await self._ended(audits, timeout, probe=False)
+            for name in audits:
                 error = batch.errors.get(name)
                 deleted = isinstance(error, UnknownTag) and name != tag
                 yield Outcome(name, len(names), batch.results.get(name), None if deleted else error)
@@ -228,7 +229,7 @@ class AsyncCare:
             count: How many tags are read at once.
         """
         while True:
-            page = await self._page(after, count, timeout)
+            page = await self._run(page_of_tags(after, count), self._deadline(timeout), None)
             yield [in_true_order(record) for record in page]
             if len(page) < count:
                 return
@@ -261,11 +262,6 @@ class AsyncCare:
         while batch.pending:
             await self._run(batch.go_on(), self._deadline(timeout), only)
         return batch
-
-    async def _page(self, after: str | None, count: int, timeout: float | None) -> list[Tag]:
-        """Return the records of the next `count` tags after the name `after`, sorted by name."""
-        steps = ask(lambda store, left: store.tags(after=after, count=count, timeout=left))
-        return await self._run(steps, self._deadline(timeout), None)
 
     async def _tags(self, timeout: float | None) -> list[str]:
         """Return the names of all tags of the store, sorted."""

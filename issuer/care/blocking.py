@@ -20,9 +20,9 @@ from issuer.care.recovery import Named, Recovery
 from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
 from issuer.core.batch import TagBatch
-from issuer.core.record import PAGE, identity
+from issuer.core.record import PAGE, identity, page_of_tags
 from issuer.core.scheme_record import in_true_order
-from issuer.core.steps import Steps, ask, pipeline
+from issuer.core.steps import Steps, pipeline
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.wire import Wire
@@ -116,14 +116,15 @@ class Care:
         known: dict[str, Tag] = {}
         for first in range(0, len(names), PAGE):
             if tag is None:
-                records = self._page(names[first - 1] if first else None, PAGE, timeout)
+                steps = page_of_tags(names[first - 1] if first else None, PAGE)
+                records = self._run(steps, self._deadline(timeout), None)
                 known = {record.tag: record for record in records}
-            steps = {
+            audits = {
                 name: Audit(name, self._config.hash_key(name), store_id, known.get(name)).whole()
                 for name in names[first : first + PAGE]
             }
-            batch = self._ended(steps, timeout, probe=False)
-            for name in steps:
+            batch = self._ended(audits, timeout, probe=False)
+            for name in audits:
                 error = batch.errors.get(name)
                 deleted = isinstance(error, UnknownTag) and name != tag
                 yield Outcome(name, len(names), batch.results.get(name), None if deleted else error)
@@ -229,7 +230,7 @@ class Care:
             count: How many tags are read at once.
         """
         while True:
-            page = self._page(after, count, timeout)
+            page = self._run(page_of_tags(after, count), self._deadline(timeout), None)
             yield [in_true_order(record) for record in page]
             if len(page) < count:
                 return
@@ -262,11 +263,6 @@ class Care:
         while batch.pending:
             self._run(batch.go_on(), self._deadline(timeout), only)
         return batch
-
-    def _page(self, after: str | None, count: int, timeout: float | None) -> list[Tag]:
-        """Return the records of the next `count` tags after the name `after`, sorted by name."""
-        steps = ask(lambda store, left: store.tags(after=after, count=count, timeout=left))
-        return self._run(steps, self._deadline(timeout), None)
 
     def _tags(self, timeout: float | None) -> list[str]:
         """Return the names of all tags of the store, sorted."""

@@ -37,22 +37,20 @@ class Meaning:
     advice: str
 
 
-_BACK = "The store has gone back in time: it was restored from a backup, or lost writes. "
-_SAME_NUMBERS = "It would reserve these numbers again."
-
+_BEHIND = Meaning(
+    "tag-store-behind",
+    "The store was restored from a backup, or lost writes. It would reserve these numbers again.",
+    "Run {do:recover}.",
+)
 MEANINGS: Final[Mapping[Kind, Meaning]] = {
     "overlap": Meaning(
         "tag-overlap",
         "These numbers may have been issued twice: the store was restored or copied, or a program ignores its lock.",
         "Look for these numbers in your tables. Then run {do:recover at_least=N}, where N is the highest number there.",
     ),
-    "above store max": Meaning("tag-store-behind", _BACK + _SAME_NUMBERS, "Run {do:recover}."),
-    "below the journal": Meaning("tag-behind-journal", _BACK + _SAME_NUMBERS, "Run {do:recover}."),
-    "Redis above store max": Meaning(
-        "tag-store-behind",
-        _BACK + "If Redis lost its data now, the store would reserve the same numbers again.",
-        "Run {do:recover}.",
-    ),
+    "above store max": _BEHIND,
+    "below the journal": _BEHIND,
+    "Redis above store max": _BEHIND,
     "not in the ledger": Meaning(
         "tag-not-in-ledger",
         "The store never reserved these numbers, so others could get them, too. Or entries of the ledger were deleted.",

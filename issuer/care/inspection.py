@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from issuer.core import arithmetic, parts, scheme_record
-from issuer.core.record import PAGE, read_record, select
+from issuer.core.record import PAGE, page_of_tags, read_record, select
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, masters, public, send, visit
 from issuer.errors import CorruptState, FenceError, InvalidArgument, IssuerError, RedisUnavailable, brief
@@ -212,7 +212,7 @@ def inspect(tag: str, key: str | None, known: Tag | None = None, *, deleted: boo
                 problem = f"Redis key {key}: field {hash.corrupt} is not a whole number"
                 raise CorruptState(problem, tag=tag, advice="corrupt_state.recover")
             state = RedisState(hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max, hash.fence, hash.born)
-            remaining = (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0)
+            remaining = hash.remaining
     rate = arithmetic.rate(ledger[:RATE_FROM], now_ms())
     return Inspection(
         tag=tag,
@@ -271,7 +271,7 @@ def look_at_store(halted: HaltedTags) -> Steps[IssuerError | None]:
     """Look for halted tags on the next page of the tags. Return the error if the store does not answer."""
     after, names = halted.after, halted.names
     try:
-        page = yield from public(ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left)), None)
+        page = yield from public(page_of_tags(after, PAGE), None)
     except IssuerError as error:
         return error
     halted.after = end = page[-1].tag if len(page) == PAGE else None

@@ -97,16 +97,16 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     highest = max(at_least, *(entry.high for entry in ledger), record.max if record else 0, said.top if said else 0)
     issued = record.max if record else said.beneath(BUFFERS) if said else 0
     sound = record is not None and not record.deleted and not record.halted
-    hash = away = None
+    hash = live = away = None
     others, unvouched = Others(), False
     if key is not None:
         try:
-            hash = yield from send(tag_scripts.read_raw(key))
+            hash, live = yield from send(tag_scripts.read_both(key))
         except RedisUnavailable as error:
             if not dry_run:
                 raise _unasked(tag, error) from error
             away = str(error)
-    if key is not None and hash is not None:
+    if key is not None and hash is not None and live is not None:
         store_id = yield from identity()
         if hash.names_store and hash.store is not None and hash.store != store_id:
             # Check the owner of the hash before the store's `max` is raised: the numbers in this hash belong to another
@@ -120,7 +120,8 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
             unvouched, top = yield from _unvouched(known)
             highest = max(highest, top)
         issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
-        sound = sound and (yield from _of_this_term(key, hash))
+        # The hash is complete, and was written after the master's last restart or failover.
+        sound = sound and hash.corrupt is None and None not in (hash.fence, hash.born, hash.store, live.cur)
     sound = sound and away is None and not others.unasked and record is not None and highest <= record.max
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)
@@ -141,13 +142,6 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
         None if old is None else in_period(old, scheme),
         in_period(highest, scheme),
     )
-
-
-def _of_this_term(key: str, hash: tag_scripts.Hash) -> Steps[bool]:
-    """Return True if the hash is complete, and was written after the master's last restart or failover."""
-    if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
-        return False
-    return (yield from send(tag_scripts.read_hash(key))).cur is not None
 
 
 def _check_counter(record: Tag | None, at_least: int) -> None:

@@ -16,6 +16,7 @@ fault, so everything that looks wrong is read again. The order of the reads prov
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from issuer.care.discrepancies import Discrepancy, Kind, Turns, described
@@ -26,7 +27,7 @@ from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import check_found
-from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, Position
+from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, LedgerPage, Position
 from issuer_persistence.reads import ReadSegments
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
@@ -73,17 +74,10 @@ class _Buffer:
 
 
 class Audit:
-    """Verification of one tag, piece by piece. Each piece takes limited time and memory, even if the ledger is long."""
+    """Verification of one tag, page by page. Each page takes limited time and memory, even if the ledger is long."""
 
     def __init__(self, tag: str, key: str | None, store_id: str, record: Tag | None = None) -> None:
-        """Prepare the verification of a tag.
-
-        Args:
-            tag: Name of the tag.
-            key: Key of the tag's hash in Redis. None if there is no Redis.
-            store_id: Id of the store.
-            record: Record of the tag, as read a moment ago. None if it is not known.
-        """
+        """`key`: key of the tag's hash, or None without Redis. `record`: the tag's record, if it was just read."""
         self.findings: list[Discrepancy] = []
         #: The tag's hash in Redis, without the numbers of another term. None if it was not read, or is damaged.
         self.hash: tag_scripts.Hash | None = None
@@ -93,10 +87,8 @@ class Audit:
         self._key = key
         self._store_id = store_id
         self._record = record
-        self._begun = False
         self._max = 0
         self._created = 0
-        self._beyond: Position | None = None
         #: The earlier ledger entry with the lowest `low`. An entry contains the numbers low + 1 .. high. Entries are
         #: read in falling order of `high`. So the next entry overlaps an earlier one exactly if the `high` of the next
         #: entry is above the `low` of the earlier one. It is enough to compare the next entry with the entry that has
@@ -108,27 +100,23 @@ class Audit:
         self._turns: Turns | None = None
 
     def whole(self) -> Steps[list[Discrepancy]]:
-        """Verify the tag, and return the findings."""
-        while (yield from self.go_on()):
-            pass
+        """Verify the tag: the journal, Redis, and the ledger page by page. Return the findings."""
+        record = self._record or (yield from read_record(self._tag))
+        self._max, self._created = record.max, record.created
+        self._turns = Turns() if record.order == "strict" else None
+        yield from self._check_journal()
+        if self._key is not None:
+            yield from self._with_redis(self._check_hash(self._key), self._key)
+        page = yield from self._check_page(None)
+        while page.last is not None and len(self.findings) < MOST:
+            page = yield from self._check_page(page.last)
+        del self.findings[MOST:]
+        if self._key is not None and page.last is None:
+            yield from self._with_redis(self._check_buffers(self._key), self._key)
         return self.findings
 
-    def go_on(self) -> Steps[bool]:
-        """Verify the next piece of the tag. Return False after the last piece.
-
-        The first call checks the journal and Redis. Each later call checks one page of the ledger.
-        """
-        if not self._begun:
-            self._begun = True
-            record = self._record or (yield from read_record(self._tag))
-            self._max, self._created = record.max, record.created
-            self._turns = Turns() if record.order == "strict" else None
-            yield from self._check_journal()
-            if self._key is not None:
-                yield from self._with_redis(self._check_hash(self._key), self._key)
-            return True
-        page = yield from ask(ReadSegments(self._tag, PAGE, self._beyond))
-        self._beyond = page.last
+    def _check_page(self, beyond: Position | None) -> Steps[LedgerPage]:
+        page = yield from ask(ReadSegments(self._tag, PAGE, beyond))
         self.newest += page.entries[: WASTE_FROM - len(self.newest)]
         for error in page.damaged:
             self._report("damaged entry", f"the ledger: {error.problem}")
@@ -138,12 +126,7 @@ class Audit:
         self._check_turns(segments)
         for buffer in self._buffers:
             self._look_for(buffer, segments)
-        if page.last is None or len(self.findings) >= MOST:
-            del self.findings[MOST:]
-            if self._key is not None and page.last is None:
-                yield from self._with_redis(self._check_buffers(self._key), self._key)
-            return False
-        return True
+        return page
 
     def _report(
         self,
@@ -159,7 +142,7 @@ class Audit:
         self._max = (yield from read_record(self._tag)).max
 
     def _check_turns(self, segments: Iterable[LedgerEntry]) -> None:
-        for entry in segments if self._turns is not None else ():
+        for entry in segments:
             both = self._turns.found(entry) if self._turns is not None else None
             if both is not None:
                 loads = "; ".join(map(described, both))
@@ -370,7 +353,10 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
     `key_of` returns the key of a tag's hash in Redis, or None if there is no Redis.
     """
     number, key = whole(number, "number", 1, HIGHEST), key_of(check_found(tag))
-    hash = None if key is None else (yield from _peeked(key))
+    hash = None
+    if key is not None:
+        with suppress(RedisUnavailable):
+            hash = yield from send(tag_scripts.read_hash(key))
     record = yield from read_record(tag)
     position: Position = (number, -1, "")
     at: Position | None = position
@@ -421,13 +407,6 @@ def _below(tag: str, at: Position | None) -> Steps[LedgerEntry | None]:
             return found
         at = page.last
     return None
-
-
-def _peeked(key: str) -> Steps[tag_scripts.Hash | None]:
-    try:
-        return (yield from send(tag_scripts.read_hash(key)))
-    except RedisUnavailable:
-        return None
 
 
 def _waits(hash: tag_scripts.Hash, number: int) -> bool:

@@ -24,14 +24,7 @@ class TagBatch(Generic[T]):
     """
 
     def __init__(self, every: Mapping[str, Steps[T]], store: Store | None = None, *, probe: bool = True) -> None:
-        """Begin the steps of each tag.
-
-        Args:
-            every: The steps of each tag.
-            store: The store that they use, for messages.
-            probe: If False, calls of several tags never test whether a server that did not answer answers again. Else
-                each batch would wait for the timeout of such a test.
-        """
+        """`every`: the steps of each tag. `store`: for messages. `probe`: see Send. A batch that probes may wait."""
         self._probe = probe
         self.results: dict[str, T] = {}
         self.errors: dict[str, IssuerError] = {}

@@ -39,6 +39,11 @@ def read_record(tag: str, *, make: bool = False, deleted: bool = False, within: 
 PAGE = 1000
 
 
+def page_of_tags(after: str | None, count: int = PAGE) -> Steps[list[Tag]]:
+    """Return the records of the next `count` tags after the name `after`, sorted by name. None means the first tag."""
+    return (yield from ask(lambda store, timeout: store.tags(after=after, count=count, timeout=timeout)))
+
+
 def select(chosen: Callable[[Tag], bool] = lambda _: True, prefix: str = "") -> Steps[list[Tag]]:
     """Return the records of the tags that `chosen` accepts, sorted by name. The store is read by pages.
 
@@ -49,7 +54,7 @@ def select(chosen: Callable[[Tag], bool] = lambda _: True, prefix: str = "") -> 
     wanted: list[Tag] = []
     after: str | None = prefix or None
     while True:
-        page = yield from ask(lambda store, timeout: store.tags(after=after, count=PAGE, timeout=timeout))  # noqa: B023 - called at once
+        page = yield from page_of_tags(after)
         wanted += [each for each in page if each.tag.startswith(prefix) and chosen(each)]
         if len(page) < PAGE or not page[-1].tag.startswith(prefix):
             return wanted

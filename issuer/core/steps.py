@@ -226,7 +226,7 @@ def masters() -> Steps[list[Server]]:
 
 
 def silence() -> Steps[int | None]:
-    """Return after how many ms of silence a Sentinel replaces the master, the longest. None if none would do so."""
+    """Return after how many ms of silence a Sentinel replaces the master. 0 if unknown, None without Sentinels."""
     longest: int | None = yield Silence()
     return longest
 

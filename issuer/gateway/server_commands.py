@@ -120,11 +120,12 @@ def replicas_of(name: str, key: str) -> RedisCall[list[tuple[str, int]]]:
 
 def silence(name: str) -> RedisCall[int]:
     """`SENTINEL REPLICAS`: after how many ms of silence this Sentinel replaces the master. 0 if it has no replica."""
-    return RedisCall(pack("SENTINEL", "REPLICAS", name), "", _silence, repeatable=True)
-
-
-def _silence(reply: Any) -> int:
-    return max((int(node[b"down-after-milliseconds"]) for node in map(pairs, reply)), default=0)
+    return RedisCall(
+        pack("SENTINEL", "REPLICAS", name),
+        "",
+        lambda reply: max((int(node[b"down-after-milliseconds"]) for node in map(pairs, reply)), default=0),
+        repeatable=True,
+    )
 
 
 def _addresses(reply: Any) -> list[tuple[str, int]]:

@@ -349,6 +349,11 @@ class Hash:
         return max(filter(None, numbers), default=0)
 
     @property
+    def remaining(self) -> int:
+        """How many numbers can still be drawn."""
+        return (self.max or 0) - (self.cur or 0) + (self.next_max or 0) - (self.next_cur or 0)
+
+    @property
     def due(self) -> bool:
         """Whether the next draw finds no numbers, or a segment should be loaded: buffer 2 is free."""
         if self.cur is None or self.mark is None:

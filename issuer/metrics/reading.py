@@ -131,7 +131,7 @@ class Gauged:
         hash = state.hash
         if hash is None or hash.corrupt or monotonic() - state.looked_at > STALE:
             return None
-        return max(0, (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0))
+        return max(0, hash.remaining)
 
     def _rate(self, *, direct: bool) -> float | None:
         """Return the numbers issued per second by all processes. None if there are not enough measurements yet.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from issuer.core import parts, record, scheme_record
-from issuer.core.steps import Steps, ask
+from issuer.core.steps import Steps
 from issuer.gateway.keys import PART
 from issuer.numbers import stride
 from issuer.numbers.codec import strides
@@ -38,7 +38,7 @@ def export_page(after: str | None) -> Steps[ExportPage]:
     Parts, such as `orders#17`, are left out, because `create` makes the parts together with their tag. `after`: name
     after which the page begins. None means the first page.
     """
-    found = yield from ask(lambda store, timeout: store.tags(after=after, count=record.PAGE, timeout=timeout))
+    found = yield from record.page_of_tags(after, record.PAGE)
     page = ExportPage([], [], found[-1].tag if len(found) == record.PAGE else None)
     for each in found:
         if scheme_record.PART_OF in each.scheme:

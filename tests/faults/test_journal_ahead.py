@@ -38,7 +38,7 @@ def test_an_older_store_and_an_empty_redis_are_found_out_by_the_journal(
         (finding,) = (each for each in ids.verify("a") if each.kind == "below the journal")
         assert finding.numbers is not None
         assert (finding.numbers[0], finding.numbers[1] >= issued[-1]) == (11, True)
-        assert [each.level for each in ids.doctor() if each.check == "tag-behind-journal"] == ["weak"]
+        assert [each.level for each in ids.doctor() if each.check == "tag-store-behind"] == ["weak"]
         with pytest.raises(issuer.StoreBehind) as behind:
             ids.next("a")
         assert behind.value.taken is not None
@@ -48,7 +48,7 @@ def test_an_older_store_and_an_empty_redis_are_found_out_by_the_journal(
         ids.recover("a", from_journal=[str(journal)])
         assert ids.next("a") > issued[-1]
         assert ids.verify("a") == []
-        assert "tag-behind-journal" not in {each.check for each in ids.doctor()}
+        assert "tag-store-behind" not in {each.check for each in ids.doctor()}
 
 
 def test_a_tag_that_the_store_has_lost_is_not_made_again_from_its_beginning(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer.care.discrepancies import Discrepancy
 from issuer.care.verification import Audit
 from issuer.core.steps import Steps
 from issuer.doors.web.schemas import SCHEMAS
@@ -195,13 +196,13 @@ def test_verify_shows_each_tag_in_a_line_as_soon_as_it_is_checked(monkeypatch: p
             await door.ids.create(tag)
         store_away = issuer.StoreUnavailable("away", tag="b")
 
-        def check(audit: Audit) -> Steps[bool]:
+        def check(audit: Audit) -> Steps[list[Discrepancy]]:
             if audit._tag == "b":
                 raise store_away
-            return (yield from go_on(audit))
+            return (yield from whole(audit))
 
-        go_on = Audit.go_on
-        monkeypatch.setattr(Audit, "go_on", check)
+        whole = Audit.whole
+        monkeypatch.setattr(Audit, "whole", check)
         answer = await door.ask("GET", "/v1/verify?as=string", headers=LINES)
         assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson")
         lines = [json.loads(line) for line in answer.body.splitlines()]

@@ -456,7 +456,7 @@ def test_the_findings_are_those_of_all_tags_however_few_are_in_memory_at_once(
         "tag-halted",
         "tag-lease",
         "tag-limit",
-        "tag-behind-journal",
+        "tag-store-behind",
     }
     remedies = {each.tag: each.remedy for each in whole if each.check == "tag-blanks"}
     assert "ids.create('t', above=" in remedies[" t"]

@@ -189,7 +189,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.min_replicas, "redis-min-replicas", "weak", [with_server({"min_slaves_good_slaves": "0"}, settings={})]),
     (redis.min_replicas, "redis-min-replicas", "weak", [with_server(ONE_REPLICA, settings=NEEDS_TWO)]),
     (redis.failover, "redis-failover", "advice", [healthy(silence=4000), in_cluster("15000")]),
-    (redis.failover, "redis-failover", "unknown", [healthy(silence=AWAY), in_cluster(None)]),
+    (redis.failover, "redis-failover", "unknown", [healthy(silence=0), in_cluster(None)]),
     (redis.read_only, READ_ONLY, "weak", [with_server(replicas=(replace(KEEPS_UP, read_only=False),))]),
     (redis.read_only, READ_ONLY, "weak", [with_server({"role": "slave", "slave_read_only": "0"})]),
     (redis.read_only, READ_ONLY, "unknown", [with_server(replicas=(ReplicaFacts(name="r:2"),))]),

@@ -22,7 +22,7 @@ from issuer.care.inspection import RATE_FROM, WASTE_FROM
 from issuer.care.verification import Audit
 from issuer.core import arithmetic
 from issuer.core.batch import TagBatch
-from issuer.core.record import PAGE, identity
+from issuer.core.record import PAGE, identity, page_of_tags
 from issuer.core.steps import Server, Steps, ask, masters, public, send, silence, visit
 from issuer.errors import FenceError, IssuerError, RedisUnavailable, StoreUnavailable, UnknownTag
 from issuer.gateway import server_commands, tag_scripts
@@ -53,12 +53,9 @@ class Examination:
     """
 
     def __init__(self, facts: Facts, key: Callable[[str], str], progress: Callable[[int, int], object] | None) -> None:
-        """Prepare an examination.
+        """`facts`: the facts that are known already. `key`: function that returns the Redis key of a tag.
 
-        Args:
-            facts: The facts that are known already, such as the settings. The examination adds the others.
-            key: Function that returns the Redis key of a tag.
-            progress: Function that is called after each tag with the number of tags examined and the total.
+        `progress`: function that is called after each tag with the number of tags examined and the total.
         """
         self.facts = facts
         self._key = key
@@ -119,8 +116,7 @@ class Examination:
 
     def _page(self) -> Steps[list[Tag]]:
         """Return the next page of the tags' records. After an error of the store, the page is empty."""
-        after = self._after
-        page = yield from _tried(ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left)))
+        page = yield from _tried(page_of_tags(self._after, PAGE))
         if isinstance(page, IssuerError):
             self.facts.store_error, page = page, []
         self._after = page[-1].tag if len(page) == PAGE else None
@@ -155,7 +151,7 @@ class Examination:
             facts.checked += 1
             self._progress(facts.checked, max(facts.there, facts.checked))
         for check in CHECKS:
-            for finding in sorted(check(facts) if check in tags.CHECKS else (), key=_tag):
+            for finding in sorted(check(facts) if check in tags.CHECKS else (), key=lambda finding: finding.tag or ""):
                 kept = facts.kept.setdefault((finding.check, finding.level), [])
                 if len(kept) < MOST_FINDINGS:
                     kept.append(finding)
@@ -173,7 +169,7 @@ class Examination:
     def _find_masters(self) -> Steps[None]:
         try:
             self._masters = yield from masters()
-            self.facts.silence = yield from _tried(silence())
+            self.facts.silence = yield from silence()
         except IssuerError as error:
             self.facts.redis_error = error
 
@@ -239,13 +235,13 @@ def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
 
 def _replica(parts: Mapping[str, str], master: Mapping[str, str]) -> Steps[ReplicaFacts]:
     """Return the facts about a replica. `parts`: its fields in the master's INFO. `master`: the master's whole INFO."""
-    server = parts.get("ip", ""), _number(parts.get("port"))
+    server = parts.get("ip", ""), redis.number(parts, "port")
     info = yield from _tried(visit(server, server_commands.info()))
     return ReplicaFacts(
         name=_name(server),
         state=parts.get("state", ""),
-        lag=_number(parts.get("lag")),
-        behind=max(0, _number(master.get("master_repl_offset")) - _number(parts.get("offset"))),
+        lag=redis.number(parts, "lag"),
+        behind=max(0, redis.number(master, "master_repl_offset") - redis.number(parts, "offset")),
         read_only=None if isinstance(info, IssuerError) else info.get("slave_read_only", "1") == "1",
     )
 
@@ -255,22 +251,14 @@ def _name(server: Server) -> str:
     return f"{host}:{port}" if host else ""
 
 
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.lstrip("-").isdecimal() else 0
-
-
 def _clock(server: int, before: int, after: int) -> ClockDifference:
     """Compare a server's time with this machine's time before the request and after the reply. All times are in ms."""
     return ClockDifference(server - (before + after) // 2, (after - before + 1) // 2)
 
 
-def _tag(finding: Finding) -> str:
-    return finding.tag or ""
-
-
 def judge(facts: Facts) -> list[Finding]:
     """Run all checks, and return their findings, the worst first. Findings of one check are sorted by tag."""
-    found = [finding for check in CHECKS for finding in sorted(check(facts), key=_tag)]
+    found = [finding for check in CHECKS for finding in sorted(check(facts), key=lambda finding: finding.tag or "")]
     for (check, level), kept in facts.kept.items():
         found += kept
         if more := facts.more[check, level]:

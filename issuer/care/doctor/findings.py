@@ -115,8 +115,7 @@ class Facts:
     Attributes:
         redis: Name of Redis in messages. None if there is no Redis.
         redis_error: Error of the search for Redis masters.
-        silence: After how many ms of silence the Sentinels replace the master, or their error. None if there are no
-            Sentinels or no replicas.
+        silence: After how many ms of silence the Sentinels replace the master. 0 if unknown, None without Sentinels.
         report_error: Error if Redis denied PUBLISH. Draws need it to report to keepers the tags that need a segment.
         store_error: Error of a request to the store.
         records: Records of the tags of the present page.
@@ -136,7 +135,7 @@ class Facts:
     redis_error: IssuerError | None = None
     servers: list[ServerFacts] = field(default_factory=list)
     draw: DrawFacts | None = None
-    silence: int | IssuerError | None = None
+    silence: int | None = None
     report_error: IssuerError | None = None
     store_facts: StoreFacts | None = None
     store_id: str | None = None

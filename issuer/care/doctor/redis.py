@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import PurePosixPath
 
 from issuer.care.doctor.findings import Check, Facts, Finding, ReplicaFacts, ServerFacts, compared
-from issuer.errors import FenceError, IssuerError, RedisUnavailable
+from issuer.errors import FenceError
 from issuer.gateway.keys import due_channel
 from issuer.gateway.server_commands import OLDEST
 from issuer.times import lasting
@@ -208,7 +208,7 @@ def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 @_each
 def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Check whether Redis can evict hashes of tags."""
-    policy, limited = info.get("maxmemory_policy"), _number(info, "maxmemory") > 0
+    policy, limited = info.get("maxmemory_policy"), number(info, "maxmemory") > 0
     check = "redis-eviction"
     remedy = "Run CONFIG SET maxmemory-policy noeviction, and set the same in redis.conf."
     if policy is None:
@@ -218,7 +218,7 @@ def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
         yield Check(check, server.name).ok(f"maxmemory-policy is {policy}", why)
     elif limited:
         yield Check(check, server.name).weak(
-            f"maxmemory-policy is {policy}, with maxmemory {_number(info, 'maxmemory'):,} bytes",
+            f"maxmemory-policy is {policy}, with maxmemory {number(info, 'maxmemory'):,} bytes",
             "When memory is short, Redis deletes hashes of tags. No number is issued twice, but each deletion causes a "
             "gap of up to 2 segments, and the next draw waits for the store. If the store is unavailable, it fails.",
             remedy,
@@ -235,7 +235,7 @@ def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 @_each
 def memory(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Check whether the memory of the server is nearly full."""
-    most, used = _number(info, "maxmemory"), _number(info, "used_memory")
+    most, used = number(info, "maxmemory"), number(info, "used_memory")
     if most == 0 or used * 100 < most * NEARLY_FULL:
         yield Check("redis-memory", server.name).ok("it has free memory", "A full Redis rejects every draw.")
         return
@@ -281,7 +281,7 @@ def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findi
     """Check whether a master stops issuing numbers when it has lost its replicas."""
     check = "redis-min-replicas"
     # INFO has this field only if both min-replicas-to-write and min-replicas-max-lag are set.
-    good = _number(info, "min_slaves_good_slaves") if "min_slaves_good_slaves" in info else None
+    good = number(info, "min_slaves_good_slaves") if "min_slaves_good_slaves" in info else None
     asked = server.settings.get("min-replicas-to-write") or ""
     wanted = max(1, int(asked) if asked.isdecimal() else 1)
     if good is not None and good < wanted:
@@ -310,33 +310,24 @@ def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findi
 def failover(facts: Facts) -> Iterator[Finding]:
     """Check whether callers of strict tags wait long enough for a replica to take over from a silent master."""
     found = [(facts.redis or "", "down-after-milliseconds", facts.silence)] if facts.silence is not None else []
-    for server in facts.servers:
-        if server.info is not None and server.info.get("cluster_enabled") == "1":
-            text = server.settings.get(NODE_TIMEOUT)
-            found.append((server.name, NODE_TIMEOUT, int(text) if text else RedisUnavailable("CONFIG GET is denied")))
+    found += [
+        (server.name, NODE_TIMEOUT, int(server.settings.get(NODE_TIMEOUT) or 0))
+        for server in facts.servers
+        if server.info is not None and server.info.get("cluster_enabled") == "1"
+    ]
+    timeout = facts.settings.timeout
     for subject, setting, silent in found:
-        check, why = (
-            Check("redis-failover", subject),
-            f"A replica takes over after {setting} and another second or two.",
-        )
-        if isinstance(silent, IssuerError):
-            yield check.unknown(
-                f"{setting} could not be read: {silent}",
-                why,
-                f"Allow CONFIG GET or SENTINEL REPLICAS for the user, or compare {setting} with timeout yourself.",
-            )
-            continue
-        timeout, lasts = facts.settings.timeout, silent / 1000 + ELECTION
+        check, lasts = Check("redis-failover", subject), silent / 1000 + ELECTION
         what = f"{setting} is {silent:,}; timeout is {lasting(timeout)}"
-        if lasts <= timeout:
-            yield check.ok(what, f"{why} Callers of strict tags wait until then.")
-            continue
-        yield check.advice(
-            what,
-            f"{why} Until then, calls for strict tags raise RedisUnavailable after timeout. Trend tags continue.",
-            f"Set {setting} to {max(1000, round((timeout - ELECTION) * 1000))} on every node, or timeout to at least "
-            f"{lasts:g}.",
-        )
+        why = f"A replica takes over a second or two after {setting}. Until then, calls for strict tags wait."
+        if not silent:
+            do = f"Allow CONFIG GET and SENTINEL REPLICAS for the user, or compare {setting} with timeout yourself."
+            yield check.unknown(f"no {setting} of a replica can be read", why, do)
+        elif lasts <= timeout:
+            yield check.ok(what, why)
+        else:
+            do = f"Set {setting} to {max(1000, round((timeout - ELECTION) * 1000))} on every node, or timeout to at "
+            yield check.advice(what, f"{why} They raise RedisUnavailable after timeout.", f"{do}least {lasts:g}.")
 
 
 @_each
@@ -401,7 +392,8 @@ def _unseen(server: ServerFacts, check: str, what: str, setting: str) -> Finding
     )
 
 
-def _number(info: Mapping[str, str], name: str) -> int:
+def number(info: Mapping[str, str], name: str) -> int:
+    """Return a field of INFO as a number. 0 if it is missing, or no number."""
     text = info.get(name, "")
     return int(text) if text.isdecimal() else 0
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from math import ceil
 
 from issuer.care.discrepancies import MEANINGS, UNSEEN, Discrepancy
-from issuer.care.doctor.findings import Check, Facts, Finding, TagFacts
+from issuer.care.doctor.findings import Check, Facts, Finding
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.supply.local_buffer import BUFFERS
 from issuer.errors import ConfigurationError
 from issuer.gateway.keys import has_blanks
-from issuer.gateway.tag_scripts import Hash
 from issuer.times import lasting
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 
@@ -36,15 +35,12 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
     """Report how many tags were examined."""
     if facts.store_error is not None and not facts.checked:
         return
-    there, seen = facts.there, facts.examined
     why = "The hash and the ledger of a tag show whether it is damaged, behind, used by two stores or short of numbers."
-    if seen == there:
-        yield Check("tags-looked-at", "tags").ok(f"all tags were examined: {there:,}", why)
+    if facts.examined == facts.there:
+        yield Check("tags-looked-at", "tags").ok(f"all tags were examined: {facts.there:,}", why)
         return
-    all_tags = "all" if facts.checked == there else f"{facts.checked:,}"
-    first = "" if facts.left_out is None else f". The first error: {facts.left_out}"
     yield Check("tags-looked-at", "tags").unknown(
-        f"{seen:,} of {there:,} tags were examined; halts and limits were checked for {all_tags} tags{first}",
+        f"{facts.examined:,} of {facts.there:,} tags were examined: {facts.left_out or 'a server was unavailable'}",
         why,
         "Run doctor again when Redis and the store are available.",
         error=facts.left_out,
@@ -97,7 +93,7 @@ def dots(facts: Facts) -> Iterator[Finding]:
 def limit(facts: Facts) -> Iterator[Finding]:
     """Check whether a tag is near its limit."""
     belongs = parts.parents(facts.records)
-    drawn = {tag.record.tag: hash.cur for tag, hash in _hashes(facts)}
+    drawn = {tag.record.tag: tag.hash.cur for tag in facts.tags if tag.hash is not None}
     for record in facts.records:
         limited = Check("tag-limit", f"tag {record.tag}", record.tag)
         try:
@@ -170,7 +166,7 @@ def runway(facts: Facts) -> Iterator[Finding]:
             continue
         if auto and record.step < record.max_step:
             continue  # the step grows by itself
-        in_hand = arithmetic.runway(_remaining(tag.hash), tag.rate)
+        in_hand = arithmetic.runway(None if tag.hash is None else tag.hash.remaining, tag.rate)
         hand = "" if in_hand is None else f", and the numbers in Redis last {lasting(in_hand, 1)}"
         name = record.tag
         trusted = target if tag.rated_for is None else min(target, TRUSTED * tag.rated_for)
@@ -214,18 +210,6 @@ def verified(facts: Facts) -> Iterator[Finding]:
                 what = first.problem + (f" (and {len(others)} more: see verify)" if others else "")
                 meaning = MEANINGS[first.kind]
                 yield Check(check, f"tag {first.tag}", first.tag).weak(what, meaning.why, meaning.advice)
-
-
-def _hashes(facts: Facts) -> Iterator[tuple[TagFacts, Hash]]:
-    for tag in facts.tags:
-        if tag.hash is not None:
-            yield tag, tag.hash
-
-
-def _remaining(hash: Hash | None) -> int | None:
-    if hash is None or hash.corrupt or hash.max is None or hash.cur is None:
-        return None
-    return hash.max - hash.cur + (hash.next_max or 0) - (hash.next_cur or 0)
 
 
 def _rounded(step: int) -> int:

@@ -11,7 +11,7 @@ from issuer.care.doctor.findings import Finding, Level
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
 from issuer.cli.session import Session, progress_bar
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
-from issuer.views import view
+from issuer.views import advised
 
 SECTION = "Checks and recovery"
 
@@ -57,7 +57,7 @@ def doctor(session: Session, *, as_json: bool) -> int:
     with progress_bar("examining tags") as progress:
         findings = session.connect().doctor(progress=progress)
     if as_json:
-        show_json([view(finding) | {"remedy": finding.told(command_line)} for finding in findings])
+        show_json([advised(finding, command_line) for finding in findings])
     else:
         show(_report(findings, screen_width()))
     return max((_code(finding) for finding in findings), default=OK)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
 
 import click
 
@@ -27,6 +26,7 @@ from issuer.cli.exits import (
 from issuer.cli.session import Session, with_progress
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.terminal import (
+    GAP,
     folded,
     listed,
     numbered,
@@ -39,12 +39,9 @@ from issuer.terminal import (
     show_json_line,
 )
 from issuer.times import utc
-from issuer.views import said, view
+from issuer.views import advised, said
 
 SECTION = "Checks and recovery"
-
-#: Number of blanks before each line under a heading.
-INDENTED = 2
 
 
 @click.command(
@@ -85,12 +82,13 @@ def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool
         total.add(each)
         if as_lines:
             error = None if each.error is None else said(each.error)
-            show_json_line({"tag": each.tag, "discrepancies": list(map(_view, each.result or ())), "error": error})
+            found = [advised(finding, command_line) for finding in each.result or ()]
+            show_json_line({"tag": each.tag, "discrepancies": found, "error": error})
         else:
             total.findings += each.result or ()
     wrong = [finding for finding in total.findings if finding.kind != UNSEEN]
     if as_json:
-        show_json(list(map(_view, total.findings)))
+        show_json([advised(finding, command_line) for finding in total.findings])
     elif wrong:
         show(_report(wrong, screen_width()))
     _sum_up(total, tag)
@@ -175,18 +173,13 @@ def _reported(outcomes: Iterator[Verdict]) -> Iterator[Verdict]:
         yield each
 
 
-def _view(finding: Discrepancy) -> dict[str, Any]:
-    return view(finding) | {"remedy": finding.told(command_line)}
-
-
 def _report(findings: list[Discrepancy], room: int | None) -> str:
-    """Return the findings as text: for each, a heading, and below it the processes and times, or what is wrong.
+    """Return the findings as text: a heading, the processes and times or what is wrong, and once what to do.
 
-    The last of similar findings about a tag is followed by what to do. `room`: longest line in terminal cells. None
-    means any length.
+    `room`: longest line in terminal cells. None means any length.
     """
     lines: list[str] = []
-    cells = None if room is None else room - INDENTED
+    cells = None if room is None else room - GAP
     for finding, following in zip_longest(findings, findings[1:]):
         numbers = finding.numbers
         span = "" if numbers is None else f"  {numbers[0]}..{numbers[1]}"
@@ -195,10 +188,9 @@ def _report(findings: list[Discrepancy], room: int | None) -> str:
         told = [
             f"{utc(each.time)}  {plain(each.host)} pid {each.pid}, {plain(each.reason)}, {each.low + 1}..{each.high}"
             for each in finding.entries
-        ]
-        told = told or [plain(str(finding))]
+        ] or [plain(str(finding))]
         if following is None or (following.tag, following.kind) != (finding.tag, finding.kind):
             told.append(plain(finding.told(command_line)))
         for text in told:
-            lines += [" " * INDENTED + line for line in folded(text, cells)]
+            lines += [" " * GAP + line for line in folded(text, cells)]
     return "\n".join(lines)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from issuer.advice import http
 from issuer.care.aio import Verdict
-from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.findings import Finding
 from issuer.doors.web.calls import Request
 from issuer.doors.web.page import POLICY
 from issuer.doors.web.replies import LINES, Problem, Reply, answer, as_strings, dumped, shown
 from issuer.doors.web.service import Service
 from issuer.threads import in_thread
-from issuer.views import view
+from issuer.views import advised, view
 
 #: Maximum number of halted tags whose names a reply of /readyz can contain.
 HALTED_MOST: Final = 1000
@@ -28,7 +26,7 @@ async def verify(service: Service, call: Request) -> Reply:
     """
     if not call.prefers(LINES, b"application/*"):
         found = await service.ids.verify(call.tag or None, timeout=call.timeout)
-        return shown({"discrepancies": _told(found)}, as_string=call.as_string)
+        return shown({"discrepancies": [advised(each, http) for each in found]}, as_string=call.as_string)
     outcomes = service.ids.engine.care.verified(call.tag or None, call.timeout)
     first = await anext(outcomes, None)  # if the whole request fails, this line raises before the status is sent
     if first is not None and first.error is not None and call.tag:
@@ -41,7 +39,7 @@ async def _lines(outcome: Verdict | None, others: AsyncIterator[Verdict], *, as_
     while outcome is not None:
         done += 1
         content: dict[str, Any] = {"tag": outcome.tag, "done": done, "of": outcome.of}
-        content["discrepancies"] = _told(outcome.result or ())
+        content["discrepancies"] = [advised(each, http) for each in outcome.result or ()]
         line = dumped(as_strings(content) if as_string else content)
         error = b"null" if outcome.error is None else answer(outcome.error, "", as_string=as_string).body
         yield line[:-1] + b',"error":' + error + b"}\n"
@@ -51,12 +49,7 @@ async def _lines(outcome: Verdict | None, others: AsyncIterator[Verdict], *, as_
 async def doctor(service: Service, call: Request) -> Reply:
     """Check the installation, and list risks and remedies."""
     found = await service.ids.doctor(timeout=call.timeout)
-    return shown({"findings": _told(found)}, as_string=call.as_string)
-
-
-def _told(found: Iterable[Finding | Discrepancy]) -> list[dict[str, Any]]:
-    """Return findings for JSON. Their remedies name routes."""
-    return [view(each) | {"remedy": each.told(http)} for each in found]
+    return shown({"findings": [advised(each, http) for each in found]}, as_string=call.as_string)
 
 
 async def halt(service: Service, call: Request) -> Reply:

@@ -271,12 +271,9 @@ class AsyncRoundTrips:
         return [address.server for address in route.masters(found)]
 
     async def silence(self) -> int | None:
-        """Return after how many ms of silence a Sentinel replaces the master, the longest. None if none would do so."""
+        """Return the longest answer of the Sentinels; see `Silence`. 0 if none answers, None if there are none."""
         answers = [await self._attempted(exchange) for exchange in self._route.silence()]
-        known = [each for each in answers if not isinstance(each, Exception)]
-        if answers and not known:
-            raise answers[0]
-        return max(known, default=0) or None
+        return max((each for each in answers if isinstance(each, int)), default=0) if answers else None
 
     # ------------------------------------------------------------------ other servers
 
