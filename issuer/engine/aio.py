@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
@@ -118,49 +118,72 @@ class AsyncEngine(AsyncEngineCalls):
 
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers. Plugins are called before and after the draw."""
+        numbers: list[int] = []
+        for part in await self.ranges(tag, n, deadline):
+            for at in range(0, len(part), PIECE):
+                if at:
+                    await asyncio.sleep(0)
+                numbers += part[at : at + PIECE]
+        return numbers
+
+    async def ranges(self, tag: str, n: int, deadline: Deadline) -> Sequence[Sequence[int]]:
+        """Draw as `take` does. The numbers are in parts, which need little memory if they are ranges; see `lists`."""
         if self.chain is not None:
             with self.attempt(tag):
-                return await self._around(tag, n, deadline)
+                return [await self._around(tag, n, deadline)]
         generation = GENERATION.now
         try:
-            return await self.runner.see_through(self._taken(tag, n, deadline))
+            return await self.runner.see_through(self._drawn(tag, n, deadline))
         finally:
             refuse_inherited(generation, tag)
 
+    async def lists(self, tag: str, deadline: Deadline) -> bool:
+        """Return whether `ranges` returns lists: the numbers of plugins, schemes, and strategies without a counter."""
+        combiner = self.combiner(tag)
+        if combiner.state.record is None:
+            await combiner.run(combiner.supply.read_soon(deadline), deadline)
+        record = combiner.state.record
+        return self.chain is not None or record is None or record.scheme_id != ""
+
     async def _around(self, tag: str, n: int, deadline: Deadline) -> list[int]:
-        def draw() -> Awaitable[list[int]]:
-            return self.runner.see_through(self._taken(tag, n, deadline))
+        async def draw() -> list[int]:
+            parts = await self.runner.see_through(self._drawn(tag, n, deadline))
+            return [each for part in parts for each in part]
 
         return await self.around(tag, n, PLAIN, deadline, draw)
 
-    # There is a second method `_taken` for threads, in blocking.py. Code for both would need a generator, which takes 2
-    # to 6 us more for each draw.
-    async def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
-        numbers: list[int] = []
+    # `blocking.py` has a second method of this kind. Code for both would need a generator, which takes 2 to 6 us more
+    # for each draw.
+    async def _drawn(self, tag: str, n: int, deadline: Deadline) -> list[Sequence[int]]:
+        parts: list[Sequence[int]] = []
+        left = n
         try:
             combiner = self.combiner(tag)
-            try:
-                while len(numbers) < n and combiner.serving is None:
-                    if numbers:
+            with suppress(OtherStrategyError):
+                while left and combiner.serving is None:
+                    if parts:
                         self.runner.go_on()
-                    left = n - len(numbers)
                     if combiner.state.lacks(left):
                         await combiner.run(combiner.supply.check_left(left), deadline)
+                    numbers: list[int] = []
                     if n <= SHARES and combiner.crowded:
+                        parts.append(numbers)
                         await combiner.share(numbers, left, deadline)
                         break
                     drawn = await combiner.draw(left, deadline)
+                    left -= len(drawn)
                     scheme = combiner.state.scheme  # read it now: it can change while the loop below lets others run
+                    if scheme is None:
+                        parts.append(drawn)
+                        continue
+                    parts.append(numbers)
                     for at in range(0, len(drawn), PIECE):
                         if at:
                             await asyncio.sleep(0)
-                        piece = drawn[at : at + PIECE]
-                        numbers += piece if scheme is None else map(scheme.value, piece)
-            except OtherStrategyError:
-                pass
-            return numbers or await self.generated(combiner, n, deadline)
+                        numbers += map(scheme.value, drawn[at : at + PIECE])
+            return parts or [await self.generated(combiner, n, deadline)]
         except IssuerError as error:
-            error.drawn = numbers
+            error.drawn = [each for part in parts for each in part]
             if self.chain is None:
                 self.issuing.failed(tag, error)
             raise

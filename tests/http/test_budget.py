@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Slow:
-    """A request that stops after some bytes of its body, and what the server has answered. `reads`: if it reads."""
+    """A request that stops after some bytes of its body, and what the server has answered.
+
+    `reads`: whether it reads. `writes`: how many messages the server has begun to send.
+    """
 
     def __init__(
         self,
@@ -44,12 +48,14 @@ class Slow:
         if token:
             headers.append((b"authorization", b"Bearer " + token.encode()))
         self.sent: list[Any] = []
+        self.writes = 0
         scope = {
             "type": "http", "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(),
             "query_string": b"", "headers": headers, "client": ("127.0.0.1", 5),
         }  # fmt: skip
 
         async def send(message: Any) -> None:
+            self.writes += 1
             await self.reads.wait()
             self.sent.append(message)
 
@@ -132,23 +138,40 @@ def test_what_a_body_held_is_released(how: str, monkeypatch: pytest.MonkeyPatch)
     through(behave, budget=budget)
 
 
-def test_numbers_that_were_not_drawn_yet_are_counted_and_too_many_are_refused() -> None:
+def test_lists_of_numbers_that_were_not_drawn_yet_are_counted_and_too_many_are_refused() -> None:
     budget = Budget(1_000_000)
 
     async def behave(door: Door) -> None:
-        await door.ids.create("a", order="trend")
+        await door.ids.create("a", order="trend", stride=2, offset=1)
         refused(await door.ask("POST", TAKE, {"n": 25_000}))
         taken = await door.good("POST", TAKE, {"n": 20_000})
-        assert taken["numbers"] == list(range(1, 20_001))
+        assert taken["numbers"] == list(range(1, 40_001, 2))
         assert budget.held == 0
         batch = "/tinyid/id/nextId?bizType=a&token=x&batchSize="
         refused(await door.ask("GET", f"{batch}26000"))
-        assert (await door.good("GET", f"{batch}2"))["data"] == [20_001, 20_002]
-        assert await door.refused("POST", TAKE, {"n": 10**30}) == (503, "busy")
+        assert (await door.good("GET", f"{batch}2"))["data"] == [40_001, 40_003]
+        assert await door.refused("POST", TAKE, {"n": 10**30}) == (400, "invalid_argument")
         assert await door.refused("POST", TAKE, {"n": -(10**30)}) == (400, "invalid_argument")
         assert budget.held == 0
 
     through(behave, budget=budget, limits=Settings(compat=["tinyid"], compat_batch=100_000, compat_timeout=60.0))
+
+
+def test_ranges_of_numbers_need_little_memory_until_they_are_written() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", order="trend")
+        tracemalloc.start()
+        slow = Slow(door, TAKE, b'{"n": 500000')
+        slow.reads.clear()
+        slow.send(b"}")
+        await eventually(lambda: slow.writes)
+        assert tracemalloc.get_traced_memory()[0] < 5_000_000
+        tracemalloc.stop()
+        slow.reads.set()
+        assert len(json.loads((await slow.answer()).body)["numbers"]) == 500_000
+        assert await door.refused("POST", TAKE, {"n": 10**30}) == (400, "invalid_argument")
+
+    through(behave)
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])

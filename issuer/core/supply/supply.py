@@ -80,7 +80,7 @@ class Supply:
         shortage.waiting.add(deadline)
         try:
             if state.record is None and self._runtime.settings.lease and self._runtime.redis:
-                yield from self._read_soon(deadline)
+                yield from self.read_soon(deadline)
             while numbers is None:
                 buffer = state.buffer
                 if buffer is None:
@@ -108,7 +108,7 @@ class Supply:
         if self.state.lacks(n):
             raise LimitHit(record.tag, reserved(record)[1], max(self.state.taken(), reserved(record)[0]))
 
-    def _read_soon(self, deadline: Deadline) -> Steps[None]:
+    def read_soon(self, deadline: Deadline) -> Steps[None]:
         """Read the record of a tag that may have leases, at most once a second.
 
         The wait is short: Redis may have numbers, and callers should not wait for a store that hangs.

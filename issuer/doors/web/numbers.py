@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from issuer.core.issued import Issued
-from issuer.core.requests import TAKE_MOST, TTL
+from issuer.core.requests import TAKE_MOST, TTL, whole
 from issuer.doors.web.calls import Request
 from issuer.doors.web.replies import JSON, TEXT, Problem, Reply, dumped, shown
 from issuer.doors.web.service import Service
@@ -86,35 +86,39 @@ def _issued(call: Request, issued: Issued) -> Reply:
 
 async def take(service: Service, call: Request) -> Reply:
     """Draw n numbers."""
-    hold_numbers(call, call.body["n"])
-    numbers = await service.ids.take(call.tag, call.body["n"], timeout=call.timeout)
+    parts = await ranges(service, call, call.tag, call.body["n"], call.timeout)
     if call.as_text:
-        return in_pieces(numbers, b"", b"\n", b"\n", TEXT)
+        return in_pieces(parts, b"", b"\n", b"\n", TEXT)
     quote = b'"' if call.as_string else b""
     before = b'{"tag":' + dumped(call.tag) + b',"numbers":[' + quote
-    return in_pieces(numbers, before, quote + b"," + quote, quote + b"]}")
+    return in_pieces(parts, before, quote + b"," + quote, quote + b"]}")
 
 
-def hold_numbers(call: Request, n: int) -> None:
-    """Count the memory that n drawn numbers will take. Raises Problem if it is too much."""
-    call.hold(_NUMBER * min(max(n, 0), TAKE_MOST))
+async def ranges(service: Service, call: Request, tag: str, n: int, timeout: float | None) -> Sequence[Sequence[int]]:
+    """Draw n numbers. If they will not be ranges, first count the memory that they take. Raises Problem."""
+    engine = service.ids.engine
+    n, deadline = whole(n, "n", 1, TAKE_MOST), engine.deadline(timeout)
+    if await engine.lists(tag, deadline):
+        call.hold(_NUMBER * n)
+    return await engine.ranges(tag, n, deadline)
 
 
-def in_pieces(numbers: list[int], before: bytes, between: bytes, after: bytes, media: bytes = JSON) -> Reply:
-    """Return a reply with numbers. If there are many, its body is sent in pieces, and the list is empty afterwards."""
-    if len(numbers) <= _PIECE:
-        return Reply(before + between.join(b"%d" % each for each in numbers) + after, media)
-    return Reply(before, media, rest=_pieces(numbers, between, after))
+def in_pieces(
+    parts: Sequence[Sequence[int]], before: bytes, between: bytes, after: bytes, media: bytes = JSON
+) -> Reply:
+    """Return a reply with numbers. If there are many, its body is sent in pieces."""
+    if sum(map(len, parts)) <= _PIECE:
+        return Reply(before + between.join(b"%d" % each for part in parts for each in part) + after, media)
+    return Reply(before, media, rest=_pieces(parts, between, after))
 
 
-async def _pieces(numbers: list[int], between: bytes, after: bytes) -> AsyncIterator[bytes]:
+async def _pieces(parts: Sequence[Sequence[int]], between: bytes, after: bytes) -> AsyncIterator[bytes]:
     lead = b""
-    numbers.reverse()
-    while numbers:  # the list is also freed in pieces: freeing a million integers at once takes 20 ms
-        yield lead + between.join(b"%d" % each for each in reversed(numbers[-_PIECE:]))
-        del numbers[-_PIECE:]
-        lead = between
-        await asyncio.sleep(0)  # a million numbers take 0.2 s: between the pieces, other requests run
+    for part in parts:
+        for at in range(0, len(part), _PIECE):
+            yield lead + between.join(b"%d" % each for each in part[at : at + _PIECE])
+            lead = between
+            await asyncio.sleep(0)  # a million numbers take 0.2 s: between the pieces, other requests run
     yield after
 
 

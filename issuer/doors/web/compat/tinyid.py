@@ -24,7 +24,7 @@ from issuer.doors.web.compat.family import (
     without_extras,
 )
 from issuer.doors.web.guard import unauthenticated
-from issuer.doors.web.numbers import hold_numbers, in_pieces
+from issuer.doors.web.numbers import in_pieces, ranges
 from issuer.doors.web.replies import LAST, Reply, dumped
 from issuer.errors import Forbidden, IssuerError, TooManyRequests, Unauthenticated, UnknownTag
 
@@ -74,10 +74,10 @@ class Tinyid(Family):
             if size < 1:
                 return Reply(before + after, media)
             caller.spend(size, tag)
-            hold_numbers(request, size)
-            ids, timeout = self.service.ids, self.timeout
-            one = size == 1
-            numbers = [await ids.next(tag, timeout=timeout)] if one else await ids.take(tag, size, timeout=timeout)
+            if size == 1:
+                numbers: Sequence[Sequence[int]] = [[await self.service.ids.next(tag, timeout=self.timeout)]]
+            else:
+                numbers = await ranges(self.service, request, tag, size, self.timeout)
             return in_pieces(numbers, before, b",", after, media)
 
         return await self._answered(request, given, draw, simple=simple, before="error query segmentId: ")
