@@ -14,7 +14,7 @@ from issuer.gateway.commands import NAMES, pack, script
 from issuer.gateway.server_commands import server_time
 from issuer.testing import Double
 
-pytestmark = [pytest.mark.live, pytest.mark.covers("U.22")]
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("production"), pytest.mark.covers("U.22")]
 
 DAY = 86_400
 CLOCK = "return 'not replaced'"

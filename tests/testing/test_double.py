@@ -134,18 +134,8 @@ def test_paths_of_sockets_are_short_enough(monkeypatch: pytest.MonkeyPatch, tmp_
     assert len(str(folder.parent)) <= LONGEST_PLACE
 
 
-@pytest.fixture
-def production(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Settings of production in the environment. Return the path of its journal, which tests must not write."""
-    (tmp_path / "issuer.toml").write_text('prefix = "leaked"\n')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ISSUER_STORE_URL", "mongodb://production/issuer")
-    monkeypatch.setenv("ISSUER_TIMEOUT", "0")
-    monkeypatch.setenv("ISSUER_JOURNAL", str(tmp_path / "journal"))
-    return tmp_path / "journal"
-
-
-def test_settings_of_the_environment_do_not_leak_in(production: Path, double: Double) -> None:
+@pytest.mark.usefixtures("production")
+def test_settings_of_the_environment_do_not_leak_in(double: Double) -> None:
     async def drawn() -> int:
         async with double.aconnect() as ids:
             await ids.create("messages")
@@ -160,8 +150,7 @@ def test_settings_of_the_environment_do_not_leak_in(production: Path, double: Do
         with issuer.connect() as ids:
             ids.create("orders")
             assert ids.next("orders") == 1
-    assert os.environ["ISSUER_STORE_URL"] == "mongodb://production/issuer"
-    assert not production.exists()
+    assert os.environ["ISSUER_STORE_URL"] == "mongodb://production.invalid/issuer"
 
 
 def test_while_an_issuer_is_opened_other_threads_see_the_variables_of_the_process(
@@ -179,9 +168,20 @@ def test_while_an_issuer_is_opened_other_threads_see_the_variables_of_the_proces
         await double.aconnect(plugins=plugins()).close()
 
     asyncio.run(main())
-    assert seen == [str(production), "mongodb://production/issuer"] * 2
+    assert seen == [str(production), "mongodb://production.invalid/issuer"] * 2
 
 
 def test_an_unknown_argument_is_rejected(double: Double) -> None:
     with pytest.raises(TypeError, match="timout"):
         double.connect(timout=1)
+
+
+def test_settings_of_a_call_come_before_those_of_the_double_and_a_closed_issuer_is_replaced() -> None:
+    async def drawn() -> int:
+        async with own.aids as closed:
+            await closed.create("orders")
+        return await own.aids.next("orders")
+
+    with Double(timeout=7) as own:
+        assert [own.ids.engine.timeout, own.connect(timeout=9).engine.timeout] == [7, 9]
+        assert asyncio.run(drawn()) == 1

@@ -10,7 +10,7 @@ from issuer.testing import Double
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Purpose
 
-pytestmark = [pytest.mark.live, pytest.mark.covers("N.12")]
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("production"), pytest.mark.covers("N.12")]
 
 
 @pytest.fixture

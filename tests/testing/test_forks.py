@@ -16,7 +16,7 @@ from issuer.testing import Double, override
 from tests.audit import repeats
 from tests.waiting import until
 
-pytestmark = [pytest.mark.live, pytest.mark.covers("U.22")]
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("production"), pytest.mark.covers("U.22")]
 
 
 def in_child(work: Callable[[], object]) -> None:
@@ -56,6 +56,22 @@ def test_a_child_does_not_end_it_nor_leave_the_defaults() -> None:
         in_child(double.close)
         in_child(double.ids.close)
         assert issuer.next("orders") == 2
+
+
+def test_a_child_does_not_use_the_sqlite_connection_of_its_parent() -> None:
+    """SQLite does not allow it."""
+    with Double() as double:
+        double.ids.create("orders")
+        store = double.store
+        assert store.get("orders", timeout=60)
+        parents = store._file._connection
+        assert parents is not None
+
+        def own() -> None:
+            assert store.get("orders", timeout=60)
+            assert store._file._connection is not parents
+
+        in_child(own)
 
 
 def test_a_child_orders_faults_of_the_store_but_not_of_redis() -> None:

@@ -17,7 +17,7 @@ import issuer
 from issuer.settings import Settings, load
 from issuer.testing import Double, override
 
-pytestmark = [pytest.mark.live, pytest.mark.covers("U.22")]
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("production"), pytest.mark.covers("U.22")]
 
 
 def drawn() -> int:

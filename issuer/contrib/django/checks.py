@@ -16,7 +16,7 @@ from django.db.models import BigIntegerField, IntegerField
 from issuer.contrib.django.conf import OPTIONS, given_to, misspelt, nameless, options_of_tags, resolved
 from issuer.contrib.django.defaults import Next
 from issuer.contrib.django.fields import IssuerQuerySet, fields_of
-from issuer.contrib.django.issuers import testing
+from issuer.contrib.django.issuers import notice_tests, testing
 from issuer.contrib.django.tagged import tagged_fields
 from issuer.errors import ConfigurationError
 from issuer.settings import Settings
@@ -25,6 +25,7 @@ from issuer_persistence.opening import file_path
 
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Check `ISSUER` and `ISSUER_DATABASES`."""
+    notice_tests()  # Django checks before it runs tests, and these may use the default issuers first
     return list(_wrong_settings())
 
 

@@ -53,17 +53,23 @@ def ids(using: str = DEFAULT_DB_ALIAS) -> Issuer:
     Raises:
         ImproperlyConfigured: The settings are wrong.
     """
-    tested = testing()
-    if not _opened <= {tested}:  # the tests have begun or ended since
-        _opened.clear()
-        issuer.set_default(connect)
-        issuer.set_adefault(aconnect)
+    tested = notice_tests()
     if using not in databases():
         return issuer.default()
     found = _by_database.get((using, tested))
     if found is None or found.closed:
         found = _by_database[using, tested] = _open(issuer.connect, using)
     return found
+
+
+def notice_tests() -> bool:
+    """Return `testing()`. If the tests have begun or ended since a default issuer was opened, replace the defaults."""
+    tested = testing()
+    if not _opened <= {tested}:
+        _opened.clear()
+        issuer.set_default(connect)
+        issuer.set_adefault(aconnect)
+    return tested
 
 
 def connect() -> Issuer:

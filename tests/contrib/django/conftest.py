@@ -7,6 +7,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,6 +81,38 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(Path(shutil.copytree(SHOP, tmp_path / "shop", ignore=shutil.ignore_patterns("__pycache__"))))
 
 
+#: Opens the issuers of production as the program starts, before Django knows whether tests run.
+OPENS = """
+from django.apps import AppConfig
+
+
+class Orders(AppConfig):
+    name = "orders"
+
+    def ready(self):
+        from issuer.contrib.django import ids
+
+        for using in ("default", "eu"):
+            assert not ids(using).closed
+"""
+
+
+@pytest.fixture
+def production(shop: Shop) -> Iterator[None]:
+    """What tests of the project must not touch: variables, journals, and issuers that were open before the tests."""
+    journals = [shop.folder / "journal-of-settings", shop.folder / "journal-of-variables"]
+    shop.change("settings.py", "ISSUER = {", f"ISSUER = {{'journal': {str(journals[0])!r}, ")
+    (shop.folder / "orders" / "apps.py").write_text(OPENS)
+    shop.environment |= {
+        "ISSUER_JOURNAL": str(journals[1]),
+        "ISSUER_REDIS_URL": "redis://production.invalid",
+        "ISSUER_STORE_URL": "mongodb://production.invalid/issuer",
+        "ISSUER_PREFIX": "production",
+    }
+    yield
+    assert [each for each in (*journals, *shop.folder.glob("issuer*.sqlite3")) if each.exists()] == []
+
+
 @pytest.fixture(params=SERVERS)
 def any_shop(request: pytest.FixtureRequest, shop: Shop) -> Shop:
     """A copy of the project, on each database in turn."""
@@ -91,5 +124,5 @@ def any_shop(request: pytest.FixtureRequest, shop: Shop) -> Shop:
         server.execute(f"CREATE DATABASE {name}_{database}")
     store = f"{server.url.rpartition('/')[0]}/{name}_shop"  # in the database of the project
     port = str(server.port)
-    shop.environment = {"SHOP_ENGINE": request.param, "SHOP_PORT": port, "SHOP_NAME": name, "SHOP_STORE": store}
+    shop.environment |= {"SHOP_ENGINE": request.param, "SHOP_PORT": port, "SHOP_NAME": name, "SHOP_STORE": store}
     return shop
