@@ -10,7 +10,9 @@ import pytest
 
 import issuer
 from issuer import Issuer
+from issuer.core.supply import adapt
 from issuer_persistence.errors import Corrupt, Unconfirmed
+from issuer_persistence.ledger import Purpose
 from issuer_persistence.records import DEFAULT_MAX_STEP as MOST
 from issuer_persistence.records import DEFAULT_STEP as LEAST
 from issuer_persistence.records import DEFAULT_TARGET as TARGET
@@ -206,6 +208,57 @@ def test_a_step_that_a_user_sets_meanwhile_stays(made: World, monkeypatch: pytes
         assert fixed, "the step did not grow"
         assert (step(made), ids.inspect("a").store.step_mode) == (7, "fixed")
         assert made.store.top("a") == LEAST + 7
+
+
+def test_a_step_that_a_user_has_fixed_before_stays(made: World) -> None:
+    """This process has read the tag before."""
+    with process(made, "strict") as ids:
+        assert made.draws(ids, "a").number == 1
+        made.store.configure("a", TagChanges(step=7, step_mode="fixed"), timeout=5)
+        made.call(lambda: (ids.take("a", LEAST // 2), ids.tick())).done  # noqa: B018 - waits
+        assert (step(made), made.store.top("a")) == (7, LEAST + 7)
+
+
+def test_a_step_shrinks_beside_callers_of_reserve(made: World) -> None:
+    """Their ranges, small ones in quick succession, are no traffic of the others."""
+    with process(made, "strict") as ids:
+        made.store.configure("a", TagChanges(step=16 * LEAST), timeout=5)
+        ids.next("a")
+        for _ in range(12 * 20):
+            made.call(lambda: (ids.take("a", 16 * LEAST // 20), ids.tick())).done  # noqa: B018 - waits
+            made.turns.sleep(160)
+            made.store.reserve("a", 9000, purpose=Purpose("mine"), timeout=5)
+        assert step(made) < 16 * LEAST
+
+
+def test_a_silent_ledger_holds_up_a_call_for_a_second(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_: str, *, newest: int, timeout: float) -> None:
+        made.turns.sleep(timeout)
+        raise Unconfirmed(f"the newest {newest} entries are not read")
+
+    with process(made, "strict") as ids:
+        assert made.draws(ids, "a").number == 1
+        monkeypatch.setattr(made.store, "ledger", silent)
+        for _ in range(4):
+            taken = made.call(lambda: ids.take("a", LEAST))
+            assert len(taken.done.answer) == LEAST
+            assert taken.took <= adapt.PATIENCE + 0.5
+
+
+def test_reservations_that_fail_halve_a_step_once(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise Unconfirmed("away")
+
+    with process(made, "strict") as ids:
+        made.store.configure("a", TagChanges(step=16 * LEAST), timeout=5)
+        ids.next("a")
+        lasting(made, ids, 1, 3600)
+        before = step(made)
+        monkeypatch.setattr(made.store, "reserve", away)
+        for _ in range(50):
+            made.call(lambda: (ids.take("a", 500), ids.tick())).done  # noqa: B018 - waits
+            made.turns.sleep(500)
+        assert step(made) >= before // 2
 
 
 def test_a_damaged_ledger_keeps_nobody_from_a_segment(made: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The store hangs: no number in hand waits for it, then callers are refused, then it goes on."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
@@ -12,8 +13,10 @@ from issuer import Issuer
 from issuer.clock import LONGEST_PAUSE
 from issuer.core.record import PATIENCE, PATIENCE_ALONE, identity
 from issuer.core.steps import LATEST_RETRY
+from issuer.core.supply import direct
 from issuer.core.supply.mode import Origin
 from issuer.engine.scheduler import SWEEP_EVERY
+from issuer_persistence.errors import MaxBehind
 from tests.virtual.test_outages import BACK, GRACE
 from tests.virtual.world import World
 
@@ -281,3 +284,20 @@ def test_no_other_tag_waits_for_the_one_whose_call_to_the_store_takes_five_secon
         assert waits.ended is None
         assert min(made.store.top(tag) for tag in others) >= 60
         assert 5.0 <= waits.took <= 5.0 + GRACE
+
+
+def test_a_store_that_contradicts_itself_is_asked_a_few_times_only(
+    made: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its servers has outdated data. Callers ask again after a pause."""
+    asked = Counter[float]()
+
+    def outdated(tag: str, *_: Any, **__: Any) -> None:
+        asked[round(made.now, 3)] += 1
+        raise MaxBehind(tag, 0, 1)
+
+    with process(made, "direct") as ids:
+        ids.take("a", 10)
+        monkeypatch.setattr(made.store, "reserve", outdated)
+        assert isinstance(made.call(lambda: ids.take("a", 30, timeout=1.0)).error, issuer.StoreUnavailable)
+    assert max(asked.values()) == direct.ATTEMPTS

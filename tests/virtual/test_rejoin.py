@@ -66,6 +66,47 @@ def test_numbers_drawn_while_it_rejoins_count_too(made: World) -> None:
         assert repeats([*numbers, *theirs, *other.take("a", 100)]) == []
 
 
+def test_a_redis_that_is_back_serves_those_who_wait_for_a_store_that_hangs(made: World) -> None:
+    with (
+        made.connect(scheduler=None, timeout=60.0, store_timeout=50.0) as ids,
+        made.connect(scheduler=None) as other,
+    ):
+        gone_direct(made, ids)
+        comes_back(made)
+        other.take("a", 100)  # Redis has numbers again
+        made.wire.refuse()
+        ids.take("a", 70)  # all that was in hand
+        made.store.hang()
+        leader = made.draws(ids, "a", 60.0)
+        made.turns.sleep(0.5)
+        waiting = made.draws(ids, "a", 60.0)
+        made.turns.sleep(1.0)
+        comes_back(made)
+        made.call(ids.tick)
+        made.turns.sleep(2.0)
+        assert waiting.ended
+        made.store.resume()
+        assert repeats([leader.number, waiting.number]) == []
+
+
+def test_numbers_in_hand_are_not_given_back_while_the_next_ones_are_fetched(made: World) -> None:
+    """The store hangs, so they could not be given back either."""
+    with made.connect(timeout=60.0, store_timeout=50.0) as ids:
+        ids.create("a", step=100, order="trend")
+        ids.next("a")
+        made.wire.refuse()
+        ids.take("a", 10)
+        made.store.hang()
+        begun = made.store.begun.count("reserve")
+        numbers = ids.take("a", 30)
+        made.turns.until(lambda: made.store.begun.count("reserve") > begun)
+        comes_back(made)
+        made.turns.sleep(3.0)
+        assert "hand_back" not in made.store.begun
+        assert ids.take("a", 10)[0] == numbers[-1] + 1
+        made.store.resume()
+
+
 def test_nothing_is_given_up_for_a_redis_that_takes_no_writes(made: World) -> None:
     """It answers reads: out of memory, or short of replicas."""
     with made.connect(scheduler=None) as ids:

@@ -47,7 +47,6 @@ def rejoin(state: TagState, runtime: Runtime, origin: Origin, flights: SingleFli
         with origin.lock.thread, origin.lock.call():
             current = flights.is_current(flight) or not mine
             if current and not buffer.held and buffer.issued == issued:
-                state.seen = max(state.seen, issued)
                 origin.leave_direct()
                 rejoined = True
         if rejoined:
