@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from bson.int64 import Int64
+from pymongo.collection import Collection
 
 from issuer.testing.store import DoubledStore
 from issuer_persistence.errors import StoreError
@@ -19,7 +20,9 @@ from issuer_persistence.ledger import LedgerEntry, Purpose
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.mongodb import MongoStore
 from issuer_persistence.records import HIGHEST, TagSettings
+from issuer_persistence.sql.transaction import SQLTransaction
 from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.store import SQLiteTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -119,6 +122,8 @@ class Bench(ABC):
     #: A scheme that tags of the store may have, and their longest name.
     scheme: Mapping[str, Any] = SCHEME
     name_most = 200
+    #: The method that writes a record: its class and its name.
+    writes: tuple[type, str]
 
     def __init__(self) -> None:
         self._opened: list[Store] = []
@@ -159,6 +164,8 @@ class Bench(ABC):
 
 
 class MemoryBench(Bench):
+    writes = MemoryStore, "write"
+
     def __init__(self) -> None:
         self.memory = MemoryStore()
         super().__init__()
@@ -185,6 +192,8 @@ class MemoryBench(Bench):
 
 
 class SQLiteBench(Bench):
+    writes = SQLiteTransaction, "write"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = f"sqlite:///{path}"
@@ -274,6 +283,8 @@ class JournalledBench(SQLiteBench):
 
 
 class MongoBench(Bench):
+    writes = Collection, "find_one_and_update"
+
     def __init__(self, url: str, database: Database[dict[str, Any]]) -> None:
         self.url = url
         self.database = database
@@ -309,6 +320,8 @@ class MongoBench(Bench):
 
 class SQLBench(Bench):
     """A store in an SQL database, in tables with a prefix of their own."""
+
+    writes = SQLTransaction, "write_many"
 
     def __init__(self, kind: type[SQLStore], url: str, prefix: str) -> None:
         self.kind, self.url, self.prefix = kind, f"{url}?prefix={prefix}", prefix

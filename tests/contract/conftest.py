@@ -100,6 +100,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
+@pytest.fixture(params=["sqlite", "double", "postgres", "mariadb", "leaf"])
+def transactional_bench(request: pytest.FixtureRequest) -> SQLiteBench | SQLBench:
+    """Each kind of store whose batches are transactions."""
+    found: SQLiteBench | SQLBench = request.getfixturevalue(f"{request.param}_bench")
+    return found
+
+
 @pytest.fixture
 def store(bench: Bench) -> Store:
     """The store of each kind in turn."""

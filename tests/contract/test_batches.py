@@ -14,7 +14,8 @@ from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import LedgerPage, Purpose
 from issuer_persistence.reads import Read, ReadLedger, ReadSegments, ReadTag
 from issuer_persistence.records import Tag, TagSettings
-from tests.contract.benches import TIMEOUT, SQLiteBench, create, get, ranges, reserve
+from issuer_persistence.sql.transaction import Conflict, SQLTransaction
+from tests.contract.benches import TIMEOUT, SQLBench, SQLiteBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,41 +153,90 @@ def test_a_batch_that_only_reads_changes_no_file(sqlite_bench: SQLiteBench) -> N
     assert {each.name: each.read_bytes() for each in sqlite_bench.path.parent.iterdir()} == before
 
 
-def test_a_call_of_a_batch_that_fails_after_it_has_written_has_changed_nothing(sqlite_bench: SQLiteBench) -> None:
-    create(sqlite_bench.store, "a")
-    create(sqlite_bench.store, "b")
+def test_a_call_of_a_batch_that_fails_after_it_has_written_has_changed_nothing(
+    transactional_bench: SQLiteBench | SQLBench,
+) -> None:
+    store = transactional_bench.store
+    create(store, "a")
+    create(store, "b")
 
-    def fails(store: Store, left: float) -> object:
-        with store.transaction(left) as transaction:  # type: ignore[attr-defined]  # an SQLite store
+    def fails(within: Store, left: float) -> object:
+        with within.transaction(left) as transaction:  # type: ignore[attr-defined]  # a store with transactions
             tag = transaction.live("a")
             transaction.write(tag.recovered(99))
             transaction.enter(Purpose("load").entry("a", 0, 99))
             raise Corrupt("a", "a test")
 
-    failed, well = done(sqlite_bench.store, [fails, recovered("b")])
+    failed, well = done(store, [fails, recovered("b")])
     assert isinstance(failed, StoreError)
-    assert well == get(sqlite_bench.store, "b")
-    assert (get(sqlite_bench.store, "a").max, ranges(sqlite_bench.store, "a")) == (0, [])
-    assert reserve(sqlite_bench.store, tag="a").low == 0
+    assert well == get(store, "b")
+    assert (get(store, "a").max, ranges(store, "a")) == (0, [])
+    assert reserve(store, tag="a").low == 0
 
 
-def test_an_error_that_is_no_error_of_a_store_undoes_the_whole_batch(sqlite_bench: SQLiteBench) -> None:
-    create(sqlite_bench.store, "a")
+def test_an_error_that_is_no_error_of_a_store_undoes_the_whole_batch(
+    transactional_bench: SQLiteBench | SQLBench,
+) -> None:
+    create(transactional_bench.store, "a")
     with pytest.raises(ZeroDivisionError):
-        sqlite_bench.store.batch([recovered("a"), lambda *_: 1 / 0], timeout=TIMEOUT)
-    assert get(sqlite_bench.store, "a").max == 0
+        transactional_bench.store.batch([recovered("a"), lambda *_: 1 / 0], timeout=TIMEOUT)
+    assert get(transactional_bench.open(), "a").max == 0
 
 
-def test_a_batch_on_a_store_that_is_in_use_ends_in_time(sqlite_bench: SQLiteBench) -> None:
-    create(sqlite_bench.store, "a")
-    other = sqlite_bench.open()
-    with other.transaction(TIMEOUT), pytest.raises(Unconfirmed):  # type: ignore[attr-defined]  # an SQLite store
-        sqlite_bench.store.batch([recovered("a")], timeout=0.1)
-    assert get(sqlite_bench.store, "a").max == 0
+def test_a_batch_on_a_store_that_is_in_use_ends_in_time(transactional_bench: SQLiteBench | SQLBench) -> None:
+    create(transactional_bench.store, "a")
+    other = transactional_bench.open()
+    with other.transaction(TIMEOUT) as holding:  # type: ignore[attr-defined]  # a store with transactions
+        holding.live("a")
+        with pytest.raises(Unconfirmed):
+            transactional_bench.store.batch([recovered("a")], timeout=0.1)
+    assert get(transactional_bench.store, "a").max == 0
 
 
-def test_what_a_batch_changes_is_in_the_journal(sqlite_bench: SQLiteBench, tmp_path: Path) -> None:
-    store = Journalled(sqlite_bench.store, tmp_path / "journal")
+def test_a_batch_that_meets_a_conflict_is_made_again_as_a_whole(
+    transactional_bench: SQLiteBench | SQLBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that ends a deadlock rolls the whole transaction back. SQLite has no such conflict."""
+    store, met, read = transactional_bench.store, list[str](), SQLTransaction.read
+    for tag in "ab":
+        create(store, tag)
+
+    def conflicting(transaction: SQLTransaction, tag: str) -> Tag | None:
+        if tag == "b" and not met:
+            met.append(tag)
+            transaction.cursor.execute("ROLLBACK")
+            raise Conflict
+        return read(transaction, tag)
+
+    monkeypatch.setattr(SQLTransaction, "read", conflicting)
+    store.batch([recovered("a"), recovered("b")], timeout=TIMEOUT)
+    assert [get(store, tag).max for tag in "ab"] == [50, 50]
+    assert met == ["b"] * isinstance(transactional_bench, SQLBench)
+
+
+def test_a_call_that_is_interrupted_once_it_has_written_keeps_nothing_locked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(bench.store, step=10)
+    kind, name = bench.writes
+    write = getattr(kind, name)
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        write(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.store.recover("orders", at_least=50, timeout=TIMEOUT)
+    soon = bench.open().reserve("orders", 10, purpose=Purpose("test"), timeout=10)  # servers end what rests for longer
+    got = spans([soon, reserve(bench.store)])
+    assert got in ([(0, 10), (10, 20)], [(50, 60), (60, 70)])  # undone, or done
+    assert ranges(bench.store) == got
+
+
+def test_what_a_batch_changes_is_in_the_journal(bench: Bench, tmp_path: Path) -> None:
+    store = Journalled(bench.store, tmp_path / "further journal")
     for tag in TAGS:
         store.create(tag, TagSettings(), timeout=TIMEOUT)
     done(store, [recovered(tag, 70) for tag in TAGS])

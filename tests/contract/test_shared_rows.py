@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import issuer
+from issuer_persistence import contract, records
 from issuer_persistence.errors import (
     Corrupt,
     Halted,
@@ -25,7 +26,7 @@ from issuer_persistence.errors import (
     TagMissing,
     Unconfirmed,
 )
-from issuer_persistence.ledger import Purpose
+from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import HIGHEST, TagChanges, TagSettings
 from issuer_persistence.sql.layouts import LAYOUTS
@@ -180,6 +181,18 @@ def test_a_max_that_was_lowered_by_hand_is_refused_until_recover(beside: SharedR
     assert low_high(beside.fetch())[0] == 130
 
 
+def test_rows_that_were_both_set_back_below_the_ledger_are_refused(beside: SharedRowBench) -> None:
+    """As after a backup of some tables was restored."""
+    create(beside.store, step=10)
+    reserve(beside.store, 100)
+    table, key = beside.theirs.table, beside.theirs.key
+    beside.run(f"UPDATE {table} SET max_id = {50 + beside.theirs.ahead} WHERE {key} = 'orders'")  # noqa: S608 - ours
+    beside.run("UPDATE issuer_tags SET `max` = 50")
+    with pytest.raises(MaxBehind):
+        reserve(beside.open())
+    assert beside.store.recover("orders", at_least=100, timeout=TIMEOUT).max == 100
+
+
 def test_a_tag_whose_row_is_gone_starts_after_its_numbers_when_it_is_created_again(beside: SharedRowBench) -> None:
     create(beside.store, step=10)
     reserve(beside.store)
@@ -248,6 +261,9 @@ UNSAFE = [
     ("CREATE TRIGGER t BEFORE UPDATE ON {table} FOR EACH ROW SET NEW.max_id = 1", "trigger t"),
     ("RENAME TABLE {table} TO elsewhere", "no table"),
     ("ALTER TABLE {table} DROP INDEX {index}", "no primary or unique key"),
+    ("ALTER TABLE {table} DROP INDEX {index}, ADD INDEX (biz_tag)", "no primary or unique key"),
+    ("ALTER TABLE {table} DROP INDEX {index}, ADD UNIQUE (biz_tag(5))", "no primary or unique key"),
+    ("ALTER TABLE {table} ADD area INT NOT NULL, DROP INDEX {index}, ADD UNIQUE (biz_tag, area)", "no primary or uni"),
 ]
 
 
@@ -358,7 +374,13 @@ def test_reservations_wait_for_the_row_as_long_as_their_deadline(leaf: SharedRow
 
 
 @pytest.mark.covers("N.10")
-def test_reservations_beside_tinyid_are_a_tenth_of_a_second_apart(mariadb_server: MariaDBServer) -> None:
+@pytest.mark.parametrize("ahead", [0, -3_600_000])
+def test_reservations_beside_tinyid_are_a_tenth_of_a_second_apart(
+    mariadb_server: MariaDBServer, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ahead`: of the server's clock, this machine's is so many ms. All machines take turns by the server's clock."""
+    really = records.now_ms
+    monkeypatch.setattr(records, "now_ms", lambda: really() + ahead)
     bench = SharedRowBench(mariadb_server.url, "tinyid")
     try:
         create(bench.store, step=10)
@@ -367,9 +389,14 @@ def test_reservations_beside_tinyid_are_a_tenth_of_a_second_apart(mariadb_server
         times = sorted(each.tag.timestamp for each in got)
         assert min(later - earlier for earlier, later in pairwise(times)) >= 100
         assert sorted(spans(got)) == [(low, low + 10) for low in range(0, 80, 10)]
+        # Both calls of a batch have a turn.
+        take = lambda within, left: within.reserve("orders", 10, purpose=Purpose("test"), timeout=left)  # noqa: E731
+        monkeypatch.setattr(contract, "BATCH_TIME", TIMEOUT)
+        done = bench.store.batch([take, take], timeout=20)
+        assert spans(each for each in done if isinstance(each, Reservation)) == [(80, 90), (90, 100)]
         # The clock of the server has gone back: nobody waits for it.
         bench.run("UPDATE issuer_tags SET timestamp = timestamp + 3600000")
-        assert reserve(bench.store).high == 90
+        assert reserve(bench.store).high == 110
         with pytest.raises(Unconfirmed):
             bench.store.reserve("orders", 5, purpose=Purpose("test"), timeout=0.05)
     finally:
@@ -475,6 +502,15 @@ def test_after_adopt_a_tag_can_be_deleted_and_goes_on_above_its_numbers(beside: 
     assert low_high(beside.fetch()) == (10, 20)  # the row stays, so that a program that still draws repeats nothing
     assert create(beside.store, step=10).max == 20
     assert spans([reserve(beside.store)]) == [(20, 30)]
+
+
+def test_a_deleted_tag_whose_row_was_lowered_goes_on_above_its_numbers(beside: SharedRowBench) -> None:
+    create(beside.store, step=10)
+    reserve(beside.store, 100)
+    beside.store.adopt(timeout=TIMEOUT)
+    beside.store.delete("orders", timeout=TIMEOUT)
+    beside.run(f"UPDATE {beside.theirs.table} SET max_id = 1")  # noqa: S608 - ours
+    assert create(beside.store, step=10).max == 100
 
 
 def test_only_a_store_on_another_programs_table_can_be_adopted(bench: object) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 import issuer
 import issuer_persistence.sqlite.store
-from issuer_persistence.errors import MaxBehind, Misconfigured, TagPresent, Unconfirmed
+from issuer_persistence.errors import MaxBehind, Misconfigured, StoreError, TagPresent, Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
 from issuer_persistence.sqlite.file import SQLiteFile
@@ -470,6 +470,42 @@ def test_a_lock_that_is_removed_within_the_transaction_costs_a_gap(
     assert reserve(store).low in (0, 10)
 
 
+def test_a_file_that_is_removed_within_the_transaction_brings_no_numbers(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(sqlite_bench.store, step=10)
+    write = SQLiteTransaction.write
+
+    def late(*arguments: Any) -> object:
+        sqlite_bench.path.unlink()
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteTransaction, "write", late)
+        with pytest.raises(StoreError):
+            reserve(sqlite_bench.store)
+
+
+def test_who_reads_undoes_what_a_killed_program_has_begun(sqlite_bench: SQLiteBench) -> None:
+    """Another program that opened the file with a rollback journal, and was killed in a large transaction."""
+    create(sqlite_bench.store, step=10)
+    sqlite_bench.close()
+    program = f"""
+import os, sqlite3
+begun = sqlite3.connect({str(sqlite_bench.path)!r}, isolation_level=None)
+for each in ("journal_mode = DELETE", "cache_size = 2", "cache_spill = 1"):
+    begun.execute("PRAGMA " + each)
+begun.execute("BEGIN IMMEDIATE")
+begun.execute("UPDATE tags SET max = 5000")
+begun.execute("CREATE TABLE ballast (a)")
+begun.executemany("INSERT INTO ballast VALUES (?)", [("x" * 500,)] * 500)
+os._exit(9)
+"""  # noqa: S608 - ours
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 9
+    assert Path(f"{sqlite_bench.path}-journal").exists()
+    assert get(sqlite_bench.make()).max == 0
+
+
 def test_a_copy_made_with_vacuum_that_is_put_back_is_a_store(sqlite_bench: SQLiteBench) -> None:
     create(sqlite_bench.store, step=10)
     assert reserve(sqlite_bench.store).high == 10
@@ -562,9 +598,11 @@ def test_what_outlives_a_connection_keeps_the_file_open_no_longer(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
-    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
+    """It may also look like a damaged file meanwhile."""
     create(sqlite_bench.store, step=10)
     store: Any = sqlite_bench.store
     read = SQLiteTransaction.read
@@ -573,6 +611,8 @@ def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
     def late(*arguments: Any) -> object:
         others.append(sqlite_bench.connect())
         others[-1].execute("UPDATE tags SET max = 50")
+        if fails:
+            raise sqlite3.DatabaseError("database disk image is malformed")
         return read(*arguments)
 
     with monkeypatch.context() as patched:

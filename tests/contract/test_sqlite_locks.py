@@ -8,18 +8,23 @@ import itertools
 import linecache
 import os
 import resource
+import signal
+import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from issuer_persistence import locks
+from issuer_persistence.contract import CallDeadline
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Purpose
 from tests.contract.benches import TIMEOUT, SQLiteBench, create, get, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import FrameType
 
 
@@ -33,6 +38,44 @@ def is_free(bench: SQLiteBench) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def test_a_program_that_was_started_meanwhile_keeps_no_lock(tmp_path: Path) -> None:
+    """It has a copy of the descriptor, as a child that C code has just forked."""
+    path = tmp_path / "lock"
+    with locks.locked(path, lambda: locks.open_file(path, os.O_RDWR | os.O_CREAT), CallDeadline(TIMEOUT)) as held:
+        beside = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[held])
+    with beside, locks.locked(path, lambda: locks.open_file(path, os.O_RDWR), CallDeadline(5)):
+        assert beside.poll() is None
+
+
+#: Is killed within a call, just after it was forked. Prints the child, which lives.
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from issuer_persistence import locks
+from issuer_persistence.contract import CallDeadline
+path = Path(sys.argv[1])
+with locks.locked(path, lambda: locks.open_file(path, os.O_RDWR | os.O_CREAT), CallDeadline(60)):
+    child = os.fork()
+    if not child:
+        os.closerange(0, 3)
+        signal.alarm(60)
+        signal.pause()
+    print(child, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_of_a_process_that_was_killed_keeps_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    killed = subprocess.run([sys.executable, "-c", _KILLED, path], stdout=subprocess.PIPE, text=True, check=False)
+    child = int(killed.stdout)
+    try:
+        with locks.locked(path, lambda: locks.open_file(path, os.O_RDWR), CallDeadline(5)):
+            os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("call", ["fchmod", "fchown", "fstat"])

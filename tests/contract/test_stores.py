@@ -407,6 +407,16 @@ def test_a_hand_back_that_comes_too_late_is_refused(bench: Bench, between: str) 
     assert ((0, 100) in ranges(bench.store)) is (between in {"given again", "restored"})
 
 
+def test_an_entry_is_never_made_longer(transactional_bench: SQLiteBench | SQLBench) -> None:
+    """As by a hand back that is sent again, when it was shortened further meanwhile."""
+    create(transactional_bench.store, step=100)
+    held = reserve(transactional_bench.store)
+    with transactional_bench.store.transaction(TIMEOUT) as transaction:  # type: ignore[attr-defined]  # it has some
+        for high in (50, 80):
+            transaction.shorten(held.entry, high)
+    assert ranges(transactional_bench.store) == [(0, 50)]
+
+
 def test_a_hand_back_that_makes_no_sense_is_a_value_error(store: Store) -> None:
     create(store, step=100)
     first, second, third = reserve(store), reserve(store), reserve(store)

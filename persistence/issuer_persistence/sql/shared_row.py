@@ -345,9 +345,8 @@ class SharedRowStore(MySQLStore):
     def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
         """See `Store.tags`. A page reads all names, because the other program has no index in this order."""
         check_argument("count", count, 1)
-        none: list[Tag] = []
         look = lambda found: cast("SharedRowTransaction", found).page(after, count)  # noqa: E731
-        return self._looked(timeout, look, none)
+        return self._looked(timeout, look, list[Tag]())
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """See `Store.configure`. A raised `max` is known to be reserved, also if the other program had reached it."""

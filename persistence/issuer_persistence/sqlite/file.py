@@ -92,13 +92,8 @@ class SQLiteFile:
             exists = _may_exist(self.path)
             with self._alone(deadline, writes=writes):
                 with self._written(deadline) if writes else self._read(deadline, exists=exists) as connection:
-                    try:
-                        yield connection
-                        connection.execute("COMMIT")
-                    except BaseException:
-                        if connection.in_transaction:
-                            connection.execute("ROLLBACK")
-                        raise
+                    yield connection
+                    connection.execute("COMMIT")  # after an error, to close the connection rolls back
                 if writes:
                     # If the file was removed during the transaction, the commit is lost, so the caller gets an error.
                     self._check_identity()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import ssl
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,18 @@ def test_connections_share_one_context(
             link.close()
         assert len(made) == contexts
         store.close()
+
+
+@pytest.mark.parametrize(("options", "good"), [("", False), ("&ssl_verify_identity=false", True)])
+def test_a_certificate_of_another_host_is_rejected(
+    tls_server: MariaDBServer, certificates: Certificates, options: str, *, good: bool
+) -> None:
+    """Whoever has any certificate of the authority could pass for the database."""
+    elsewhere = tls_server.url.replace("127.0.0.1", "127.1")
+    store = open_store(f"{elsewhere}?ssl_ca={certificates.authority}{options}")
+    with nullcontext() if good else pytest.raises(Misconfigured, match="Hostname mismatch"):
+        assert store.get("a", timeout=TIMEOUT) is None
+    store.close()
 
 
 def test_a_certificate_of_another_authority_is_rejected(tls_server: MariaDBServer, certificates: Certificates) -> None:

@@ -130,6 +130,31 @@ def test_a_call_to_a_server_that_stands_still_ends_at_its_deadline(database: Dat
     check_contiguous(ranges(store), 0, 30)
 
 
+def test_a_call_to_a_server_that_stands_still_ends_though_its_store_is_closed_meanwhile(database: Database) -> None:
+    store, threads = database.opened(), database.threads()
+    create(store)
+    reserve(store, 10)
+    with database.server.frozen():
+        call = threads.submit(store.reserve, "orders", 10, purpose=PURPOSE, timeout=SHORT)
+        until(lambda: store._links._deadlines._ends, message="the call is under way")
+        store.close()
+        unconfirmed(call)
+
+
+@pytest.mark.parametrize("end", ["given up", "closed"])
+def test_a_call_that_is_given_up_or_outlives_its_store_leaves_no_connection(database: Database, end: str) -> None:
+    """What cancels a call that was given up may reach the server only after the call has ended."""
+    store = database.opened()
+    create(store)
+    with store.transaction(TIMEOUT) as transaction:
+        assert transaction.read("orders")
+        if end == "closed":
+            store.close()
+        else:
+            transaction._link.given_up = True
+    assert store._links._idle == []
+
+
 @pytest.mark.covers("2.14")
 def test_a_server_that_stands_still_in_a_transaction_commits_nothing_after_the_deadline(database: Database) -> None:
     store, threads = database.opened(), database.threads()
