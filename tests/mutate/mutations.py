@@ -1,5 +1,6 @@
 """The mutations of mutations.toml: which guard is taken out, what harm follows, and which tests find it."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,8 @@ from tests.generate import TWINS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _LIST = Path(__file__).with_name("mutations.toml")
+_OTHER = {"aio": "blocking", "blocking": "aio"}
+_NAMED = re.compile(r"\b(?:aio|blocking)\b")
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,10 @@ class Mutation:
     new: str
     harm: str
     tests: Sequence[str]
+    #: If the file has a counterpart in the other colour: the mutation of that colour with the same harm, or why the
+    #: other colour has no such guard.
+    twin: str = ""
+    alone: str = ""
 
     def problem(self, root: Path = REPOSITORY) -> str:
         """Say why it can't be made, "" if it can."""
@@ -32,7 +39,23 @@ class Mutation:
             return f"{self.name}: its guard stands {times} times in {self.file}, and must stand there once"
         if not self.tests or missing:
             return f"{self.name}: no such tests: {missing or 'none is named'}"
+        if self.file.removeprefix("issuer/") in TWINS.values():
+            return f"{self.name}: {self.file} is generated: take the guard out of its source"
+        if bool(self.twin) + bool(self.alone) != bool(self.counterpart):
+            return f"{self.name}: its counterpart is {self.counterpart or 'none'}: either `twin` or `alone` names it"
         return ""
+
+    @property
+    def colour(self) -> str:
+        """The colour of the file, "" if it belongs to both, or if both are generated from it."""
+        colour = next((part for part in Path(self.file).with_suffix("").parts if part in _OTHER), "")
+        return "" if self._twin else colour
+
+    @property
+    def counterpart(self) -> str:
+        """The file that is written for the other colour, "" if there is none."""
+        found = self.colour and _NAMED.sub(_OTHER[self.colour], self.file)
+        return found if (REPOSITORY / found).is_file() else ""
 
     def applied(self, root: Path) -> None:
         path = root / self.file
