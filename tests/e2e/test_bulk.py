@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from issuer.cli.exits import PROBLEM
 from issuer.cli.tag_files import COLUMNS, PAGE
 from tests.e2e.conftest import KEYS, Cli
 
@@ -172,6 +173,8 @@ def test_a_dry_run_shows_what_differs_and_changes_nothing(direct: Cli, home: Pat
     assert direct("tags", "--json").json() == before
     assert direct("create", "--from", "tags.csv", "--exist-ok").code > 0
     assert direct("tags", "--json").json() == before
+    (home / "tags.csv").write_text("tag,step\na,7\n", encoding="utf-8")
+    assert direct("create", "--from", "tags.csv", "--dry-run").code == PROBLEM
 
 
 def test_wrong_usage_is_said(direct: Cli, home: Path) -> None:

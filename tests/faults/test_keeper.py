@@ -1,5 +1,6 @@
 """A keeper learns from Redis which tags need a segment, for callers that only draw."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +13,11 @@ import issuer
 from issuer import Issuer
 from issuer.care.keeper import aio as async_keeper
 from issuer.care.keeper import blocking as keeper
+from issuer.clock import monotonic
+from issuer.drivers.aio import channel as async_channel
+from issuer.drivers.blocking import channel
+from issuer.drivers.topology import Address
+from issuer.engine.scheduler import Scheduler
 from issuer.gateway.commands import script
 from issuer.gateway.keys import redis_key
 from issuer_persistence.memory import MemoryStore
@@ -114,6 +120,63 @@ def test_reports_that_were_lost_with_the_connection_are_made_up_for(
         assert drawer.once(20)  # the mark is at 10
         proxy.pass_through()
         until(lambda: client.hget(drawer.key, "next_max") == b"100", SOON)
+
+
+def test_a_keeper_that_found_no_thread_listens_later(
+    connect: Connect, redis_url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    background, asked = Scheduler.background, list[object]()
+
+    def refuses_first(jobs: Scheduler, work: Callable[..., object], *given: object) -> bool:
+        if getattr(work, "__name__", "") == "_listen":
+            asked.append(work)
+            if len(asked) == 1:
+                return False
+        return background(jobs, work, *given)
+
+    monkeypatch.setattr(Scheduler, "background", refuses_first)
+    with connect(redis=redis_url, store=store, **ENDLESS) as ids:
+        ids.keep()
+        until(lambda: len(asked) > 1, 20)
+
+
+def test_a_keeper_does_not_wait_for_a_redis_that_stands_still(
+    connect: Connect, proxy: FaultProxy, store: MemoryStore
+) -> None:
+    settings = {**ENDLESS, "redis_timeout": 0.5}
+    with connect(redis=proxy.url, store=store, scheduler=None, **settings) as ids, ThreadPoolExecutor(1) as thread:
+        proxy.hold(match=b"SUBSCRIBE")
+        starting = thread.submit(ids.keep)
+        try:
+            error = starting.exception(SOON)
+        finally:
+            proxy.release()
+    assert isinstance(error, issuer.RedisUnavailable)
+
+
+@pytest.mark.parametrize("fault", ["dropped", "moved"])
+def test_a_keeper_that_hears_nothing_for_long_connects_again(
+    connect: Connect, proxy: FaultProxy, store: MemoryStore, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall has dropped its connection, or its server is no longer a master."""
+    now = [monotonic()]
+    for each in (channel, async_channel):
+        monkeypatch.setattr(each, "monotonic", lambda: now[0])
+    with connect(redis=proxy.url, store=store, scheduler=None, **ENDLESS) as ids:
+        ids.keep()
+        found = ids.engine.care.keeper
+        assert found
+        heard, before = found._channel, found._channel._pubsub
+        if fault == "moved":
+            heard._address = Address("elsewhere", 1)
+        proxy.hold(match=b"SUBSCRIBE")
+        for _ in range(1 if fault == "moved" else 2):
+            now[0] += channel.SILENCE + 61
+            ids.tick()
+        proxy.pass_through()
+        proxy.release()
+        ids.tick()
+        assert heard._pubsub not in (None, before)
 
 
 def test_a_slow_walk_finds_what_nobody_reported(
@@ -259,3 +322,23 @@ def test_a_keeper_without_the_right_to_subscribe_is_refused(
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "keeper", "+subscribe", "&issuer:due")
         ids.keep()
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "keeper", "-subscribe")
+            client.client_kill_filter(_type="pubsub")
+        with pytest.raises(issuer.FenceError, match=r"\+subscribe"):
+            until(ids.keep, SOON, ignoring=(issuer.RedisUnavailable,))
+
+
+def test_a_keeper_tells_of_tags_whose_hash_another_store_has_prepared(
+    connect: Connect, redis_url: str, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        connect(redis=redis_url, store=MemoryStore(), scheduler=None, **ENDLESS) as other,
+        connect(redis=redis_url, store=store, scheduler=None, **ENDLESS) as ids,
+    ):
+        for each in (other, ids):
+            each.create("a", step=50)
+        other.next("a")
+        ids.keep()
+        ids.tick()
+        assert "belongs to another store" in caplog.text

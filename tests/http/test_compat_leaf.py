@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
+from issuer.doors.web import service
 from issuer.doors.web.compat.leaf import SNOWFLAKE_TAG
 from issuer.errors import ClockBehind, InvalidArgument, IssuerError, StoreUnavailable
 from issuer.settings import Settings
@@ -141,6 +142,19 @@ def test_a_tag_with_texts_or_numbers_that_repeat_is_refused(scheme: dict[str, An
             assert failed(await door.ask("GET", f"{GET}a"), -3, f"{GET}a") == "invalid_argument"
 
     leaf(behave, redis=redis_url)
+
+
+def test_a_tag_that_gets_texts_later_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "PLAIN_FOR", 0.0)
+
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", step=1)  # so that the record is read with the next number
+        assert (await door.ask("GET", f"{GET}a")).body == b"1"
+        await door.ids.configure("a", format="A{seq}")
+        answers = [await door.ask("GET", f"{GET}a") for _ in range(5)]
+        assert failed(answers[-1], -3, f"{GET}a") == "invalid_argument"
+
+    leaf(behave)
 
 
 def test_scrambled_and_strided_numbers_are_plain_numbers() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer import AsyncIssuer, ConfigurationError, Issuer, IssuerError, UnknownTag
+from issuer import AsyncIssuer, ConfigurationError, Issuer, IssuerError, UnknownTag, defaults
 from issuer.defaults import EarlierDefault
 
 
@@ -196,6 +197,15 @@ def test_a_default_is_closed_and_its_next_use_creates_another() -> None:
     asyncio.run(main())
 
 
+def test_loops_that_have_ended_leave_nothing_in_memory() -> None:
+    async def used() -> set[asyncio.AbstractEventLoop]:
+        async with issuer.adefault():
+            return {*defaults._loops.slots}
+
+    with issuer.set_adefault(partial(aio, "ended")):
+        assert [len(asyncio.run(used())) for _ in range(3)] == [1, 1, 1]
+
+
 def test_without_a_loop_there_is_no_asynchronous_default() -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         issuer.adefault()
@@ -238,3 +248,31 @@ def test_a_forked_child_uses_the_same_default_and_shares_no_number(tmp_path: Pat
         theirs = [int(each) for each in told.read().split(",")]
     assert len({*first, *theirs, *issuer.take("a", 3)}) == 9
     issuer.default().close()
+
+
+def test_a_child_makes_its_default_although_another_thread_made_one_at_the_fork() -> None:
+    held, free = threading.Event(), threading.Event()
+
+    def making() -> issuer.Issuer:
+        if threading.current_thread() is thread:
+            held.set()
+            free.wait(60)
+        return issuer.connect(redis="none", store="memory://", scheduler=None)
+
+    with issuer.set_default(making):
+        thread = threading.Thread(target=issuer.default)
+        thread.start()
+        assert held.wait(60)
+        child = os.fork()
+        if not child:
+            signal.alarm(10)  # ends a child that waits for ever
+            try:
+                issuer.default()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        free.set()
+        thread.join(60)
+        issuer.close_default()
+    assert os.waitstatus_to_exitcode(status) == 7

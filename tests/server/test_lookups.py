@@ -19,6 +19,7 @@ from issuer.doors.lookups import LookUps
 from issuer.doors.rates import RateBuckets
 from issuer.doors.resp.server import start
 from issuer.doors.web.app import application
+from issuer.errors import UnknownTag
 from issuer_persistence.memory import MemoryStore
 from tests.clocks import Clock
 from tests.http.doors import Door as Http
@@ -304,5 +305,22 @@ def test_a_turn_of_a_caller_that_gives_up_just_then_is_passed_on() -> None:
             await asyncio.wait_for(last, 60.0)
             assert gone.cancelled()
             assert (look_ups._running, look_ups._turns) == (0, {})
+
+    run(main())
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_all_who_wait_for_the_look_up_of_an_unknown_name_are_told() -> None:
+    async def main() -> None:
+        async with doors(store := Watched()) as served:
+            clients = [await served.client() for _ in range(3)]
+            with store.held():
+                for each in clients:
+                    each.incr("no")
+                over_http = [asyncio.create_task(served.look_ups.look_up("no", "127.0.0.1", 60.0)) for _ in range(3)]
+                await eventually(lambda: store.under_way)
+            assert [type(each) for each in await asyncio.gather(*over_http, return_exceptions=True)] == [UnknownTag] * 3
+            assert [str(await each.reply()).split()[0] for each in clients] == ["NOTAG"] * 3
+            assert store.asked == {"no": 1}
 
     run(main())

@@ -5,6 +5,8 @@ import hashlib
 import logging
 import os
 import pickle
+import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from issuer.cli.exits import code_of
 from issuer.doors.access import Access, Caller
+from issuer.doors.rates import RateBuckets
 from issuer.doors.tokens import PREFIX, SCOPES, Scope, line_for, new_token
 from issuer.errors import (
     ConfigurationError,
@@ -504,3 +507,29 @@ def test_tokens_are_256_bits_that_never_come_twice() -> None:
     made = {new_token() for _ in range(1000)}
     assert len(made) == 1000
     assert all(each.startswith(PREFIX) and len(each) == len(PREFIX) + 43 for each in made)
+
+
+def test_a_process_that_stands_still_with_a_lock_stops_no_other() -> None:
+    """As one that was stopped by a debugger or the system: the others count without the lock."""
+    rates = RateBuckets()
+    bucket = rates.bucket("a", 10.0)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with rates.locked(bucket._place):
+                os.write(writing, b"held")
+                signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(reading, 4) == b"held"
+        taking = threading.Thread(target=bucket.take, daemon=True)
+        taking.start()
+        taking.join(20)
+        assert not taking.is_alive()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)

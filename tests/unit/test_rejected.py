@@ -1,6 +1,9 @@
 """Who is told that no number can be given, and how often."""
 
 import logging
+import os
+import signal
+import threading
 from typing import Any
 
 import pytest
@@ -104,3 +107,45 @@ def test_what_cannot_be_called_is_refused_and_changes_nothing() -> None:
         refused(ConfigurationError, "a rejected handler must be a function of tag and error", Rejections, handler)
         refused(ConfigurationError, "", setattr, rejections, "handler", handler)
         assert rejections.handler is before
+
+
+def test_a_signal_handler_that_logs_while_a_line_is_counted_waits_for_nothing() -> None:
+    struck, told = list[bool](), list[int | None]()
+
+    def clock() -> float:  # is asked under the lock, where a signal may strike
+        if not struck:
+            struck.append(True)
+            told.append(said.due("b", "kind"))
+        return 0.0
+
+    said = sparing.Sparing(lambda: 0.0)
+    said._clock = clock
+    thread = threading.Thread(target=said.due, args=("a", "kind"), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert told == [0]
+
+
+def test_a_child_that_is_forked_while_another_thread_logs_waits_for_nothing() -> None:
+    said = sparing.Sparing()
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with said._lock:
+            held.set()
+            free.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)  # ends a child that waits for ever
+        try:
+            os._exit(7 if said.due("a", "kind") == 0 else 8)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    free.set()
+    thread.join(60)
+    assert os.waitstatus_to_exitcode(status) == 7

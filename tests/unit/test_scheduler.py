@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from issuer.engine import scheduler
-from issuer.engine.scheduler import Tasks, Threads
+from issuer.engine.scheduler import Scheduler, Tasks, Threads
 from tests.waiting import eventually, run, until
 
 
@@ -63,6 +63,19 @@ def test_the_end_of_a_loop_does_not_wait_for_a_job_that_ignores_its_cancellation
     run(main(), 120)
 
 
+def test_a_sweep_that_fails_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "SWEEP_EVERY", 0.01)
+    threads, swept = Threads(), list[int]()
+
+    def failing() -> None:
+        swept.append(1)
+        raise LookupError
+
+    threads.begin(failing)
+    until(lambda: len(swept) > 1)
+    threads.close()
+
+
 def test_a_sweep_that_finds_no_thread_is_followed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "SWEEP_EVERY", 0.01)
     threads, swept = Threads(), list[int]()
@@ -78,3 +91,20 @@ def test_a_sweep_that_finds_no_thread_is_followed_by_others(monkeypatch: pytest.
     threads.begin(lambda: swept.append(1))
     until(lambda: len(swept) > 1)
     threads.close()
+
+
+def test_a_job_that_comes_while_the_issuer_closes_starts_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Threads]()
+
+    def crew() -> Threads:
+        made.append(Threads())
+        return made[0]
+
+    def closing() -> bool:
+        jobs.stop()
+        return False
+
+    jobs = Scheduler(lambda: None, crew, "background")
+    monkeypatch.setattr(scheduler, "in_uwsgi_master", closing)  # is asked just before the timer starts
+    assert not jobs.background(lambda: None)
+    assert made == []
