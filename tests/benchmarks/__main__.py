@@ -16,6 +16,7 @@ import click
 
 from tests.benchmarks.awaited import awaited
 from tests.benchmarks.border import border
+from tests.benchmarks.crowds import crowds
 from tests.benchmarks.delayed import delayed
 from tests.benchmarks.direct import direct
 from tests.benchmarks.doors import http_, resp
@@ -93,6 +94,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "server": inside,
     "http": http_,
     "resp": resp,
+    "crowds": crowds,
     "metrics": observed,
     "failover": failover,
     "tags": tags,

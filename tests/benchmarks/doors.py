@@ -42,17 +42,20 @@ STARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Ports:
+    """The ports of a server, and the process id of its supervisor."""
+
     http: int
     resp: int
+    process: int
 
 
 @contextmanager
-def serving(folder: str, redis: str) -> Iterator[Ports]:
-    """Start `issuer serve` with one worker and both doors; it is serving then."""
+def serving(folder: str, redis: str, *more: str) -> Iterator[Ports]:
+    """Start `issuer serve` with one worker, both doors and `more` options; it is serving then."""
     log = Path(folder, "log")
     store = f"sqlite:///{folder}/ids.db"
     words = ["--redis", redis, "--store", store, "--prefix", PREFIX, "serve", "--http", f"{LOOPBACK}:0"]
-    words += ["--compat", "leaf"]
+    words += ["--compat", "leaf", *more]
     with log.open("wb") as stderr:
         line = [sys.executable, "-m", "issuer", *words, "--resp", f"{LOOPBACK}:0"]
         process = subprocess.Popen(line, stderr=stderr, stdin=subprocess.DEVNULL)
@@ -61,7 +64,7 @@ def serving(folder: str, redis: str) -> Iterator[Ports]:
         found = re.search(r"serving http://\S+?:(\d+) and redis://\S+?:(\d+)", log.read_text())
         if found is None:
             raise RuntimeError(log.read_text())
-        yield Ports(int(found[1]), int(found[2]))
+        yield Ports(int(found[1]), int(found[2]), process.pid)
     finally:
         process.terminate()
         process.wait()
