@@ -109,6 +109,18 @@ def test_a_request_that_waits_for_its_body_is_counted() -> None:
     through(behave, budget=budget)
 
 
+def test_a_request_without_a_body_is_answered_when_the_budget_is_used_up() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a")
+        for headers in ([], [("Content-Length", "0")]):
+            key = ("Prefer", "the long way"), ("Accept", "text/plain")
+            answer = await door.ask("POST", "/v1/tags/a/next", headers=[*headers, *key])
+            assert (answer.status, answer.headers["content-type"][:10]) == (200, "text/plain")
+        refused(await Slow(door, "/v1/tags/a/next", b"{").answer())
+
+    through(behave, budget=Budget(0))
+
+
 @pytest.mark.parametrize("how", ["gone", "late", "cancelled", "too large", "no JSON"])
 def test_what_a_body_held_is_released(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "late":

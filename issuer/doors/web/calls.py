@@ -200,7 +200,8 @@ async def bytes_of(request: Request) -> bytes:
     if not length.isdigit() or len(length) > len(str(BODY_MOST)) or int(length) > BODY_MOST:
         raise _too_large()
     body, more = bytearray(), True
-    request.hold(_WAITING)
+    waiting = 0 if length == b"0" and b"transfer-encoding" not in request.headers else _WAITING
+    request.hold(waiting)
     try:
         async with asyncio.timeout(PROGRESS):
             while more:
@@ -215,7 +216,7 @@ async def bytes_of(request: Request) -> bytes:
                 body += piece
     except TimeoutError:
         raise Problem(408, "body_late", f"the body did not arrive within {PROGRESS:g} s", headers=LAST) from None
-    request.hold(-_WAITING)
+    request.hold(-waiting)
     return bytes(body)
 
 
