@@ -32,6 +32,7 @@ from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
 from issuer.reentry import CallLock
+from issuer_persistence.errors import Corrupt
 from issuer_persistence.journal import Known
 from issuer_persistence.records import Tag
 
@@ -117,7 +118,7 @@ class AsyncCare:
             if tag is None:
                 steps = page_of_tags(names[first - 1] if first else None, PAGE)
                 records = await self._run(steps, self._deadline(timeout), None)
-                known = {record.tag: record for record in records}
+                known = {record.tag: record for record in records if isinstance(record, Tag)}
             audits = {
                 name: Audit(name, self._config.hash_key(name), store_id, known.get(name)).whole()
                 for name in names[first : first + PAGE]
@@ -220,8 +221,8 @@ class AsyncCare:
 
     async def tag_pages(
         self, timeout: float | None, *, after: str | None = None, count: int = PAGE
-    ) -> AsyncGenerator[list[Tag], None]:
-        """Yield the records of the tags of the store by pages, sorted by name.
+    ) -> AsyncGenerator[list[Tag | Corrupt], None]:
+        """Yield the records of the tags of the store by pages, sorted by name. See `Store.tags` for damaged ones.
 
         Args:
             timeout: Time limit of each page in seconds, or None.
@@ -230,7 +231,7 @@ class AsyncCare:
         """
         while True:
             page = await self._run(page_of_tags(after, count), self._deadline(timeout), None)
-            yield [in_true_order(record) for record in page]
+            yield [in_true_order(record) if isinstance(record, Tag) else record for record in page]
             if len(page) < count:
                 return
             after = page[-1].tag

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from issuer.advice import Words, filled
 from issuer.times import utc
+from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LedgerEntry
 
 #: Kinds of discrepancies. The command line and HTTP show these texts.
@@ -21,6 +22,7 @@ Kind = Literal[
     "another store's hash",
     "two hashes in Redis",
     "damaged entry",
+    "damaged record",
     "Redis not looked at",
 ]
 
@@ -80,6 +82,11 @@ MEANINGS: Final[Mapping[Kind, Meaning]] = {
         "The issuer never writes such an entry. Its numbers cannot be compared with those of other reservations.",
         "Correct or delete the entry in the store. A backup may show what it was.",
     ),
+    "damaged record": Meaning(
+        "tag-damaged-record",
+        "The issuer never writes such a record. No number of the tag can be reserved.",
+        "Correct the record in the store. A backup may show what it was. Then run {do:recover}.",
+    ),
     UNSEEN: Meaning("redis-reachable", "Only the ledger and the store were compared.", "Start Redis, and check again."),
 }
 
@@ -94,11 +101,11 @@ class Discrepancy:
             been issued twice. "above store max": a segment ends above the store's `max`, so the store has lost changes
             and would reserve these numbers again. "below the journal": the store's journal has recorded higher numbers
             than `max`. "Redis above store max": a number in Redis is higher than `max`. "not in the ledger": Redis
-            holds numbers that were never reserved. "damaged hash", "damaged entry": the Redis hash or a ledger entry
-            contains something that the issuer never writes. "another store's hash": two stores share one prefix in
-            Redis, and would issue duplicates. "two hashes in Redis": segments of a strict tag are loaded into two Redis
-            hashes in turns, so that numbers are in order only within each hash. "Redis not looked at": Redis could not
-            be reached, so only the ledger and the store were compared.
+            holds numbers that were never reserved. "damaged hash", "damaged entry", "damaged record": the Redis
+            hash, a ledger entry or the tag's record contains something that the issuer never writes. "another store's
+            hash": two stores share one prefix in Redis, and would issue duplicates. "two hashes in Redis": segments of
+            a strict tag are loaded into two Redis hashes in turns, so that numbers are in order only within each hash.
+            "Redis not looked at": Redis could not be reached, so only the ledger and the store were compared.
         problem: Description without the name of the tag.
         numbers: First and last number concerned. None if no numbers are concerned.
         entries: Ledger entries concerned, with process, host and time, the older one first.
@@ -158,3 +165,8 @@ def described(entry: LedgerEntry) -> str:
     """Describe a ledger entry in a line of text: numbers, host, process, reason and time of the reservation."""
     by = f"{entry.host} pid {entry.pid}" if entry.host else "another program on this table"
     return f"{entry.low + 1}..{entry.high} by {by} ({entry.reason}) at {utc(entry.time)}"
+
+
+def damaged(error: Corrupt) -> Discrepancy:
+    """Return the discrepancy for a damaged record."""
+    return Discrepancy(error.tag, "damaged record", f"the record in the store: {error.problem}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from issuer.core import arithmetic, parts, scheme_record
-from issuer.core.record import PAGE, page_of_tags, read_record, select
+from issuer.core.record import PAGE, page_of_tags, read_record
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, masters, public, send, visit
 from issuer.errors import CorruptState, FenceError, InvalidArgument, IssuerError, RedisUnavailable, brief
@@ -186,11 +186,6 @@ class Inspection:
     shared_with: str = ""
 
 
-def tags() -> Steps[list[Tag]]:
-    """Return the records of all tags of the store, sorted by name."""
-    return [scheme_record.in_true_order(each) for each in (yield from select())]
-
-
 def inspect(tag: str, key: str | None, known: Tag | None = None, *, deleted: bool = False) -> Steps[Inspection]:
     """Return the state of a tag in the store and in Redis. `key` is the tag's Redis key, or None without Redis.
 
@@ -255,16 +250,11 @@ def segments(tag: str, count: int, beyond: Position | None, *, upward: bool) -> 
 
 
 def _position(tag: str, beyond: Position) -> Position:
-    """Return `beyond`, the position at which the previous page ended. If it is not valid, raise InvalidArgument."""
-    try:
-        high, low, id = beyond
-    except (TypeError, ValueError) as error:
-        problem = f"must be the `last` of a page, not {brief(beyond)}"
-        raise InvalidArgument(problem, tag=tag, value=beyond, argument="beyond") from error
-    if not isinstance(id, str):
-        problem = f"must be the `last` of a page, not {brief(beyond)}"
-        raise InvalidArgument(problem, tag=tag, value=beyond, argument="beyond")
-    return whole(high, "beyond", 0, HIGHEST), whole(low, "beyond", -1, HIGHEST), id
+    match beyond:
+        case high, low, str(id):
+            return whole(high, "beyond", 0, HIGHEST), whole(low, "beyond", -1, HIGHEST), id
+    problem = f"must be the `last` of a page, not {brief(beyond)}"
+    raise InvalidArgument(problem, tag=tag, value=beyond, argument="beyond")
 
 
 def look_at_store(halted: HaltedTags) -> Steps[IssuerError | None]:
@@ -276,7 +266,7 @@ def look_at_store(halted: HaltedTags) -> Steps[IssuerError | None]:
         return error
     halted.after = end = page[-1].tag if len(page) == PAGE else None
     names = {name for name in names if name <= (after or "") or (end is not None and name > end)}
-    halted.names = names | {each.tag for each in page if each.halted}
+    halted.names = names | {each.tag for each in page if isinstance(each, Tag) and each.halted}
     return None
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from issuer.care.discrepancies import Discrepancy, Kind, Turns, described
+from issuer.care.discrepancies import Discrepancy, Kind, Turns, damaged, described
 from issuer.care.inspection import WASTE_FROM
 from issuer.core.record import read_record
 from issuer.core.requests import whole
@@ -27,6 +27,7 @@ from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import check_found
+from issuer_persistence.errors import Corrupt
 from issuer_persistence.ledger import LEDGER_KEPT, LedgerEntry, LedgerPage, Position
 from issuer_persistence.reads import ReadSegments
 from issuer_persistence.records import HIGHEST, Tag, now_ms
@@ -101,7 +102,10 @@ class Audit:
 
     def whole(self) -> Steps[list[Discrepancy]]:
         """Verify the tag: the journal, Redis, and the ledger page by page. Return the findings."""
-        record = self._record or (yield from read_record(self._tag))
+        try:
+            record = self._record or (yield from read_record(self._tag))
+        except Corrupt as error:
+            return [damaged(error)]
         self._max, self._created = record.max, record.created
         self._turns = Turns() if record.order == "strict" else None
         yield from self._check_journal()

@@ -228,7 +228,7 @@ def export(issuer: Issuer, form: str, write: Callable[[bytes], object]) -> int:
 
     `form`: "csv" or "jsonl". `write`: function that gets the output piece by piece.
     """
-    count, left_out, progress, engine = 0, list[str](), _Progress(), issuer.engine
+    count, left_out, progress, engine, code = 0, list[str](), _Progress(), issuer.engine, OK
     write((",".join(COLUMNS) + "\n").encode() if form == "csv" else b"")
     after: str | None = None
     while True:
@@ -236,11 +236,14 @@ def export(issuer: Issuer, form: str, write: Callable[[bytes], object]) -> int:
         write(_text(page.tags, form).encode())
         count, after = count + len(page.tags), page.last
         left_out += page.left_out
+        for error in page.damaged:
+            complain(error)
+            code = PROBLEM
         progress.show(count)
         if after is None:
             break
     if not left_out:
-        return OK
+        return code
     named = ", ".join(map(plain, left_out[:20])) + (", ..." if len(left_out) > 20 else "")  # noqa: PLR2004 - as many fit
     complain(
         f"{numbered(len(left_out), 'tag')} left out, because another store would issue their numbers again: {named}"

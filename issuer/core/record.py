@@ -5,15 +5,15 @@ Each hash contains the id of the store that its numbers come from. Only processe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from issuer.core.error_mapping import corrupt
+from issuer.core.error_mapping import corrupt, store_error
 from issuer.core.steps import Steps, ask
 from issuer.errors import ForeignHash, UnknownTag
 from issuer.gateway import tag_scripts
-from issuer_persistence.errors import TagPresent
+from issuer_persistence.errors import Corrupt, TagPresent
 from issuer_persistence.reads import ReadTag
 from issuer_persistence.records import Tag, TagSettings
 
@@ -39,9 +39,16 @@ def read_record(tag: str, *, make: bool = False, deleted: bool = False, within: 
 PAGE = 1000
 
 
-def page_of_tags(after: str | None, count: int = PAGE) -> Steps[list[Tag]]:
+def page_of_tags(after: str | None, count: int = PAGE) -> Steps[Sequence[Tag | Corrupt]]:
     """Return the records of the next `count` tags after the name `after`, sorted by name. None means the first tag."""
     return (yield from ask(lambda store, timeout: store.tags(after=after, count=count, timeout=timeout)))
+
+
+def sound(record: Tag | Corrupt) -> Tag:
+    """Return the record. If it is damaged, raise CorruptState."""
+    if isinstance(record, Corrupt):
+        raise store_error(record, record.tag)
+    return record
 
 
 def select(chosen: Callable[[Tag], bool] = lambda _: True, prefix: str = "") -> Steps[list[Tag]]:
@@ -55,7 +62,7 @@ def select(chosen: Callable[[Tag], bool] = lambda _: True, prefix: str = "") -> 
     after: str | None = prefix or None
     while True:
         page = yield from page_of_tags(after)
-        wanted += [each for each in page if each.tag.startswith(prefix) and chosen(each)]
+        wanted += filter(chosen, [sound(each) for each in page if each.tag.startswith(prefix)])
         if len(page) < PAGE or not page[-1].tag.startswith(prefix):
             return wanted
         after = page[-1].tag

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from issuer.core import parts, record, scheme_record
+from issuer.core.error_mapping import store_error
 from issuer.core.steps import Steps
+from issuer.errors import IssuerError
 from issuer.gateway.keys import PART
 from issuer.numbers import stride
 from issuer.numbers.codec import strides
 from issuer.operations.tag_options import AS_GIVEN, TAG_OPTIONS
+from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import HIGHEST, Tag, TagSettings
 
 _DEFAULTS = TagSettings()
@@ -24,11 +27,13 @@ class ExportPage:
     Attributes:
         tags: For each tag, the arguments of `create`, and the name of the tag as `tag`.
         left_out: Names of tags that `create` cannot continue: the new tag would issue old numbers again.
+        damaged: Errors of tags whose record in the store is damaged.
         last: Name of the tag after which the next page begins. None if this page is the last one.
     """
 
     tags: list[dict[str, Any]]
     left_out: list[str]
+    damaged: list[IssuerError]
     last: str | None
 
 
@@ -38,13 +43,14 @@ def export_page(after: str | None) -> Steps[ExportPage]:
     Parts, such as `orders#17`, are left out, because `create` makes the parts together with their tag. `after`: name
     after which the page begins. None means the first page.
     """
-    found = yield from record.page_of_tags(after, record.PAGE)
-    page = ExportPage([], [], found[-1].tag if len(found) == record.PAGE else None)
+    found = yield from record.page_of_tags(after)
+    page = ExportPage([], [], [], found[-1].tag if len(found) == record.PAGE else None)
     for each in found:
-        if scheme_record.PART_OF in each.scheme:
+        if isinstance(each, Corrupt):
+            page.damaged.append(store_error(each, each.tag))
+        elif scheme_record.PART_OF in each.scheme:
             continue
-        said = arguments(each)
-        if said is None or (parts.has_parts(each) and (yield from _has_used_parts(each))):
+        elif (said := arguments(each)) is None or (parts.has_parts(each) and (yield from _has_used_parts(each))):
             page.left_out.append(each.tag)
         else:
             page.tags.append({"tag": each.tag, **said})

@@ -31,6 +31,7 @@ from issuer_persistence.urls import mask
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from issuer_persistence.errors import Corrupt
     from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
     from issuer_persistence.pruning import Pruned
     from issuer_persistence.records import Tag, TagChanges, TagSettings
@@ -163,11 +164,12 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> Sequence[Tag | Corrupt]:
         """Return a page of the tags that are not deleted, sorted by the UTF-8 bytes of their names.
 
         The store must find the page by an index, so that every page takes the same time. A tag that exists while all
-        pages are read is on exactly one page. A page with fewer than `count` tags is the last one.
+        pages are read is on exactly one page. A page with fewer than `count` tags is the last one. In place of a
+        damaged record, the page has its error, which is not raised.
 
         Args:
             after: Name after which the page begins. There need not be such a tag. None means the first page.

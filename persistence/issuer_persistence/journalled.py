@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from issuer_persistence.contract import CallDeadline, Store
-from issuer_persistence.errors import Full, MaxBehind, StoreError, Unconfirmed
+from issuer_persistence.errors import Corrupt, Full, MaxBehind, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.journal import ROTATE_AT, Journal, about
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
@@ -69,7 +69,7 @@ class Journalled(Store):
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         return self._store.get(tag, timeout=timeout)
 
-    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> Sequence[Tag | Corrupt]:
         return self._store.tags(after=after, count=count, timeout=timeout)
 
     def reserve_checked(
@@ -209,7 +209,7 @@ class Journalled(Store):
         lines: list[dict[str, object]] = []
         after = None
         while page := self._store.tags(after=after, count=_PAGE, timeout=deadline.left()):
-            lines += [_floored(record, record.max) for record in page]
+            lines += [_floored(record, record.max) for record in page if isinstance(record, Tag)]
             after = page[-1].tag
         self._journal.begin(store_id, lines, timeout=deadline.left())
 

@@ -183,7 +183,6 @@ _BESIDE: Mapping[str, Setting] = {
 
 
 def _check(value: TagSettings | TagChanges) -> None:
-    """Raise ValueError if a field is out of its range."""
     for each in fields(value):
         setting, said = SETTINGS.get(each.name) or _BESIDE[each.name], getattr(value, each.name)
         unsaid = said is None and (setting.unsaid or isinstance(value, TagChanges))
@@ -279,6 +278,14 @@ class TagChanges:
         """Return the new values of the settings that change, by name."""
         said = {name: getattr(self, name) for name, each in SETTINGS.items() if each.changes}
         return {name: value for name, value in said.items() if value is not None}
+
+
+def tried(read: Callable[[Any], _T], row: Any) -> _T | Corrupt:
+    """Return what `read` finds in a row, or its error: a new one, because one that was raised holds frames."""
+    try:
+        return read(row)
+    except Corrupt as error:
+        return Corrupt(error.tag, error.problem)
 
 
 def number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, highest: int = HIGHEST) -> int:

@@ -119,7 +119,7 @@ class SharedRowBench(SQLBench):
             cursor.execute(statement, values)
             return list(cursor.fetchall())
 
-    def add(self, tag: str, max_id: int = 1, step: int = 10) -> None:
+    def add(self, tag: str, max_id: int = 1, step: int | None = 10) -> None:
         """Create a tag as the other program's instructions say."""
         self.run(ROWS[self.layout], tag, max_id, step)
 

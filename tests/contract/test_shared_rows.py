@@ -252,6 +252,28 @@ def test_damaged_rows_are_corrupt_and_left_alone(beside: SharedRowBench) -> None
         assert beside.row() == (max_id, step)
 
 
+@pytest.mark.parametrize(("max_id", "step"), [(-5, 10), (500, 0), (500, None)])
+def test_a_damaged_row_is_an_entry_of_its_own_and_the_others_are_adopted(
+    beside: SharedRowBench, max_id: int, step: int | None
+) -> None:
+    if step is None and beside.layout != "tinyid":
+        step = 0  # the column is NOT NULL
+    for tag in ("a", "z"):
+        beside.add(tag, max_id=500, step=10)
+    beside.add("orders", max_id=max_id, step=step)
+    store = beside.store
+    assert [type(each).__name__ for each in store.tags(count=9, timeout=TIMEOUT)] == ["Tag", "Corrupt", "Tag"]
+    assert [each.tag for each in store.tags(after="a", count=1, timeout=TIMEOUT)] == ["orders"]
+    with pytest.raises(Corrupt, match="orders"):
+        store.adopt(timeout=TIMEOUT)
+    assert store.shared_with(timeout=TIMEOUT)  # not before all are
+    for tag in ("a", "z"):
+        assert ranges(store, tag) != []
+    beside.run(f"DELETE FROM {beside.theirs.table} WHERE max_id < 0 OR step = 0 OR step IS NULL")  # noqa: S608 - ours
+    assert store.adopt(timeout=TIMEOUT) == 2
+    assert not store.shared_with(timeout=TIMEOUT)
+
+
 #: What is done to the table, and what the store says of it.
 UNSAFE = [
     ("ALTER TABLE {table} ENGINE=MyISAM", "engine MyISAM"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from issuer.core.record import sound
 from issuer_persistence.errors import Corrupt, Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.records import TagChanges
@@ -158,7 +159,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     old = older(version)
     rows = old.execute(_ROWS).fetchall()
     assert store.store_id(timeout=TIMEOUT) == "0123456789abcdef01234567"
-    found = store.tags(count=1000, timeout=TIMEOUT)
+    found = [*map(sound, store.tags(count=1000, timeout=TIMEOUT))]
     assert [(each.tag, each.max, each.lease, each.ahead, each.scheme, each.step_mode) for each in found] == [
         *([("leased", 40, 7, 1, {}, "fixed")] if version > 1 else []),
         ("orders", 30, None, 1, {}, "fixed"),

@@ -488,6 +488,8 @@ FOREIGN_TO_MONGODB: dict[str, list[object]] = {
 @pytest.mark.parametrize("field", FOREIGN)
 def test_what_no_store_writes_is_corrupt_and_left_alone(shared_bench: Bench, field: str) -> None:
     create(shared_bench.store, step=10, order="trend", lease=5, scheme=shared_bench.scheme)
+    for other in ("a", "z"):
+        create(shared_bench.store, other)
     values, in_filter, known = FOREIGN[field], True, True
     if isinstance(shared_bench, SQLiteBench):
         shared_bench.loosen()
@@ -511,7 +513,6 @@ def test_what_no_store_writes_is_corrupt_and_left_alone(shared_bench: Bench, fie
             partial(reserve, store),
             partial(reserve, store, 5),
             partial(get, store),
-            partial(store.tags, count=1, timeout=TIMEOUT),
             partial(store.configure, "orders", TagChanges(step=5), timeout=TIMEOUT),
             partial(create, store),
         ]
@@ -521,6 +522,16 @@ def test_what_no_store_writes_is_corrupt_and_left_alone(shared_bench: Bench, fie
         for call in calls:
             with pytest.raises(Corrupt, match=field):
                 call()
+        for after, count in ((None, 3), ("a", 1)):
+            *sound, damaged = sorted(
+                store.tags(after=after, count=count, timeout=TIMEOUT), key=lambda each: isinstance(each, Corrupt)
+            )
+            assert [each.tag for each in sound] == (["a", "z"] if count > 1 else [])
+            assert damaged.tag == "orders"
+            assert field in str(damaged)
+            assert isinstance(damaged, Corrupt)
+            assert (damaged.__traceback__, damaged.__context__) == (None, None)  # it holds no frames
+        assert [each.tag for each in store.tags(after="orders", count=9, timeout=TIMEOUT)] == ["z"]
         assert shared_bench.raw() == before, value
         assert before[field] == value
         assert ranges(store) == ledger

@@ -12,6 +12,7 @@ import pytest
 
 from issuer.care.blocking import Care
 from issuer.gateway.commands import NAMES
+from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import Tag
 from issuer_persistence.sqlite.schema import SCHEMA
 from issuer_persistence.sqlite.store import SQLiteStore
@@ -174,7 +175,7 @@ def test_tags_are_listed_by_pages_as_they_are_at_once(direct: Cli, monkeypatch: 
     asked: list[int] = []
     real = SQLiteStore.tags
 
-    def tags(self: SQLiteStore, *, count: int, **page: Any) -> list[Tag]:
+    def tags(self: SQLiteStore, *, count: int, **page: Any) -> list[Tag | Corrupt]:
         asked.append(count)
         return real(self, count=count, **page)
 

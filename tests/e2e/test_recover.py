@@ -12,6 +12,7 @@ import pytest
 import redis
 
 import issuer
+from issuer.core.record import sound
 from issuer_persistence.records import TagSettings
 from issuer_persistence.sqlite.store import SQLiteStore
 from tests.contract.benches import TIMEOUT
@@ -288,6 +289,6 @@ def test_a_recovery_of_all_tags_that_is_interrupted_says_where_to_go_on(home: Pa
     assert recovered.max == 7
     rest = subprocess.run([*command, f"--after={last}"], capture_output=True, text=True, check=True)
     assert [json.loads(line)["tag"] for line in rest.stdout.splitlines()] == names[names.index(last) + 1 :]
-    everything = store.tags(count=10**6, timeout=TIMEOUT)
+    everything = map(sound, store.tags(count=10**6, timeout=TIMEOUT))
     created = {record.version for record in everything if record.timestamp == record.created}
     assert not created  # each was recovered

@@ -196,3 +196,33 @@ def test_as_json_lines_each_tag_has_a_line_as_soon_as_it_is_done(orders: Cli, ho
     assert [json.loads(line) for line in orders("tags", "--json-lines").out.splitlines()] == orders(
         "tags", "--json"
     ).json()
+
+
+def test_a_damaged_record_is_an_entry_of_its_own_for_each_command(
+    orders: Cli, cli: Cli, home: Path, store: str
+) -> None:
+    """The command does the rest, and does not exit with 0."""
+    orders("create", "zeta")
+    altered(home, "UPDATE tags SET step = 0 WHERE tag = 'users'")
+    for arguments in (("tags",), ("tags", "--json"), ("tags", "--json-lines"), ("tags", "--usage"), ("export",)):
+        ended = orders(*arguments)
+        assert ended.code == 4, arguments
+        assert all(tag in ended.out for tag in ("orders", "zeta")), arguments
+        assert "users" not in ended.out, arguments
+        assert ended.err.count("the record of tag 'users' in the store is damaged: step") == 1, arguments
+    assert orders("halt", "users", "--yes").code == 4
+    ended = orders("verify")
+    assert ended.code == 4
+    assert ended.out.startswith("users  damaged record\n  tag 'users': the record in the store: step must be")
+    assert ended.err == "2 of 3 tags without a problem\n"
+    for command, done in (("halt", "halted zeta"), ("recover", "zeta")):
+        ended = orders(command, "--all", "--yes")
+        assert ended.code == 4, command
+        assert done in ended.out + ended.err, command
+        assert "users" in ended.err, command
+    altered(home, "UPDATE tags SET step = 0 WHERE tag IN ('orders', 'zeta')")
+    ended = orders("tags")
+    assert (ended.code, ended.out) == (4, "")
+    assert "no tags yet" not in ended.err
+    words = {"COMP_WORDS": f"issuer --store {store} verify u", "COMP_CWORD": "4"}
+    assert cli(env={**words, "_ISSUER_COMPLETE": "bash_complete"}).out == "plain,users\n"

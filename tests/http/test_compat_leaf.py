@@ -1,9 +1,11 @@
 """The HTTP calls of Leaf: each route, status, body and quirk, as a Leaf server gave them; what it must not copy."""
 
 import re
+import sqlite3
 import time
 import tracemalloc
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -348,6 +350,32 @@ def test_the_pages_show_tags_and_segments_with_leafs_ends() -> None:
         assert row[7:] == (["11", "21", "10"] if row[2] == "true" else ["0", "0", "0"])
 
     leaf(behave)
+
+
+def test_a_damaged_record_is_an_entry_of_its_own_and_the_server_is_ready(tmp_path: Path) -> None:
+    path = tmp_path / "ids.db"
+
+    async def behave(door: Door) -> None:
+        for tag in ("a", "order", "z"):
+            await door.ids.create(tag, step=100)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            database.execute("UPDATE tags SET step = 0 WHERE tag = 'order'")
+        assert (await door.good("GET", "/readyz"))["ready"] is True
+        found = await door.good("GET", "/v1/tags")
+        assert ([each["tag"] for each in found["tags"]], found["next"]) == (["a", "z"], None)
+        [damaged] = found["damaged"]
+        assert damaged["tag"] == "order"
+        assert damaged["problem"].startswith("step must be")
+        after = (await door.good("GET", "/v1/tags?count=1"))["next"]
+        found = await door.good("GET", f"/v1/tags?count=1&cursor={after}")
+        assert (found["tags"], found["damaged"]) == ([], [damaged])
+        [finding] = (await door.good("GET", "/v1/verify"))["discrepancies"]
+        assert (finding["tag"], finding["kind"]) == ("order", "damaged record")
+        _, *rows = [row[0] for row in cells((await door.ask("GET", "/db")).body)]
+        assert rows == ["a", "z"]
+
+    leaf(behave, store=f"sqlite:///{path}")
 
 
 def test_a_row_that_only_its_own_program_has_changed_has_no_time() -> None:

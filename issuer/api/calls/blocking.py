@@ -16,6 +16,7 @@ from issuer.care.recovery import Named, Recovery, halt
 from issuer.care.verification import Provenance, who
 from issuer.core.events import Observer
 from issuer.core.issued import Issued
+from issuer.core.record import sound
 from issuer.core.requests import TAKE_MOST, TTL, whole
 from issuer.core.steps import ask
 from issuer.engine.blocking import Engine
@@ -358,7 +359,7 @@ class IssuerCalls:
         Args:
             timeout: Longest wait for each page in seconds, 0 or more. None means the issuer's `timeout`.
         """
-        return [record for page in self.engine.care.tag_pages(timeout) for record in page]
+        return [sound(record) for page in self.engine.care.tag_pages(timeout) for record in page]
 
     def inspect(self, tag: str, *, deleted: bool = False, timeout: float | None = None) -> Inspection:
         """Return the state of a tag in the store and in Redis. Nothing is changed.

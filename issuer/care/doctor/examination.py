@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from issuer.care.discrepancies import UNSEEN
+from issuer.care.discrepancies import UNSEEN, damaged
 from issuer.care.doctor import redis, store, tags
 from issuer.care.doctor.findings import (
     ClockDifference,
@@ -27,6 +27,7 @@ from issuer.core.steps import Server, Steps, ask, masters, public, send, silence
 from issuer.errors import FenceError, IssuerError, RedisUnavailable, StoreUnavailable, UnknownTag
 from issuer.gateway import server_commands, tag_scripts
 from issuer.gateway.keys import due_channel, has_blanks
+from issuer_persistence.errors import Corrupt
 from issuer_persistence.facts import StoreFacts
 from issuer_persistence.records import Tag, now_ms
 
@@ -106,15 +107,16 @@ class Examination:
         self.facts.there += len((yield from self._page()))
 
     def _read_records(self) -> Steps[None]:
-        """Read a page of the tags' records for the checks."""
         facts = self.facts
-        facts.records = yield from self._page()
+        page = yield from self._page()
+        facts.records = [each for each in page if isinstance(each, Tag)]
+        facts.damaged = [damaged(each) for each in page if isinstance(each, Corrupt)]
         for bare in [record.tag.strip() for record in facts.records if has_blanks(record.tag)]:
             found = yield from _tried(ask(lambda store, left: store.get(bare, timeout=left)))  # noqa: B023 - called at once
             if isinstance(found, Tag) and not found.deleted:
                 facts.bare.add(bare)
 
-    def _page(self) -> Steps[list[Tag]]:
+    def _page(self) -> Steps[Sequence[Tag | Corrupt]]:
         """Return the next page of the tags' records. After an error of the store, the page is empty."""
         page = yield from _tried(page_of_tags(self._after, PAGE))
         if isinstance(page, IssuerError):
@@ -123,7 +125,6 @@ class Examination:
         return page
 
     def _look_at_tag(self, record: Tag) -> Steps[TagFacts]:
-        """Verify the tag, and return the facts about it."""
         facts = self.facts
         audit = Audit(record.tag, self._key(record.tag) if facts.reached else None, facts.store_id or "", record)
         found = yield from audit.whole()
@@ -143,6 +144,8 @@ class Examination:
         facts = self.facts
         gone = {tag for tag, error in batch.errors.items() if isinstance(error, UnknownTag)}
         facts.records = [record for record in facts.records if record.tag not in gone]
+        facts.checked += len(facts.damaged)
+        facts.examined += len(facts.damaged)
         for record in facts.records:
             error = batch.errors.get(record.tag)
             facts.tags.append(batch.results[record.tag] if error is None else TagFacts(record=record, error=error))

@@ -119,6 +119,7 @@ class Facts:
         report_error: Error if Redis denied PUBLISH. Draws need it to report to keepers the tags that need a segment.
         store_error: Error of a request to the store.
         records: Records of the tags of the present page.
+        damaged: What `verify` reports about damaged records of this page.
         tags: Facts about the tags of this page.
         bare: Names of tags that have the same name as a tag of this page, but without blanks around it.
         there: Number of tags in the store.
@@ -142,6 +143,7 @@ class Facts:
     store_error: IssuerError | None = None
     store_clock: ClockDifference | None = None
     records: list[Tag] = field(default_factory=list)
+    damaged: list[Discrepancy] = field(default_factory=list)
     tags: list[TagFacts] = field(default_factory=list)
     bare: set[str] = field(default_factory=set)
     there: int = 0

@@ -201,9 +201,9 @@ def lease(facts: Facts) -> Iterator[Finding]:
 
 def verified(facts: Facts) -> Iterator[Finding]:
     """Report what `verify` reports: one finding for all discrepancies of a tag that have the same consequence."""
-    for tag in facts.tags:
+    for found in [*(tag.found for tag in facts.tags), *([each] for each in facts.damaged)]:
         same: dict[str, list[Discrepancy]] = {}
-        for each in tag.found:
+        for each in found:
             same.setdefault(MEANINGS[each.kind].check, []).append(each)
         for check, (first, *others) in same.items():
             if first.kind != UNSEEN:

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 from issuer.care import inspection
 from issuer.clock import Deadline, monotonic
-from issuer.core.record import PAGE, identity
+from issuer.core.record import PAGE, identity, page_of_tags
 from issuer.core.scheme_record import countable
-from issuer.core.steps import Steps, ask, kept, pipeline, public, renewed
+from issuer.core.steps import Steps, kept, pipeline, public, renewed
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.aio.channel import AsyncChannel
 from issuer.drivers.aio.combiner import AsyncCombiner
@@ -26,6 +26,7 @@ from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import TagRegistry
 from issuer_persistence.holding import acquired
+from issuer_persistence.records import Tag
 
 T = TypeVar("T")
 
@@ -199,11 +200,11 @@ class AsyncKeeper:
         # If this page fails, another attempt is made a second later.
         self._due = monotonic() + 1.0
         page = await self._run(
-            public(ask(lambda store, left: store.tags(after=after, count=PAGE, timeout=left)), None),
+            public(page_of_tags(after), None),
             Deadline(settings.store_timeout),
             None,
         )
-        names = [record.tag for record in page if countable(record.scheme)]
+        names = [record.tag for record in page if isinstance(record, Tag) and countable(record.scheme)]
         calls = [read_hash(redis_key(settings.prefix, tag)) for tag in names]
         found = await self._run(pipeline(calls), Deadline(settings.store_timeout), None) if calls else []
         for tag, hash in zip(names, found, strict=True):

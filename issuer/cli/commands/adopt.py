@@ -25,7 +25,8 @@ LONGEST = 3600.0
 
     \b
     Exit codes: 0 the table was adopted, 2 the store is not on the table of
-    another program, 5 the store is unavailable.
+    another program, 4 the row of a tag is damaged: the others were adopted,
+    correct it and run the command again, 5 the store is unavailable.
     """,
 )
 @json_option()

@@ -28,6 +28,7 @@ def export(session: Session, *, file_format: str) -> int:
 
     A tag that is created from its line begins after all numbers that this store has reserved for it. So issue numbers
     from one of the two stores only. Some tags cannot be continued in this way: tags with periods, with scrambled
-    numbers, with shards or keyed tags, once they have issued numbers. They are left out, and the exit code is 4.
+    numbers, with shards or keyed tags, once they have issued numbers. They are left out, as are tags with a damaged
+    record, and the exit code is 4.
     """
     return tag_files.export(session.connect(), file_format, sys.stdout.buffer.write)

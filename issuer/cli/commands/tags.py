@@ -13,6 +13,7 @@ from issuer.cli.exits import OK, UNREACHABLE, check_json, code_of, complain, jso
 from issuer.cli.scheme_flags import summed_up
 from issuer.cli.session import Session
 from issuer.cli.sheet import rounded
+from issuer.core.error_mapping import store_error
 from issuer.core.parts import has_parts, parents
 from issuer.core.scheme_record import counted
 from issuer.gateway.keys import has_blanks
@@ -30,6 +31,7 @@ from issuer.terminal import (
 )
 from issuer.times import lasting
 from issuer.views import counts, said, view
+from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import Tag, now_ms
 
 SECTION = "Tags"
@@ -58,8 +60,8 @@ COLUMNS = (
       issuer tags --json-lines | jq -r 'select(.halted) | .tag'
 
     \b
-    Exit codes: 0 the tags were shown. With --usage: 4 the data of a tag is
-    damaged, 5 Redis is unavailable.
+    Exit codes: 0 the tags were shown, 4 the data of a tag is damaged, and the
+    others were shown. With --usage: 5 Redis is unavailable.
     """,
 )
 @click.option("--all", "everything", is_flag=True, help="Also list the parts of tags, for example orders#17.")
@@ -84,14 +86,15 @@ def tags(session: Session, *, everything: bool, usage: bool, as_json: bool, as_l
     issuer = session.connect()
     pages = issuer.engine.care.tag_pages(None)
     codes = {OK}
-    views = (view(each) for page in pages for each in (_inspected(issuer, page, codes) if usage else page))
+    sound = (_sound(page, codes) for page in pages)
+    views = (view(each) for page in sound for each in (_inspected(issuer, page, codes) if usage else page))
     if as_json:
         show_json_list(views)
     elif as_lines:
         for each in views:
             show_json_line(each)
     else:
-        _show_tables(issuer, pages, codes, everything=everything, usage=usage)
+        _show_tables(issuer, sound, codes, everything=everything, usage=usage)
     return max(codes)
 
 
@@ -105,18 +108,27 @@ def _show_tables(issuer: Issuer, pages: Iterable[list[Tag]], codes: set[int], *,
         belongs = {} if everything else parents(page)
         shown = [tag for tag in page if tag.tag not in belongs]
         if parts is None and any(map(has_parts, shown)):  # the parts of a tag may be on later pages
-            every = issuer.engine.care.tag_pages(None)
-            parts = Counter(whole for other in every for whole in parents(other).values())
+            every = (each for other in issuer.engine.care.tag_pages(None) for each in other if isinstance(each, Tag))
+            parts = Counter(parents(every).values())
         seen = {each.tag: each for each in _inspected(issuer, shown, codes)} if usage else {}
         listing.show(shown, parts or {}, seen)
         count, hidden = count + len(page), hidden + len(belongs)
         blanks = blanks or any(has_blanks(tag.tag) for tag in shown)
-    if not count:
+    if not count and codes == {OK}:
         say("no tags yet: create one with `issuer create`")
     if blanks:
         say("no number is issued of a tag with blanks around its name: see `issuer doctor`")
     if hidden:
         say(f"not shown: {numbered(hidden, 'part')}; --all shows them")
+
+
+def _sound(page: list[Tag | Corrupt], codes: set[int]) -> list[Tag]:
+    """Return the records that are not damaged. Print the errors of the others, and add their exit code to `codes`."""
+    for each in page:
+        if isinstance(each, Corrupt):
+            complain(error := store_error(each, each.tag))
+            codes.add(code_of(error))
+    return [each for each in page if isinstance(each, Tag)]
 
 
 def _inspected(issuer: Issuer, found: list[Tag], codes: set[int]) -> Iterator[Inspection]:

@@ -16,6 +16,8 @@ from issuer.doors.web.replies import Problem, Reply, shown
 from issuer.doors.web.service import Service
 from issuer.errors import CorruptState, Forbidden, InvalidArgument
 from issuer.views import view
+from issuer_persistence.errors import Corrupt
+from issuer_persistence.records import Tag
 
 #: Default number of entries in a page.
 PAGE: Final = 100
@@ -52,7 +54,9 @@ async def tags(service: Service, call: Request) -> Reply:
     last = found[count - 1] if len(found) > count else page[most - 1] if len(page) > most else None
     if refusal is not None and not found and beyond is None and last is None:
         raise refusal
-    content = {"tags": list(map(view, found[:count])), "next": None if last is None else cursor(last.tag)}
+    whole = [view(each) for each in found[:count] if isinstance(each, Tag)]
+    damaged = [{"tag": each.tag, "problem": each.problem} for each in found[:count] if isinstance(each, Corrupt)]
+    content = {"tags": whole, "damaged": damaged, "next": None if last is None else cursor(last.tag)}
     return shown(content, as_string=call.as_string)
 
 

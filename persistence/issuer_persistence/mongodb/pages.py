@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from issuer_persistence.errors import StoreError
 from issuer_persistence.ledger import LedgerEntry, LedgerPage
 from issuer_persistence.mongodb.call import DOWN, INDEX, entry_row, tag_record
 from issuer_persistence.reads import ReadLedger, ReadSegments, ReadTag
+from issuer_persistence.records import tried
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from issuer_persistence.mongodb.call import Document, MongoCall
     from issuer_persistence.reads import Read
@@ -31,26 +31,19 @@ def answered(call: MongoCall, reads: Sequence[Read[Any]]) -> list[Any]:
     match reads[0]:
         case ReadTag():
             found = {each["_id"]: each for each in call.tags.find({"_id": {"$in": tags}}, batch_size=len(tags) + 1)}
-            return [_tried(tag_record, found[tag]) if tag in found else None for tag in tags]
+            return [tried(tag_record, found[tag]) if tag in found else None for tag in tags]
         case ReadLedger(newest=newest) if newest > 0:
             ledgers, cut = _first_rows(call, tags, newest * len(tags))
             known = ledgers[:-1] if cut and len(ledgers[-1]) < newest else ledgers
             if len(known) * _SHARE < len(tags):
                 known = _newest_rows(call, tags, newest)
-            return [_tried(_entries, rows[:newest]) for rows in known]
+            return [tried(_entries, rows[:newest]) for rows in known]
         case ReadSegments(count=count, beyond=None):
             ledgers, cut = _first_rows(call, tags, count)
             pages = [LedgerPage.of(rows, count + 1) for rows in ledgers]
             # The last page ends before its ledger does.
             return [*pages[:-1], LedgerPage.of(ledgers[-1], len(ledgers[-1]))] if cut else pages
     return []
-
-
-def _tried(read: Callable[[Any], object], found: object) -> object:
-    try:
-        return read(found)
-    except StoreError as error:
-        return error
 
 
 def _entries(rows: Sequence[Document]) -> list[LedgerEntry]:

@@ -25,7 +25,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from issuer_persistence.contract import CallDeadline, Store, in_turn
-from issuer_persistence.errors import Misconfigured, StoreError, TagMissing, Unconfirmed
+from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Purpose, Reservation
 from issuer_persistence.mongodb import server
@@ -50,7 +50,7 @@ from issuer_persistence.mongodb.server import facts, translated
 from issuer_persistence.newest import Newest
 from issuer_persistence.pruning import Pruned, prune
 from issuer_persistence.reads import Read, alike
-from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument
+from issuer_persistence.records import Tag, TagChanges, TagSettings, check_argument, tried
 from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
@@ -192,12 +192,12 @@ class MongoStore(Store):
         with self._call(timeout, writes=False) as call:
             return call.read(tag)
 
-    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag | Corrupt]:
         check_argument("count", count, 1)
         following: Document = {} if after is None else {"_id": {"$gt": after}}
         with self._call(timeout, writes=False) as call:
             found = call.tags.find({**following, "deleted": {"$ne": True}}).sort("_id").limit(min(count, 2**31 - 1))
-            return [tag_record(each) for each in found]
+            return [tried(tag_record, each) for each in found]
 
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float

@@ -19,7 +19,7 @@ from issuer_persistence.contract import CallDeadline, Store, in_turn
 from issuer_persistence.errors import Corrupt, LimitHit, MaxBehind, Misconfigured, StoreError, TagMissing, Unconfirmed
 from issuer_persistence.facts import Sharing, StoreFacts
 from issuer_persistence.ledger import FOREIGN, LedgerEntry
-from issuer_persistence.records import DEFAULT_STEP, HIGHEST, Tag, check_argument, now_ms, number
+from issuer_persistence.records import DEFAULT_STEP, HIGHEST, Tag, check_argument, now_ms, number, tried
 from issuer_persistence.sql.layouts import LAYOUTS, SharedStatements, SharedTable, problems
 from issuer_persistence.sql.mysql import MySQLStore
 from issuer_persistence.sql.tables import PREFIX, TAG_COLUMNS
@@ -184,13 +184,16 @@ class SharedRowTransaction(SQLTransaction):
         found = super().read_many(tags)
         return found | {each.tag: self._stranger(each) for each in theirs if each and each.tag not in found}
 
-    def page(self, after: str | None, count: int) -> list[Tag]:
+    def page(self, after: str | None, count: int) -> list[Tag | Corrupt]:
         """Return a page of the tags, sorted by the UTF-8 bytes of their names."""
         rows = self.rows(self.statements.page_of_theirs, (after or "", count))
-        for each in rows:
-            self._noted(each)
-        found = super().read_many([each[0] for each in rows])
-        return [found.get(each[0]) or self._stranger(self._rows[each[0]]) for each in rows]
+        ours = self.rows_of([each[0] for each in rows])
+
+        def listed(row: Sequence[Any]) -> Tag:
+            theirs = self._noted(row)
+            return self.record(ours[theirs.tag]) if theirs.tag in ours else self._stranger(theirs)
+
+        return [tried(listed, each) for each in rows]
 
     def known(self, tag: str) -> int:
         """Return the highest number of a tag that this store knows to be reserved. The tag was read before."""
@@ -236,7 +239,6 @@ class SharedRowTransaction(SQLTransaction):
         return written
 
     def _check(self, record: Tag) -> None:
-        """Raise an error if the other program cannot have such a row."""
         tag, layout = record.tag, self.statements.layout
         if record.scheme:
             problem = "a scheme, but the other program draws plain numbers"
@@ -279,7 +281,6 @@ class SharedRowTransaction(SQLTransaction):
         return theirs.seen
 
     def _insert(self, record: Tag) -> None:
-        """Create a row of the other program."""
         layout = self.statements.layout
         values: list[object] = [record.tag, record.max + layout.ahead, record.step]
         values += [record.description[:DESCRIPTION_MOST]] if layout.description else []
@@ -342,11 +343,11 @@ class SharedRowStore(MySQLStore):
 
     # ------------------------------------------------------------------ the contract
 
-    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag | Corrupt]:
         """See `Store.tags`. A page reads all names, because the other program has no index in this order."""
         check_argument("count", count, 1)
         look = lambda found: cast("SharedRowTransaction", found).page(after, count)  # noqa: E731
-        return self._looked(timeout, look, list[Tag]())
+        return self._looked(timeout, look, list[Tag | Corrupt]())
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """See `Store.configure`. A raised `max` is known to be reserved, also if the other program had reached it."""
@@ -394,11 +395,15 @@ class SharedRowStore(MySQLStore):
         return "" if adopted else self.layout.program
 
     def adopt(self, *, timeout: float) -> int:
-        deadline, count, after = CallDeadline(timeout), 0, None
+        deadline, count, after, damaged = CallDeadline(timeout), 0, None, list[Corrupt]()
         while page := self.tags(after=after, count=_PAGE, timeout=deadline.left()):
+            damaged += [each for each in page if isinstance(each, Corrupt)]
             for each in page:
-                self._repeated(deadline.left(), partial(self._adopt, each.tag))
+                if isinstance(each, Tag):
+                    self._repeated(deadline.left(), partial(self._adopt, each.tag))
             count, after = count + len(page), page[-1].tag
+        if damaged:  # the others are taken over
+            raise damaged[0]
         self._repeated(deadline.left(), self._mark)
         return count
 

@@ -15,10 +15,10 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from issuer_persistence.contract import CallDeadline, Store, in_turn
-from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed, tls_fails
+from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, Unconfirmed, tls_fails
 from issuer_persistence.facts import StoreFacts, StoreSetting, Upgrade
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
-from issuer_persistence.records import Tag, check_argument, fresh_version
+from issuer_persistence.records import Tag, check_argument, fresh_version, tried
 from issuer_persistence.sql.connections import Links, SQLLink
 from issuer_persistence.sql.tables import COLUMNS, ENTRY_COLUMNS, PREFIX, SCHEMA, Statements, Types, checked_prefix
 from issuer_persistence.sql.transaction import Conflict, SQLTransaction, in_parts, listed, record
@@ -375,13 +375,13 @@ class SQLStore(TransactionalStore):
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         return self._looked(timeout, lambda transaction: transaction.read(tag), None)
 
-    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag | Corrupt]:
         check_argument("count", count, 1)
         statement, values = (
             (self.statements.page, (count,)) if after is None else (self.statements.page_after, (after, count))
         )
         rows = self._looked(timeout, lambda transaction: transaction.rows(statement, values), _NO_ROWS)
-        return [record(each) for each in rows]
+        return [tried(record, each) for each in rows]
 
     def reserve_checked(
         self, tag: str, n: int | None, *, purpose: Purpose, at_least: int, exact: bool, timeout: float

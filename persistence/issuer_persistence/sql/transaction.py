@@ -86,11 +86,15 @@ class SQLTransaction(Transaction):
 
     def read_many(self, tags: Collection[str]) -> dict[str, Tag]:
         """Return the records of the tags that exist, by name. They are locked in the order of their names."""
+        return {tag: self.record(row) for tag, row in self.rows_of(tags).items()}
+
+    def rows_of(self, tags: Collection[str]) -> dict[str, Sequence[object]]:
+        """Do as `read_many`, and return the rows."""
         self._there |= dict.fromkeys(tags, False)
-        found: dict[str, Tag] = {}
+        found: dict[str, Sequence[object]] = {}
         for page in in_parts(sorted(tags)):
             statement = f'{self.statements.get_many}{listed(page)} ORDER BY "tag"{self._lock}'
-            found.update({str(row[0]): self.record(row) for row in self.rows(statement, page)})
+            found.update({str(row[0]): row for row in self.rows(statement, page)})
         self._there |= dict.fromkeys(found, True)
         return found
 

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, TypeVar
 from issuer_persistence import forks, scheme_json
 from issuer_persistence.clock import monotonic
 from issuer_persistence.contract import CallDeadline, in_turn
-from issuer_persistence.errors import MaxBehind, Misconfigured, StoreError, Unconfirmed
+from issuer_persistence.errors import Corrupt, MaxBehind, Misconfigured, StoreError, Unconfirmed
 from issuer_persistence.facts import StoreFacts, Upgrade
 from issuer_persistence.holding import acquired
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.newest import Newest
 from issuer_persistence.pruning import Walked
-from issuer_persistence.records import Tag, check_argument
+from issuer_persistence.records import Tag, check_argument, tried
 from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
 from issuer_persistence.transactional import Transaction, TransactionalStore
@@ -241,12 +241,12 @@ class SQLiteStore(TransactionalStore):
         """`sqlite:///`, followed by the absolute path of the file."""
         return f"sqlite:///{self._path}"
 
-    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag]:
+    def tags(self, *, after: str | None = None, count: int, timeout: float) -> list[Tag | Corrupt]:
         check_argument("count", count, 1)
         statement, values = (_FIRST_TAGS, (count,)) if after is None else (_NEXT_TAGS, (after, count))
         with self.transaction(timeout, writes=False) as reading:
             rows = reading.connection.execute(statement, values).fetchall()
-        return [_record(row) for row in rows]
+        return [tried(_record, row) for row in rows]
 
     def hand_back_checked(
         self, held: Sequence[Reservation], highs: Mapping[str, int], rest: int, *, timeout: float

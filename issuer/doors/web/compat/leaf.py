@@ -160,7 +160,7 @@ class Leaf(Family):
 
     async def _tags(self) -> AsyncIterator[_Row]:
         async for page in self.service.ids.engine.care.tag_pages(self.timeout):
-            for each in page:
+            for each in (record for record in page if isinstance(record, Tag)):  # Leaf has no way to show a damaged one
                 # A row of another program has no time before the issuer has changed it.
                 changed = datetime.fromtimestamp(each.timestamp // 1000) if each.timestamp else ""  # noqa: DTZ006 - as Leaf
                 yield each.tag, each.max + 1, each.step, changed
