@@ -233,7 +233,7 @@ def test_journals_that_cant_be_used_are_refused_once_and_nothing_is_recovered(
     ):
         assert (ended.code, ended.out, ended.err.count("error: ")) == (2, "", 1)
         assert said in ended.err
-    Path(ours).write_bytes(Path(ours).read_bytes().replace(b'"high":1000', b'"high":1001'))
+    Path(ours).write_bytes(Path(ours).read_bytes().replace(b'"high":', b'"high":1', 1))
     ended = journalled("recover", "--all", "--from-journal", ours, "--yes")
     assert (ended.code, ended.out, ended.err.count("error: ")) == (4, "", 1)
     assert f"{ours}, line 3: the line was changed after it was written" in ended.err
