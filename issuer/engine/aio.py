@@ -183,9 +183,7 @@ class AsyncEngine(AsyncEngineCalls):
                         numbers += map(scheme.value, drawn[at : at + PIECE])
             return parts or [await self.generated(combiner, n, deadline)]
         except IssuerError as error:
-            error.drawn = [each for part in parts for each in part]
-            if self.chain is None:
-                self.issuing.failed(tag, error)
+            self.part_way(tag, error, [each for part in parts for each in part])
             raise
 
     async def next_generated(self, combiner: AsyncCombiner, timeout: float | None) -> int:

@@ -135,6 +135,12 @@ class BaseEngine(ABC, Generic[L]):
         finally:
             refuse_inherited(generation, tag)  # also after an error: `error.drawn` may contain numbers of the parent
 
+    def part_way(self, tag: str, error: IssuerError, drawn: list[int]) -> None:
+        """Note the numbers that a `take` had drawn before the error, and report the error."""
+        error.drawn = drawn
+        if self.chain is None:  # `attempt` reports those of a call with plugins
+            self.issuing.failed(tag, error)
+
     def refused(self, tag: str, error: IssuerError) -> None:
         """Report that a caller got no number because of `error`."""
         self.issuing.failed(tag, error)

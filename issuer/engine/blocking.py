@@ -99,9 +99,7 @@ class Engine(EngineCalls):
                 pass
             numbers = numbers or self.generated(combiner, n, deadline)
         except IssuerError as error:
-            error.drawn = numbers
-            if self.chain is None:
-                self.issuing.failed(tag, error)
+            self.part_way(tag, error, numbers)
             raise
         finally:
             refuse_inherited(generation, tag)  # also after an error: the numbers in `error.drawn` are the parent's
