@@ -81,7 +81,7 @@ class Engine(EngineCalls):
         with self.attempt(tag):
             return self.around(tag, n, PLAIN, deadline, draw)
 
-    # There is a second method `_taken` for asyncio, in aio.py. Code for both would need a generator, which takes 2 to 6
+    # `_drawn` in aio.py does the same for asyncio. Code for both would need a generator, which takes 2 to 6
     # us more for each draw.
     def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []

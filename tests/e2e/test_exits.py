@@ -131,8 +131,8 @@ def test_a_limit_reached_half_way_leaves_the_numbers_printed_before_it(direct: C
     direct("create", "few", "--limit", "12000")
     ended = direct("next", "few", "-n", "30000")
     assert ended.code == 1
-    assert ended.out.split() == [str(number) for number in range(1, 12001)]
-    assert "has reached its limit" in ended.err
+    assert ended.out.split() == [str(number) for number in range(1, 10001)], "each 10 000 are a take"
+    assert "has too few numbers left up to its limit" in ended.err
 
 
 @pytest.mark.parametrize("with_redis", [False, True], ids=["direct", "redis"])

@@ -170,7 +170,7 @@ class Asked(Waiter):
 #: For each place of tasks: where the fork comes, or "" if the first task that has its number forks.
 TASKS = {
     "next": "",
-    "take": "issuer.engine.aio:AsyncEngine._taken",
+    "take": "issuer.engine.aio:AsyncEngine._drawn",
     "issue": "issuer.drivers.aio.runner:AsyncRunner.run",
     "waiter": "issuer.drivers.aio.connections:AsyncConnections.draw",
 }

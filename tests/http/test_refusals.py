@@ -12,8 +12,10 @@ from issuer.care.aio import AsyncCare
 from issuer.core.sparing import Sparing
 from issuer.doors.outside import outside
 from issuer.doors.resp.replies import failure
+from issuer.doors.web import numbers
 from issuer.doors.web.calls import BODY_MOST
 from issuer.doors.web.replies import STATUSES, answer, status_of
+from issuer.engine.aio import AsyncEngine
 from issuer.errors import IssuerError
 from issuer.views import view
 from issuer_persistence.errors import Unconfirmed
@@ -110,6 +112,8 @@ def test_a_fault_within_is_a_500_that_tells_nothing(
         await door.ids.create("a")
         if found := {"tags": "tag_pages", "ready": "store_ready"}.get(broken):  # they read the store by pages
             monkeypatch.setattr(AsyncCare, found, fails)
+        elif broken == "take":
+            monkeypatch.setattr(AsyncEngine, "ranges", fails)
         else:
             monkeypatch.setattr(issuer.AsyncIssuer, broken, fails)
         answer = await door.ask(*calls[broken], token="issuer_" + SECRET)
@@ -401,11 +405,11 @@ def test_a_client_that_goes_before_its_request_is_there_draws_nothing() -> None:
 
 def test_a_call_waits_no_longer_than_it_asks_and_than_the_server_has_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float | None] = []
-    real = issuer.AsyncIssuer.take
+    real = numbers.ranges
 
-    async def take(self: issuer.AsyncIssuer, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
+    async def ranges(service: Any, call: Any, tag: str, n: int, timeout: float | None) -> Any:
         asked.append(timeout)
-        return await real(self, tag, n, timeout=timeout)
+        return await real(service, call, tag, n, timeout)
 
     async def behave(door: Door) -> None:
         await door.ids.create("a")
@@ -416,7 +420,7 @@ def test_a_call_waits_no_longer_than_it_asks_and_than_the_server_has_for_it(monk
         for wrong in ("x", "-1", "nan", "inf", "1e5", ""):
             assert await door.refused("GET", f"/v1/tags?timeout={wrong}") == (400, "invalid_argument")
 
-    monkeypatch.setattr(issuer.AsyncIssuer, "take", take)
+    monkeypatch.setattr(numbers, "ranges", ranges)
     through(behave, longest=2.5)
     assert asked == [0.5, 2, 2.5, 2.5, 2.5, None]
 

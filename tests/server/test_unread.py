@@ -191,7 +191,7 @@ def test_a_client_without_a_token_gets_one_reply_on_a_connection(serve: Serve, h
 
 def test_both_protocols_share_one_budget_and_numbers_that_nobody_reads_are_in_it(serve: Serve) -> None:
     server = serve("--resp", "127.0.0.1:0")
-    answer = server.http.post("/v1/tags", json={"tag": "a", "step": 1_000_000})
+    answer = server.http.post("/v1/tags", json={"tag": "a", "step": 1_000_000, "stride": 2, "offset": 1})
     assert answer.status_code == 201
 
     with ExitStack() as ends, Raw(server.port("redis")) as refused:

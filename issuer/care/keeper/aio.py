@@ -200,7 +200,7 @@ class AsyncKeeper:
         # If this page fails, another attempt is made a second later.
         self._due = monotonic() + 1.0
         page = await self._run(
-            public(page_of_tags(after), None),
+            public(page_of_tags(after, PAGE), None),
             Deadline(settings.store_timeout),
             None,
         )

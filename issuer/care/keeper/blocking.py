@@ -201,7 +201,7 @@ class Keeper:
         # If this page fails, another attempt is made a second later.
         self._due = monotonic() + 1.0
         page = self._run(
-            public(page_of_tags(after), None),
+            public(page_of_tags(after, PAGE), None),
             Deadline(settings.store_timeout),
             None,
         )
