@@ -116,6 +116,8 @@ def test_a_request_without_a_body_is_answered_when_the_budget_is_used_up() -> No
             key = ("Prefer", "the long way"), ("Accept", "text/plain")
             answer = await door.ask("POST", "/v1/tags/a/next", headers=[*headers, *key])
             assert (answer.status, answer.headers["content-type"][:10]) == (200, "text/plain")
+        for path in ("/livez", "/readyz", "/v1/tags"):
+            assert (await door.ask("GET", path)).status == 200
         refused(await Slow(door, "/v1/tags/a/next", b"{").answer())
 
     through(behave, budget=Budget(0))
@@ -170,6 +172,8 @@ def test_lists_of_numbers_that_were_not_drawn_yet_are_counted_and_too_many_are_r
 
 
 def test_ranges_of_numbers_need_little_memory_until_they_are_written() -> None:
+    budget = Budget()
+
     async def behave(door: Door) -> None:
         await door.ids.create("a", order="trend")
         tracemalloc.start()
@@ -177,13 +181,14 @@ def test_ranges_of_numbers_need_little_memory_until_they_are_written() -> None:
         slow.reads.clear()
         slow.send(b"}")
         await eventually(lambda: slow.writes)
+        assert 32_768 <= budget.held < 40_000
         assert tracemalloc.get_traced_memory()[0] < 5_000_000
         tracemalloc.stop()
         slow.reads.set()
         assert len(json.loads((await slow.answer()).body)["numbers"]) == 500_000
         assert await door.refused("POST", TAKE, {"n": 10**30}) == (400, "invalid_argument")
 
-    through(behave)
+    through(behave, budget=budget)
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])

@@ -16,7 +16,20 @@ from issuer.doors.web.calls import Request
 from issuer.doors.web.guard import HeaderGuard, administered, identified, unauthenticated
 from issuer.doors.web.numbers import NUMBER_BODY, before_number
 from issuer.doors.web.openapi import pages
-from issuer.doors.web.replies import ALWAYS, BODY, JSON, PLAIN, START, Message, Problem, Receive, Reply, Send, answer
+from issuer.doors.web.replies import (
+    ALWAYS,
+    BODY,
+    JSON,
+    PIECE,
+    PLAIN,
+    START,
+    Message,
+    Problem,
+    Receive,
+    Reply,
+    Send,
+    answer,
+)
 from issuer.doors.web.routes import Route, route_of
 from issuer.doors.web.service import Exposition, Service
 from issuer.errors import Unauthenticated
@@ -229,7 +242,7 @@ class Application:
             request.path = {name: calls.decoded(each) for name, each in segments.items()}
             await self._check(request, route)
         reply = await route.handler(self._service, request)
-        if route.method == "GET":  # such a reply can be large, and nothing is lost if it is refused
+        if route.method == "GET" and len(reply.body) > PIECE:  # nothing is lost if such a reply is refused
             request.hold(len(reply.body))
         return reply
 

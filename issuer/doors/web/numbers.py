@@ -24,6 +24,9 @@ _PIECE: Final = 1000
 #: Bytes that a number in a list takes.
 _NUMBER: Final = 40
 
+#: Bytes that a reply in pieces takes while its client does not read it: 30 KB with 8000 such clients.
+_WRITING: Final = 32_768
+
 #: Bodies of a reply with a number: the first without `as=string`, the second with it. %b stands for the result of
 #: `before_number`, %d for the number.
 NUMBER_BODY: Final = (b"%b%d}", b'%b"%d"}')
@@ -95,11 +98,10 @@ async def take(service: Service, call: Request) -> Reply:
 
 
 async def ranges(service: Service, call: Request, tag: str, n: int, timeout: float | None) -> Sequence[Sequence[int]]:
-    """Draw n numbers. If they will not be ranges, first count the memory that they take. Raises Problem."""
+    """Count the memory that n numbers will take until they are written. Then draw them. Raises Problem."""
     engine = service.ids.engine
     n, deadline = whole(n, "n", 1, TAKE_MOST), engine.deadline(timeout)
-    if await engine.lists(tag, deadline):
-        call.hold(_NUMBER * n)
+    call.hold(_NUMBER * n if await engine.lists(tag, deadline) else min(_NUMBER * n, _WRITING))
     return await engine.ranges(tag, n, deadline)
 
 
