@@ -94,12 +94,12 @@ def test_bodies_that_arrive_are_counted_and_one_too_many_is_refused_and_draws_no
 
 
 def test_a_request_that_waits_for_its_body_is_counted() -> None:
-    budget = Budget(98_000)
+    budget = Budget(170_000)
 
     async def behave(door: Door) -> None:
         await door.ids.create("a")
         slow = [Slow(door, TAKE, b"{") for _ in range(5)]
-        await eventually(lambda: budget.held > 5 * 16_000)
+        await eventually(lambda: budget.held > 5 * 28_000)
         refused(await Slow(door, TAKE, b"{").answer())
         for number, each in enumerate(slow, 1):
             each.send(b'"n": 1}')
@@ -181,7 +181,7 @@ def test_ranges_of_numbers_need_little_memory_until_they_are_written() -> None:
         slow.reads.clear()
         slow.send(b"}")
         await eventually(lambda: slow.writes)
-        assert 32_768 <= budget.held < 40_000
+        assert 131_072 <= budget.held < 140_000
         assert tracemalloc.get_traced_memory()[0] < 5_000_000
         tracemalloc.stop()
         slow.reads.set()

@@ -24,8 +24,8 @@ _PIECE: Final = 1000
 #: Bytes that a number in a list takes.
 _NUMBER: Final = 40
 
-#: Bytes that a reply in pieces takes while its client does not read it: 30 KB with 8000 such clients.
-_WRITING: Final = 32_768
+#: Bytes that a reply in pieces takes while its client does not read it: 105 KB with 2000 such clients.
+_WRITING: Final = 131_072
 
 #: Bodies of a reply with a number: the first without `as=string`, the second with it. %b stands for the result of
 #: `before_number`, %d for the number.
