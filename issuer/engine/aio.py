@@ -181,7 +181,7 @@ class AsyncEngine(AsyncEngineCalls):
                         if at:
                             await asyncio.sleep(0)
                         numbers += map(scheme.value, drawn[at : at + PIECE])
-            return parts or [await self.generated(combiner, n, deadline)]
+            return parts if any(parts) else [await self.generated(combiner, n, deadline)]
         except IssuerError as error:
             self.part_way(tag, error, [each for part in parts for each in part])
             raise

@@ -81,8 +81,8 @@ class Engine(EngineCalls):
         with self.attempt(tag):
             return self.around(tag, n, PLAIN, deadline, draw)
 
-    # `_drawn` in aio.py does the same for asyncio. Code for both would need a generator, which takes 2 to 6
-    # us more for each draw.
+    # `_drawn` in aio.py does the same for asyncio. Code for both would need a generator, which takes 2 to 6 us more for
+    # each draw.
     def _taken(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
         generation = GENERATION.now

@@ -206,3 +206,20 @@ def test_take_of_more_than_a_period_or_a_stride_has_draws_nothing(make: Make, se
         ids.take("a", n - 2 * ("stride" in settings))
     assert refused.value.drawn == []
     assert len(ids.take("a", 8)) == 8
+
+
+def test_numbers_below_those_of_reserve_are_left_for_take(make: Make) -> None:
+    ids = make()
+    ids.create("a", limit=1000, step=100, order="trend")
+    assert ids.take("a", 10) == [*range(1, 11)]
+    assert ids.reserve("a", 500) == range(101, 601)
+    assert ids.take("a", 450) == [*range(11, 101), *range(601, 961)]
+
+
+@pytest.mark.colours("asyncio")
+def test_a_crowded_take_of_a_tag_without_a_counter_gets_its_numbers(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make().create("a", strategy="snowflake")
+    monkeypatch.setattr("issuer.drivers.aio.combiner.AsyncCombiner.crowded", True)
+    assert len(set(make().take("a", 5))) == 5

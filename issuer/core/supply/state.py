@@ -113,7 +113,9 @@ class TagState:
         record = self.record
         if record is None or n == 1:
             return False
-        return n > reserved(record)[1] if "restart" in record.scheme else n > record.limit - self.taken()
+        # Below the numbers of `reserve`, others may be left. Below an issued one, this process issues none.
+        last = max(self.seen, 0 if self.buffer is None else self.buffer.issued)
+        return n > reserved(record)[1] if "restart" in record.scheme else n > record.limit - last
 
     def drew(self, n: int) -> None:
         """Count a draw of n numbers from Redis, for metrics.
