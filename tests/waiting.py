@@ -1,6 +1,7 @@
 """Waiting for a condition with a deadline: the only place in the tests that may sleep."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
@@ -62,6 +63,26 @@ def until(
             time.sleep(next(pauses))
         except StopIteration as seen:
             return cast("T", seen.value)
+
+
+def ended(call: Callable[[], T], timeout: float = 30.0) -> T:
+    """Return what the call returns or raises. The test fails, and leaves the call behind, if it takes longer."""
+    found: list[tuple[T | None, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            found.append((call(), None))
+        except BaseException as error:  # noqa: BLE001 - the caller's
+            found.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    assert found, f"{call} has not ended within {timeout:g} s"
+    [(value, error)] = found
+    if error is not None:
+        raise error
+    return cast("T", value)
 
 
 async def eventually(condition: Callable[[], T], timeout: float = _PATIENCE, message: str = "") -> T:

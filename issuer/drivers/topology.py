@@ -353,7 +353,10 @@ class Cluster(Topology):
             self.guides.rotate(-1)
 
     def moved(self, key: str, address: Address) -> None:
-        """Record the server that a MOVED reply names as the owner of the key's slot."""
+        """Record the server that a MOVED reply names as the owner of the key's slot. If it has no name, forget all."""
+        if address.host == server_commands.NAMELESS:
+            self.lost(self.guides[0])
+            return
         self._slots[key_slot(key.encode())] = address
         if address not in self.guides:
             self.guides.append(address)

@@ -141,6 +141,10 @@ class Shard:
     nodes: list[tuple[str, int]]
 
 
+#: The host of a node that has no hostname, in a Cluster that prefers hostnames.
+NAMELESS = "?"
+
+
 def cluster_slots(key: str) -> RedisCall[list[Shard]]:
     """`CLUSTER SLOTS`: the nodes of all slots. `key`: for error messages."""
     return RedisCall(pack("CLUSTER", "SLOTS"), "", _shards, repeatable=True, key=key)
@@ -152,9 +156,20 @@ def _shards(reply: Any) -> list[Shard]:
 
 def _node(node: Any) -> tuple[str, int]:
     host, port, _, *more = node
-    if host == b"?":  # the Cluster prefers hostnames, and this node has none
+    if host == NAMELESS.encode():
         host = more[0][b"ip"] if isinstance(more[0], dict) else more[0][more[0].index(b"ip") + 1]
     return (host or b"").decode(), int(port)
+
+
+def importer(slot: int, key: str) -> RedisCall[str]:
+    """`CLUSTER NODES`: IP address of the node that the replying node moves the slot to, "" if it moves it no longer."""
+    return RedisCall(pack("CLUSTER", "NODES"), "", partial(_importer, slot), repeatable=True, key=key)
+
+
+def _importer(slot: int, reply: bytes) -> str:
+    moves = re.search(rb"\[%d->-(\w+)]" % slot, reply)
+    found = moves and re.search(rb"^%b (\S*):\d+@" % moves[1], reply, re.MULTILINE)
+    return found[1].decode() if found else ""
 
 
 def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:

@@ -3,11 +3,13 @@
 Replicas take over when they are told to. That they do so by themselves is shown by `make soak`.
 """
 
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
 import redis
@@ -24,7 +26,7 @@ from tests.integration.days import Make
 from tests.servers.cluster import ClusterNode, ClusterServers, slot_of
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
-from tests.waiting import until
+from tests.waiting import ended, until
 
 pytestmark = pytest.mark.live
 
@@ -98,8 +100,20 @@ class TestServing:
 
     @pytest.mark.parametrize("protocol", ["2", "3"])
     def test_a_cluster_that_prefers_hostnames_and_has_none_is_used_by_its_addresses(
-        self, connect: Connect, cluster: ClusterServers, store: MemoryStore, protocol: str
+        self,
+        connect: Connect,
+        cluster: ClusterServers,
+        store: MemoryStore,
+        protocol: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        looked_up, look_up = list[Any](), socket.getaddrinfo
+
+        def noting(host: Any, *more: Any, **options: Any) -> Any:
+            looked_up.append(host)
+            return look_up(host, *more, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", noting)
         for node in cluster.nodes:
             node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname")
         with connect(redis=cluster.url_of(cluster.nodes[0], protocol=protocol), store=store, **ENDLESS) as ids:
@@ -108,8 +122,11 @@ class TestServing:
                 assert ids.take(tag, 50) == list(range(1, 51))
             ids.create("a", step=7)
             assert ids.take("a", 10) == list(range(1, 11))
-            cluster.migrate_slot(KEY, cluster.another_master(KEY))
-            assert_increasing([10, *ids.take("a", 50)])
+            with cluster.start_migration(KEY, cluster.another_master(KEY)) as moving:
+                moving.move_keys()
+                numbers = ids.take("a", 50)  # ASK
+            assert_increasing([10, *numbers, *ids.take("a", 50)])  # MOVED
+        assert "?" not in looked_up
 
 
 class TestSlotsMove:
@@ -173,6 +190,19 @@ class TestSlotsMove:
                 drawers.more(100)
             assert drawers.errors == []
         assert_sound(drawers, store)
+
+    def test_nodes_that_redirect_to_each_other_are_left_after_a_few_redirects(
+        self, on: Make, cluster: ClusterServers
+    ) -> None:
+        owner, other, slot = cluster.node_of(KEY), cluster.another_master(KEY), slot_of(KEY)
+        owner.ask("CLUSTER", "SETSLOT", slot, "NODE", other.id())  # the other node goes on naming the owner
+        try:
+            with on() as ids:
+                ids.create("a")
+                told = ended(lambda: until(lambda: "to each other" in str(refused(ids, "a", 0.5))))
+                assert told
+        finally:
+            owner.ask("CLUSTER", "SETSLOT", slot, "NODE", owner.id())
 
 
 class TestFailover:

@@ -131,3 +131,5 @@ def test_of_cluster_nodes_the_kin_is_told_by_ip_or_by_name_as_the_one_asked_is()
         ("two.example.org", 7001),
         ("10.0.0.4", 7003),
     ]
+    assert server_commands.importer(5, "key").decode(reply) == "10.0.0.3"
+    assert server_commands.importer(6, "key").decode(reply) == ""  # the migration has ended

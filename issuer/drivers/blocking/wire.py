@@ -132,11 +132,16 @@ class RoundTrips:
                 anew = True
                 continue
             except redis.exceptions.AskError as redirect:  # MovedError is a subclass
-                there = Address(redirect.host or address.host, redirect.port)
+                host = redirect.host or address.host
                 if isinstance(redirect, redis.exceptions.MovedError):
-                    route.moved(call.key, there)
+                    route.moved(call.key, Address(host, redirect.port))
                     continue
-                return self.exchange(Exchange(there, call, asking=True))
+                if host == server_commands.NAMELESS:
+                    question = server_commands.importer(redirect.slot_id, call.key)
+                    host = self.exchange(Exchange(address, question))
+                if not host:
+                    continue
+                return self.exchange(Exchange(Address(host, redirect.port), call, asking=True))
             except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterDownError):
                 route.lost(address)
                 raise
