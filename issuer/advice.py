@@ -63,7 +63,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "store_behind": "reservations are stopped until {do:recover} has run",
     "store_behind.scheme": (
         "reservations are stopped: run {do:recover from_journal=[FILE]}. If there are no journals, set the scheme "
-        "again, for numbers higher than all that were issued: use {do:stride_above=N}, or the first number of each "
+        "again, for numbers higher than all that were issued: use {do:above=N}, or the first number of each "
         "scramble key. Then run {do:recover}"
     ),
 }

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from issuer.core.scheme_record import SEGMENT
-from issuer.errors import SchemeError
 from issuer.strategies.snowflake.layout import OPTIONS, Layout
 from issuer.terminal import stamp_utc
 from issuer.views import snowflake
@@ -14,23 +13,13 @@ from issuer_persistence.records import Tag
 
 
 def given(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given, as arguments for the methods `create` and `configure`.
-
-    Raises SchemeError if --shard-bits or --app-bits is given without --shards.
-    """
+    """Return the options that were given, as arguments for the methods `create` and `configure`."""
     found = {name: value for name, value in said.items() if value not in (None, ())}
-    for name in ("shard_bits", "app_bits") if "shards" not in found else ():
-        if name in found:
-            raise SchemeError("requires shards", setting=name, value=found[name])
-    if "shards" in found:
-        found["shards"] = {name: found.pop(name) for name in ("shard_bits", "app_bits", "app") if name in found} or True
     if "scramble" in found:
         keys = found["scramble"]
         alone = len(keys) == 1 and isinstance(keys[0], str)
         found["scramble"] = keys[0] if alone else [(1, key) if isinstance(key, str) else key for key in keys]
-    if "options" in found:
-        found["options"] = dict(found["options"])
-    return found
+    return found | {name: dict(found[name]) for name in ("shards", "options") if name in found}
 
 
 def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ def _key(value: str) -> str | tuple[int, str]:
 
 
 def _option(value: str) -> tuple[str, str | int | bool]:
-    """Convert an option of a strategy, NAME=VALUE. A VALUE of digits becomes an int, `true` or `false` a bool."""
+    """Convert NAME=VALUE. A VALUE of digits becomes an int, `true` or `false` a bool."""
     name, equals, text = value.partition("=")
     if not name or not equals:
         raise click.BadParameter(f"{brief(value)} is not NAME=VALUE")
@@ -71,7 +71,7 @@ _KINDS: Mapping[str, dict[str, Any]] = {
     "number": {"metavar": "N", "type": int},
     "text": {"metavar": "TEXT"},
     "flag": {"is_flag": True, "default": None},
-    "shards": {"is_flag": True, "default": None},
+    "shards": {"metavar": "NAME=N", "type": _option, "multiple": True},
     "step": {"metavar": "N", "type": _step},
     "limit": {"metavar": "N", "shell_complete": _starting(lambda: [*limits.NAMES])},
     "scramble": {"metavar": "[FROM=]KEY", "type": _key, "multiple": True, "shell_complete": _key_names},
@@ -86,17 +86,11 @@ _MORE: Mapping[str, dict[str, Any]] = {
 #: Text that is added to the help of a setting whose values have a special form on the command line, by name.
 _FORMS = {
     "scramble": ". FROM= is the first number that is scrambled with it. Can be repeated",
+    "shards": ". Can be repeated",
     "options": ". Can be repeated",
 }
 #: Names of options that differ from the name of the setting.
 _NAMES = {"options": "--option", "drain": "--drain/--no-drain"}
-#: Parts of the setting `shards`. On the command line, each is an option of its own.
-_OF_SHARDS = {
-    "shard_bits": TagOption(
-        "whole", "Bits for the shard, 0..16. Default: 6, for 64 shards", section="Sites and shards"
-    ),
-    "app_bits": TagOption("whole", "Bits for the application number. Default: 8", section="Sites and shards"),
-}
 
 
 def tag_options(*, new: bool) -> Callable[[F], F]:
@@ -107,7 +101,7 @@ def tag_options(*, new: bool) -> Callable[[F], F]:
     """
 
     def add(command: F) -> F:
-        for name, option in reversed([*TAG_OPTIONS.items(), *_OF_SHARDS.items()]):
+        for name, option in reversed([*TAG_OPTIONS.items()]):
             if new or name not in SETTINGS or SETTINGS[name].changes:
                 command = _added(name, option, new=new)(command)
         return command
@@ -126,7 +120,7 @@ def _added(name: str, option: TagOption, *, new: bool) -> Callable[[F], F]:
         name,
         cls=InSection,
         section=option.section,
-        hidden=not new and name in {*FIXED, *_OF_SHARDS},
+        hidden=not new and name in FIXED,
         help=f"{text}.".replace("`", ""),
         **{**how, **_MORE.get(name, {})},
     )

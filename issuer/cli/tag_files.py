@@ -1,4 +1,4 @@
-"""Reads and writes files of tags, for `issuer create --from` and `issuer export`.
+"""Reads and writes files of tags, for `issuer import` and `issuer export`.
 
 A file has a line for each tag, as CSV or as JSON lines. The columns are `tag`, the name of the tag, and the arguments
 of `Issuer.create`. In CSV, an empty field means that an argument is not given. Lists and objects in CSV are JSON texts.
@@ -11,10 +11,9 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
+from itertools import chain, islice
 from typing import IO, Any, Final
 
 import click
@@ -36,9 +35,6 @@ from issuer.views import said
 
 #: Number of lines whose tags are created with one call: all of them or none.
 PAGE: Final = 500
-
-FORMATS: Final = ("csv", "jsonl")
-_EXTENSIONS: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 COLUMNS: Final = ("tag", *TAG_OPTIONS)
 
@@ -68,22 +64,12 @@ class LineError(InvalidArgument):
         self.line = line
 
 
-def format_of(path: str, given: str | None) -> str:
-    """Return the format of a file: "csv" or "jsonl".
-
-    `path`: path of the file, "-" for stdin. `given`: format that the user gave, or None. If it is None, the extension
-    of the file decides, and stdin is read as CSV.
-    """
-    found = given or ("csv" if path == "-" else _EXTENSIONS.get(Path(path).suffix.lower()))
-    if found is None:
-        raise click.UsageError(f"the extension of {path} is not one of {', '.join(_EXTENSIONS)}: give --file-format")
-    return found
-
-
-def read_lines(file: IO[str], form: str) -> Iterator[Line]:
-    """Yield the lines of a file. At the first line that is wrong, raise LineError. `form`: "csv" or "jsonl"."""
-    lines: dict[str, int] = {}
-    for number, found in _from_csv(file) if form == "csv" else _from_json(file):
+def _read_lines(file: IO[str]) -> Iterator[Line]:
+    """Yield the lines of a file. At the first line that is wrong, raise LineError."""
+    first = file.readline()
+    texts, lines = chain([first], file), dict[str, int]()
+    # Neither sign begins a file of CSV, because no column has such a name.
+    for number, found in _from_json(texts) if first.lstrip().startswith(("{", "[")) else _from_csv(texts):
         tag = found.pop("tag", None)
         if not isinstance(tag, str) or not tag:
             raise LineError(number, "the name of the tag is missing: give `tag`")
@@ -97,8 +83,8 @@ def read_lines(file: IO[str], form: str) -> Iterator[Line]:
         yield Line(number, tag, found)
 
 
-def _from_csv(file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.DictReader(file, strict=True)
+def _from_csv(texts: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.DictReader(texts, strict=True)
     try:
         _check_names(1, reader.fieldnames or ())
         for row in reader:
@@ -126,8 +112,8 @@ def _value(line: int, name: str, text: str) -> Any:
 _JSON: Final = ("true", "false")
 
 
-def _from_json(file: IO[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, text in enumerate(file, 1):
+def _from_json(texts: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, text in enumerate(texts, 1):
         if not text.strip():
             continue
         try:
@@ -147,36 +133,36 @@ def _check_names(line: int, names: Sequence[str]) -> None:
         raise LineError(line, "a column is there twice")
 
 
-def create_from(issuer: Issuer, path: str, form: str, *, exist_ok: bool, dry_run: bool) -> int:
-    """Create the tags of a file. Return the exit code.
+def import_file(issuer: Issuer, path: str, *, dry_run: bool) -> int:
+    """Create the tags of a file that do not exist. Return the exit code.
 
-    `path`: path of the file, "-" for stdin. `form`: "csv" or "jsonl". `exist_ok`: a tag that exists with the same
-    settings is no error. `dry_run`: only compare the file with the tags in the store.
+    `path`: path of the file, "-" for stdin. `dry_run`: only compare the file with the tags in the store.
     """
+    click.Path(exists=True, dir_okay=False, allow_dash=True)(path)  # raises a usage error
     with click.open_file(path, "rb") as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
-        lines = read_lines(file, form)
+        lines = _read_lines(file)
         try:
-            return _compared(issuer, lines) if dry_run else _created(issuer, lines, exist_ok=exist_ok)
+            return _compared(issuer, lines) if dry_run else _created(issuer, lines)
         except UnicodeDecodeError:
             complain(f"{plain(path)} is not UTF-8")
             return USAGE
 
 
-def _created(issuer: Issuer, lines: Iterator[Line], *, exist_ok: bool) -> int:
+def _created(issuer: Issuer, lines: Iterator[Line]) -> int:
     count, began, progress = 0, monotonic(), _Progress()
     page: dict[str, Line] = {}
     try:
         while page := {line.tag: line for line in islice(lines, PAGE)}:
-            issuer.create_many({tag: line.said for tag, line in page.items()}, exist_ok=exist_ok)
+            issuer.create_many({tag: line.said for tag, line in page.items()}, exist_ok=True)
             count += len(page)
             progress.show(count)
     except IssuerError as error:
         line = page.get(str(error.tag)) or page.get(str(error.tag).rpartition(PART)[0])
         complain(said(error) if line is None or isinstance(error, LineError) else f"line {line.number}: {said(error)}")
-        again = "; correct the file and run the command again with --exist-ok" if count else ""
-        say(f"{numbered(count, 'tag')} of the lines before were created; no tag of this page of {PAGE} lines{again}")
+        again = "; correct the file and run the command again" if count else ""
+        say(f"{numbered(count, 'tag')} of the lines before were imported; no tag of this page of {PAGE} lines{again}")
         return code_of(error)
-    say(f"created {numbered(count, 'tag')} in {lasting(monotonic() - began)}")
+    say(f"imported {numbered(count, 'tag')} in {lasting(monotonic() - began)}")
     return OK
 
 
@@ -223,17 +209,17 @@ def _compare(line: Line, config: IssuerConfig) -> Steps[Mapping[str, tuple[objec
     return (yield from compare(line.tag, TagOptions.of(line.said), config))
 
 
-def export(issuer: Issuer, form: str, write: Callable[[bytes], object]) -> int:
+def export(issuer: Issuer, write: Callable[[bytes], object], *, as_json: bool) -> int:
     """Write the settings of all tags, sorted by name. Return the exit code.
 
-    `form`: "csv" or "jsonl". `write`: function that gets the output piece by piece.
+    `write`: function that gets the output piece by piece. `as_json`: write JSON lines, not CSV.
     """
     count, left_out, progress, engine, code = 0, list[str](), _Progress(), issuer.engine, OK
-    write((",".join(COLUMNS) + "\n").encode() if form == "csv" else b"")
+    write((",".join(COLUMNS) + "\n").encode() if not as_json else b"")
     after: str | None = None
     while True:
         page = engine.run(export_page(after), engine.deadline(None), None)
-        write(_text(page.tags, form).encode())
+        write(_text(page.tags, as_json=as_json).encode())
         count, after = count + len(page.tags), page.last
         left_out += page.left_out
         for error in page.damaged:
@@ -251,8 +237,8 @@ def export(issuer: Issuer, form: str, write: Callable[[bytes], object]) -> int:
     return PROBLEM
 
 
-def _text(tags: Sequence[Mapping[str, Any]], form: str) -> str:
-    if form == "jsonl":
+def _text(tags: Sequence[Mapping[str, Any]], *, as_json: bool) -> str:
+    if as_json:
         return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in tags)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")

@@ -36,10 +36,8 @@ class SchemeOptions(TypedDict, total=False):
         stride: Distance between two numbers of a site, 1..2^32. With a stride, sites that share no server never issue
             the same number.
         offset: Position of this site among the sites, 1..stride.
-        stride_above: The stride applies to numbers higher than this one. Give the same number at every site.
-        shards: True means 6 bits for the shard and 8 bits for the application. To choose other sizes, give a dict such
-            as {"shard_bits": 6, "app_bits": 8, "app": 17}.
-        app: Application number that the numbers of a tag with shards contain.
+        shards: A dict such as {"app": 17, "shard_bits": 6, "app_bits": 8}: the application number that the numbers
+            contain, and the bits for the shard and for the application. True means app 0, 6 bits and 8 bits.
         strategy: Name of the strategy that makes the numbers. Default: "segment", the tag's counter.
         options: Options of the strategy by name.
     """
@@ -52,9 +50,7 @@ class SchemeOptions(TypedDict, total=False):
     scramble_strict: bool
     stride: int
     offset: int
-    stride_above: int
     shards: bool | Mapping[str, int]
-    app: int
     strategy: str
     options: Mapping[str, Any]
 
@@ -63,10 +59,7 @@ class SchemeOptions(TypedDict, total=False):
 _VALUES = ("restart", "start", "stride", "scramble", "limit")
 
 #: For each of these settings: the setting that it requires.
-_WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scramble", "app": "shards"}
-
-#: Each of these settings can be changed only together with one of the listed settings.
-_CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
+_WITH = {"offset": "stride", "scramble_strict": "scramble"}
 
 #: The types of some settings, and the type's description for errors. Empty values are checked, too.
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -77,7 +70,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 }
 
 #: Settings that cannot be changed.
-FIXED = ("restart", "keyed", "shards", "app", "strategy", "options")
+FIXED = ("restart", "keyed", "shards", "strategy", "options")
 
 
 def made(
@@ -115,7 +108,7 @@ def made(
         _check_restart(scheme, given, order=order, above=above, lease=lease)
         scheme |= {} if limit == HIGHEST else {"limit": limit}
     if "stride" in given or "offset" in given:
-        _alone(given, "stride", ("offset", "stride_above", "format", "timezone", "keyed"))
+        _alone(given, "stride", ("offset", "format", "timezone", "keyed"))
         counter_limit = _set_stride(scheme, given, maximum=above, limit=limit, before=before)
     if "scramble" in given:
         _check_order(order, given)
@@ -127,11 +120,12 @@ def made(
 
 
 def changed(
-    record: Tag, given: Mapping[str, Any], *, limit: int | None, keys: Mapping[str, bytes]
+    record: Tag, given: Mapping[str, Any], *, limit: int | None, above: int | None = None, keys: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], int | None]:
     """Return the changed scheme, and the new highest counter value that may be reserved (None if unchanged).
 
-    `given`: the changed settings. `limit`: new limit of the tag, None if it does not change. Raises SchemeError.
+    `given`: the changed settings. `limit`: new limit of the tag, None if it does not change. `above`: the number above
+    which a changed stride applies. Raises SchemeError.
     """
     _check_names(given)
     before = record.scheme
@@ -141,9 +135,8 @@ def changed(
             raise SchemeError(
                 "cannot be changed after the tag was created: create another tag", setting=name, tag=record.tag
             )
-    for name, others in _CHANGED_WITH.items():
-        if _is_said(given, name) and not given.keys() & {*others}:
-            raise SchemeError(f"requires {others[0]}", setting=name, value=given[name], tag=record.tag)
+    if _is_said(given, "scramble_strict") and "scramble" not in given:
+        raise SchemeError("requires scramble", setting="scramble_strict", value=True, tag=record.tag)
     scheme = {name: value for name, value in before.items() if name != "id"}
     _set_texts(scheme, given)
     if scheme.get("restart", "never") != "never" and scheme.get("timezone") != before.get("timezone"):
@@ -155,7 +148,7 @@ def changed(
         counter_limit = _set_limit(scheme, limit, keys)
     if "stride" in given or "offset" in given:
         bound = last_value(before, record.limit) if limit is None else limit
-        counter_limit = _set_stride(scheme, given, maximum=record.max, limit=bound)
+        counter_limit = _set_stride(scheme, given, maximum=record.max, limit=bound, above=above)
     if "scramble" in given:
         strict = given.get("scramble_strict", "scramble" in before)
         _check_order(record.order, {**given, "scramble_strict": strict})
@@ -187,7 +180,7 @@ def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) 
         return
     made_by = {"shards": "its shards have", "keyed": "each of its series has", "strategy": "its strategy has"}[what]
     for name, value in (*given.items(), ("limit", limit)):
-        if name in ("stride", "offset", "stride_above", "scramble", "limit") and value is not None:
+        if name in ("stride", "offset", "scramble", "limit") and value is not None:
             raise SchemeError(
                 f"cannot be changed: {made_by} already issued numbers without it", setting=name, tag=record.tag
             )
@@ -224,8 +217,6 @@ def _same(before: Mapping[str, Any], name: str, value: object) -> bool:
     kept = before.get(name, {"strategy": SEGMENT, "restart": "never", "options": {}}.get(name, False))
     if name == "shards" and value is True:
         return bool(kept)
-    if name == "app":
-        return bool(before.get("shards")) and before["shards"]["app"] == value
     return bool(kept == value or (not kept and not value))
 
 
@@ -301,15 +292,12 @@ def _check_restart(
 
 
 def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
-    _alone(given, "shards", ("app", "format", "timezone"))
+    _alone(given, "shards", ("format", "timezone"))
     said = given["shards"]
     widths = {} if said is True else dict(said)
     if widths.keys() - {"shard_bits", "app_bits", "app"}:
         raise SchemeError("must be True, or shard_bits, app_bits and app", setting="shards", value=said)
-    if "app" in widths and given.get("app") not in (None, widths["app"]):
-        problem = f"{brief(given['app'])} differs from the app in shards, {brief(widths['app'])}: give only one of them"
-        raise SchemeError(problem, setting="app", value=given["app"])
-    shards = {"shard_bits": SHARD_BITS, "app_bits": APP_BITS, "app": given.get("app", 0), **widths}
+    shards = {"shard_bits": SHARD_BITS, "app_bits": APP_BITS, "app": 0, **widths}
     for name, bits in shards.items():
         if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits < 1 << BITS:
             raise SchemeError(f"{name} must be a whole number, not {brief(bits)}", setting="shards", value=bits)
@@ -322,7 +310,7 @@ def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
         )
     if shards["app"] > shard_layout(shards).most("app"):
         raise SchemeError(
-            f"app {shards['app']} doesn't fit into {shards['app_bits']} bits", setting="app", value=shards
+            f"app {shards['app']} doesn't fit into {shards['app_bits']} bits", setting="shards", value=shards
         )
     found = {"shards": shards}
     if given.get("format"):
@@ -336,11 +324,13 @@ def _set_stride(
     *,
     maximum: int,
     limit: int,
+    above: int | None = None,
     before: Mapping[str, Any] | None = None,
 ) -> int:
     """Set the stride in the scheme. Return the highest counter value that gives a number up to the limit. 0: none.
 
-    `maximum`: highest counter value that is reserved. `before`: scheme of a deleted tag with the same name.
+    `maximum`: highest counter value that is reserved. `above`: see `stride.changed`. `before`: scheme of a deleted tag
+    with the same name.
     """
     if "restart" in scheme or "scramble" in scheme:
         raise SchemeError("excludes restart and scramble", setting="stride", value=given.get("stride"))
@@ -352,9 +342,9 @@ def _set_stride(
             f"must be the position of this site, 1..{width}: two sites with one offset would issue the same numbers",
             setting="offset",
         )
-    after = stride.changed(pieces, maximum, width, offset or 1, above=given.get("stride_above"))
+    after = stride.changed(pieces, maximum, width, offset or 1, above=above)
     old = pieces or (strides(before).pieces if before and "stride" in before else ())
-    if old and given.get("stride_above") is None and _same_class(after[-1], old[-1]):
+    if old and above is None and _same_class(after[-1], old[-1]):
         after = old
     scheme["stride"] = [{"from": one.start, "first": one.first, "stride": one.stride} for one in after]
     if limit < HIGHEST:

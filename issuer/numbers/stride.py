@@ -85,7 +85,7 @@ def checked(stride: object, offset: object) -> tuple[int, int]:
 
 
 def changed(
-    pieces: Sequence[StrideSpan], max: int, stride: int, offset: int, *, above: object = None
+    pieces: Sequence[StrideSpan], max: int, stride: int, offset: int, *, above: int | None = None
 ) -> tuple[StrideSpan, ...]:
     """Return the spans of a tag after a change of its stride. `pieces`: its spans before the change.
 
@@ -100,12 +100,10 @@ def changed(
     checked(stride, offset)
     kept = tuple(piece for piece in pieces if piece.start <= max)
     given = Strides(kept).value(max)
-    if above is not None and (isinstance(above, bool) or not isinstance(above, int)):
-        raise SchemeError(f"must be a whole number, not {brief(above)}", setting="stride_above", value=above)
     if above is not None and above < given:
         raise SchemeError(
             f"this site has issued numbers up to {given}: choose a higher number, the same at every site",
-            setting="stride_above",
+            setting="above",
             value=above,
         )
     base = given if above is None else above

@@ -11,7 +11,6 @@ from issuer.core.error_mapping import store_error
 from issuer.core.steps import Steps
 from issuer.errors import IssuerError
 from issuer.gateway.keys import PART
-from issuer.numbers import stride
 from issuer.numbers.codec import strides
 from issuer.operations.tag_options import AS_GIVEN, TAG_OPTIONS
 from issuer_persistence.errors import Corrupt
@@ -96,14 +95,12 @@ def _position(tag: Tag) -> dict[str, Any] | None:
     scheme = tag.scheme
     if "stride" in scheme:
         pieces = strides(scheme)
-        last, base = pieces.pieces[-1], pieces.value(tag.max)
-        if last.start > tag.max + 1 or base >= HIGHEST:
+        last, first = pieces.pieces[-1], pieces.value(tag.max + 1)
+        if last.start > tag.max + 1 or first > HIGHEST:
             return None
         offset = (last.first - 1) % last.stride + 1
         found = {"stride": last.stride, "offset": offset}
-        if last.start > tag.max and last.first != stride.changed((), base, last.stride, offset)[-1].first:
-            found["stride_above"] = last.first - 1
-        return {"start": base + 1, **found} if base else found
+        return {"start": first, **found} if first > offset else found
     used = tag.max >= scheme.get("start", 1) if "scramble" in scheme else tag.max > 0 and "restart" in scheme
     if used or tag.max >= HIGHEST:
         return None

@@ -113,16 +113,15 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
         "Allow scrambling for a strict tag, although scrambled numbers do not increase", section=_HIDING),
     "stride": TagOption("whole",
         "Issue only every n-th number, 1..2^32, so that n independent sites never issue the same number",
+        "Issue only every n-th number, 1..2^32. The change applies to the numbers above `above`: give the same number "
+        "at all sites, which no site has reached yet",
         section=_SHARING, lowest=1),
     "offset": TagOption("whole", "Number of this site, 1..stride. Each site needs a different one", section=_SHARING,
         lowest=1),
-    "stride_above": TagOption("number",
-        "Number above which a changed stride applies, the same at all sites. No site may have issued this number or a "
-        "higher one yet",
+    "shards": TagOption("shards",
+        "Keep a separate sequence for each shard. `app`: application number, a part of each number, 0 by default. "
+        "`shard_bits`: bits for the shard, 6 by default. `app_bits`: bits for the application number, 8 by default",
         section=_SHARING),
-    "shards": TagOption("shards", "Keep a separate sequence for each shard", section=_SHARING),
-    "app": TagOption("whole", "Application number, a part of each number. Only for tags with shards. Default: 0",
-        section=_SHARING, lowest=0),
     "strategy": TagOption("text",
         "Strategy that makes the numbers: `segment`, `snowflake`, or one of your own. Default: `segment`",
         section=_OTHERS),
@@ -227,7 +226,7 @@ class TagOptions:
         if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):
             raise InvalidArgument(
                 f"nothing to change: give step, limit, start, above, {', '.join(AS_GIVEN)}; or of the number scheme "
-                "format, timezone, scramble with scramble_strict, stride with offset and stride_above",
+                "format, timezone, scramble with scramble_strict, stride with offset",
                 tag=tag,
             )
         step, mode = self._step(others.get("min_step", min_step))

@@ -378,11 +378,11 @@ class _Change:
             # another process changes the scheme in between, this value is wrong. With `seen`, the store rejects it.
             seen = before.version if "stride" in before.scheme else None
             if given or self.last is not None:
-                scheme, limit = changed(before, given, limit=self.last, keys=self.keys)
+                scheme, limit = changed(before, given, limit=self.last, above=above, keys=self.keys)
                 seen = before.version
                 limit = self._limit(scheme, limit)
                 if self.key is not None and scheme.get("id", "") != before.scheme_id:
-                    yield from _check_witness(before, self.key, given)
+                    yield from _check_witness(before, self.key, given, above)
             ways = before.scheme if scheme is None else scheme
             raise_to = above
             if above is not None and "stride" in ways:
@@ -426,13 +426,13 @@ def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, 
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
 
 
-def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
+def _check_witness(record: Tag, key: str, given: Mapping[str, Any], above: int | None) -> Steps[None]:
     """Raise StoreBehind if Redis knows a newer scheme than the store: the store has lost that scheme.
 
     Its numbers are unknown, and a new scheme could repeat them. The caller can avoid the error by giving the point
-    where the new scheme begins: `stride_above`, or a first number for each scramble key.
+    where the new scheme begins: `above` for a stride, or a first number for each scramble key.
     """
-    if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
+    if (above is not None and {"stride", "offset"} & given.keys()) or not isinstance(given.get("scramble", ""), str):
         return
     hash = yield from send(tag_scripts.read_hash(key))
     found = hash.scheme or ""

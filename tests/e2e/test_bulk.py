@@ -1,4 +1,4 @@
-"""`issuer create --from` and `issuer export`: tags from a file, and to a file."""
+"""`issuer import --from FILE` and `issuer export`: tags from a file, and to a file."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ LINES: list[dict[str, Any]] = [
     {"tag": "js", "start": 2**53 - 2, "limit": 2**53 - 1, "order": "trend"},
     {"tag": "night", "target": 300, "min_step": 5, "max_step": 50, "order": "trend", "survive": 3600},
     {"tag": "vienna", "start": 50, "order": "trend", "stride": 3, "offset": 2},
-    {"tag": "wien", "order": "trend", "stride": 3, "offset": 2, "stride_above": 1000},
+    {"tag": "wien", "start": 1001, "order": "trend", "stride": 3, "offset": 2},
     {"tag": "zone", "order": "trend", "format": "{date:%Y}-{seq}", "timezone": "Europe/Vienna"},
 ]
 
@@ -52,6 +52,7 @@ def as_csv(lines: list[dict[str, Any]]) -> str:
 
 
 WRITERS = {"csv": as_csv, "jsonl": as_json}
+OPTIONS = {"csv": (), "jsonl": ("--json-lines",)}
 
 
 @pytest.mark.parametrize("form", WRITERS)
@@ -61,23 +62,23 @@ def test_what_is_exported_creates_the_same_tags_and_the_same_file(cli: Cli, home
 
     text = WRITERS[form](LINES)
     (home / f"tags.{form}").write_text(text, encoding="utf-8")
-    made = on("a.db", "create", "--from", f"tags.{form}")
+    made = on("a.db", "import", "--from", f"tags.{form}")
     assert (made.code, made.out) == (0, ""), made.err
-    assert f"created {len(LINES)} tags in" in made.err
-    assert on("a.db", "export", "--file-format", form).out == text
-    again = on("b.db", "create", "--from", "-", "--file-format", form, input=text)
-    assert (again.code, on("b.db", "export", "--file-format", form).out) == (0, text)
-    dry = on("b.db", "create", "--from", f"tags.{form}", "--dry-run")
+    assert f"imported {len(LINES)} tags in" in made.err
+    assert on("a.db", "export", *OPTIONS[form]).out == text
+    again = on("b.db", "import", "--from", "-", input=text)
+    assert (again.code, on("b.db", "export", *OPTIONS[form]).out) == (0, text)
+    dry = on("b.db", "import", "--from", f"tags.{form}", "--dry-run")
     assert (dry.code, dry.out) == (0, "")
     assert f"0 new, {len(LINES)} the same, 0 differ, 0 wrong" in dry.err
     other = "jsonl" if form == "csv" else "csv"
-    assert on("a.db", "export", "--file-format", other).out == WRITERS[other](LINES)
+    assert on("a.db", "export", *OPTIONS[other]).out == WRITERS[other](LINES)
     # Its numbers go on above those of the old store.
     for tag, first in (("vienna", "50"), ("fast", "1"), ("js", str(2**53 - 2)), ("wien", "1001")):
         assert on("a.db", "next", tag).out == f"{first}\n"
-    moved = on("a.db", "export", "--file-format", form)
+    moved = on("a.db", "export", *OPTIONS[form])
     assert (moved.code, moved.err) == (0, "")
-    on("c.db", "create", "--from", "-", "--file-format", form, input=moved.out)
+    on("c.db", "import", "--from", "-", input=moved.out)
     fast, wien = on("c.db", "next", "fast").out, on("c.db", "next", "wien").out
     assert int(fast) > 1
     assert int(wien) > 1001
@@ -86,11 +87,11 @@ def test_what_is_exported_creates_the_same_tags_and_the_same_file(cli: Cli, home
 
 def test_tags_that_another_store_would_repeat_are_left_out(direct: Cli, home: Path) -> None:
     (home / "tags.jsonl").write_text(as_json(LINES), encoding="utf-8")
-    assert direct("create", "--from", "tags.jsonl", env=KEYS).code == 0
+    assert direct("import", "--from", "tags.jsonl", env=KEYS).code == 0
     assert direct("create", "unused", "--keyed", "--format", "{key}/{seq}").code == 0
     for arguments in (["coupons"], ["coupons2"], ["bits", "--shard-key", "x"], ["cust", "--restart-key", "x"]):
         assert direct("next", *arguments, env=KEYS).code == 0
-    ended = direct("export", "--file-format", "jsonl", env=KEYS)
+    ended = direct("export", "--json-lines", env=KEYS)
     names = [json.loads(line)["tag"] for line in ended.out.splitlines()]
     left_out = {"coupons", "coupons2", "bits", "cust"}
     assert names == sorted(({each["tag"] for each in LINES} | {"unused"}) - left_out)
@@ -105,9 +106,9 @@ def test_ten_thousand_tags(direct: Cli, home: Path, form: str) -> None:
     ]
     text = WRITERS[form](lines)
     (home / f"tags.{form}").write_text(text, encoding="utf-8")
-    assert f"{MANY:,} new, 0 the same" in direct("create", "--from", f"tags.{form}", "--dry-run").err
-    assert f"created {MANY:,} tags" in direct("create", "--from", f"tags.{form}").err
-    assert direct("export", "--file-format", form).out == text
+    assert f"{MANY:,} new, 0 the same" in direct("import", "--from", f"tags.{form}", "--dry-run").err
+    assert f"imported {MANY:,} tags" in direct("import", "--from", f"tags.{form}").err
+    assert direct("export", *OPTIONS[form]).out == text
     assert direct("next", "c09999").out == f"{7 * 9999 + 2}\n"
 
 
@@ -122,7 +123,7 @@ WRONG = [
     ('{"tag": " x"}', " x,,,,", "blanks"),
     ('{"tag": null, "start": 5}', ",5,,,", "the name of the tag is missing"),
     ('{"tag": "t3"}', "t3,,,,", "is also in line"),
-    ('{"tag": "there"}', "there,,,,", "exists"),
+    ('{"tag": "there", "start": 9}', "there,9,,,", "above is 0"),
     ('{"tag": "x", "colour": "red"}', "x,,,,,red", "colour|more than 5 fields"),
     ("[]", 'x,,,,"a"b', "not a JSON object|not valid CSV"),
 ]
@@ -142,13 +143,13 @@ def test_an_error_names_its_line_and_its_page_creates_nothing(
     (home / f"tags.{form}").write_text("\n".join(lines), encoding="utf-8")
     before = direct("tags", "--json").json()
     line = PAGE + 5 + 1 + (form == "csv")
-    if problem == "exists":
-        dry = direct("create", "--from", f"tags.{form}", "--dry-run")
-        assert (dry.code, f"{PAGE + 10:,} new, 1 the same" in dry.err) == (0, True)
-    ended = direct("create", "--from", f"tags.{form}")
+    if problem == "above is 0":
+        dry = direct("import", "--from", f"tags.{form}", "--dry-run")
+        assert (dry.code, f"{PAGE + 10:,} new, 0 the same, 1 differ" in dry.err) == (PROBLEM, True)
+    ended = direct("import", "--from", f"tags.{form}")
     assert (ended.code > 0, f"error: line {line}: " in ended.err) == (True, True), ended.err
     assert any(each in ended.err for each in problem.split("|")), ended.err
-    assert f"{PAGE} tags of the lines before were created" in ended.err
+    assert f"{PAGE} tags of the lines before were imported" in ended.err
     after = [each for each in direct("tags", "--json").json() if each["tag"] != "there"]
     assert sorted(each["tag"] for each in after) == sorted(f"t{at}" for at in range(PAGE))
     assert before == [each for each in direct("tags", "--json").json() if each["tag"] == "there"]
@@ -161,7 +162,7 @@ def test_a_dry_run_shows_what_differs_and_changes_nothing(direct: Cli, home: Pat
         "tag,step,limit,description\na,7,,new\nb,,100,\nc,,,\nd,0,,\nb2,,js,\n", encoding="utf-8"
     )
     before = direct("tags", "--json").json()
-    ended = direct("create", "--from", "tags.csv", "--dry-run")
+    ended = direct("import", "--from", "tags.csv", "--dry-run")
     assert ended.out.splitlines() == [
         "line 2: a: step is 5, not 7",
         "line 2: a: description is 'old', not 'new'",
@@ -171,22 +172,21 @@ def test_a_dry_run_shows_what_differs_and_changes_nothing(direct: Cli, home: Pat
     assert "2 new, 0 the same, 2 differ, 1 wrong" in ended.err
     assert ended.code == 2
     assert direct("tags", "--json").json() == before
-    assert direct("create", "--from", "tags.csv", "--exist-ok").code > 0
+    assert direct("import", "--from", "tags.csv").code > 0
     assert direct("tags", "--json").json() == before
     (home / "tags.csv").write_text("tag,step\na,7\n", encoding="utf-8")
-    assert direct("create", "--from", "tags.csv", "--dry-run").code == PROBLEM
+    assert direct("import", "--from", "tags.csv", "--dry-run").code == PROBLEM
 
 
 def test_wrong_usage_is_said(direct: Cli, home: Path) -> None:
     (home / "tags.txt").write_bytes(b"\xff\xfe")
     for arguments, problem in (
-        (["create"], "give either a TAG or --from"),
-        (["create", "a", "--from", "tags.txt"], "give either a TAG or --from"),
-        (["create", "a", "--dry-run"], "only for --from"),
-        (["create", "--from", "tags.txt"], "give --file-format"),
-        (["create", "--from", "tags.txt", "--file-format", "csv", "--step", "5"], "--from excludes --step"),
-        (["create", "--from", "tags.txt", "--file-format", "csv"], "tags.txt is not UTF-8"),
-        (["create", "--from", "none.csv"], "does not exist"),
+        (["import", "--from", "tags.txt", "--step", "5"], "a file excludes all options but --dry-run"),
+        (["import", "a", "--from", "tags.txt"], "a file excludes all options but --dry-run"),
+        (["import", "--from", "mysql://localhost/leaf"], "requires --layout"),
+        (["import", "--from", "tags.txt", "--from", "tags.txt"], "requires --layout"),
+        (["import", "--from", "tags.txt"], "tags.txt is not UTF-8"),
+        (["import", "--from", "none.csv"], "does not exist"),
     ):
         ended = direct(*arguments)
         assert (ended.code, problem in ended.err) == (2, True), ended.err

@@ -169,7 +169,7 @@ def test_tags_are_listed_by_pages_as_they_are_at_once(direct: Cli, monkeypatch: 
         ended = [direct("tags", *options) for options in ((), ("--all",), ("--json",), ("--json-lines",))]
         return [(re.sub(r"[\d.]+ \w+ ago|just now", "?", each.out), each.err) for each in ended]
 
-    direct("create", "b", "--shards", "--shard-bits", "2", "--app", "0")
+    direct("create", "b", "--shards", "shard_bits=2")
     for name in ("a", "quite-a-long-name", "y", "z"):
         direct("create", name)
     asked: list[int] = []

@@ -63,7 +63,7 @@ def test_a_stride_is_set_shown_drawn_and_decoded(direct: Cli) -> None:
     found = shown(direct("who", "a", "8"))
     assert (found["counter"], found["segment"]) == ("3 of a", "1..3")
     assert direct("decode", "a", "9").code == direct("who", "a", "9").code == 2
-    changed = direct("configure", "a", "--stride", "10", "--offset", "1", "--stride-above", "40")
+    changed = direct("configure", "a", "--stride", "10", "--offset", "1", "--above", "40", "--yes")
     assert (changed.code, "limit 100" in changed.err) == (0, True)  # as it was set, though the counter has another
     assert direct("inspect", "a", "--json").json()["limit"] == 100
     assert direct("next", "a", "-n", "6").out == "41\n51\n61\n71\n81\n91\n"
@@ -94,7 +94,7 @@ def test_keys_are_named_and_never_shown(direct: Cli) -> None:
 
 @pytest.mark.covers("4.4", "4.7")
 def test_shards_are_hidden_behind_their_tag_and_changed_and_recovered_with_it(direct: Cli) -> None:
-    made = direct("create", "users", "--shards", "--shard-bits", "2", "--app", "0", "--step", "10")
+    made = direct("create", "users", "--shards", "shard_bits=2", "--shards", "app=0", "--step", "10")
     assert made.err == "made users: step 10, trend, shards 4, app 0; 2 and 8 bits\n"
     listed = direct("tags")
     assert [line.split()[0] for line in listed.out.splitlines()] == ["TAG", "users"]

@@ -156,7 +156,7 @@ def test_tables_and_sheets_fit_the_terminal_and_a_pipe_gets_everything(direct: C
     sheet = seen(60, f"inspect {'q' * 30}")  # what nothing else tells is wrapped and not cut
     assert (sheet.count("q"), told in " ".join(sheet.split())) == (30, True)
     direct("create", "a" * 30, "--stride", "4000000", "--offset", "7", "--format", "{seq:064d}" + "x" * 90)
-    direct("create", "users", "--shards", "--shard-bits", "1", "--description", told)
+    direct("create", "users", "--shards", "shard_bits=1", "--description", told)
     direct("create", "coupons", "--scramble", "k1")
     for columns in (60, 80):
         seen(
@@ -182,7 +182,7 @@ def test_tables_and_sheets_fit_the_terminal_and_a_pipe_gets_everything(direct: C
 
 @pytest.mark.live
 def test_before_a_tag_is_deleted_its_parts_are_counted(direct: Cli, store: str) -> None:
-    direct("create", "users", "--shards", "--shard-bits", "1")
+    direct("create", "users", "--shards", "shard_bits=1")
     direct("create", "plain")
     for tag, question in (("users", "Delete users and its 2 parts?"), ("plain", "Delete plain?")):
         assert answered(question, "n\n", "--store", store, "delete", tag) == 1

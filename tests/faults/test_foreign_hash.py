@@ -222,12 +222,12 @@ def test_a_series_whose_hash_is_another_stores_is_refused_and_not_made(scene: Sc
 
 
 def test_create_is_refused_and_makes_nothing(scene: Scene) -> None:
-    scene.owner.create("users", shards=True, app=1)
+    scene.owner.create("users", shards={"app": 1})
     scene.owner.issue("users", shard_key="alice")
     hashes = {key: scene.client.hgetall(key) for key in scene.client.keys()}  # noqa: SIM118 - no dictionary
     store = MemoryStore()
     with scene.on(store, scheduler=None) as ids:
-        asked: dict[str, dict[str, Any]] = {"orders": {}, "users": {"shards": True, "app": 1}}
+        asked: dict[str, dict[str, Any]] = {"orders": {}, "users": {"shards": {"app": 1}}}
         for name, settings in asked.items():
             with pytest.raises(ForeignHash) as caught:
                 ids.create(name, **settings)

@@ -55,7 +55,7 @@ def test_a_store_restored_from_before_a_change_is_not_believed(
         fresh.recover("a")
     with pytest.raises(issuer.StoreBehind):  # from where on?
         fresh.configure("a", stride=10, offset=3)
-    fresh.configure("a", stride=10, offset=3, stride_above=100_000)
+    fresh.configure("a", stride=10, offset=3, above=100_000)
     numbers += [*fresh.take("a", 200), *ids.take("a", 100)]
     assert repeats(numbers) == []
 

@@ -101,7 +101,7 @@ def test_a_range_is_no_range_of_values_for_a_process_that_missed_a_change(make: 
 def test_a_stride_keeps_the_limit_of_the_values_when_it_changes(store: MemoryStore) -> None:
     with issuer.connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=1, stride=1000, offset=1)
-        ids.configure("a", stride=2**32, offset=1, stride_above=HIGHEST - 2**34)
+        ids.configure("a", stride=2**32, offset=1, above=HIGHEST - 2**34)
         numbers = ids.take("a", 4)
         with pytest.raises(issuer.LimitReached) as caught:
             ids.take("a", 5)

@@ -157,7 +157,7 @@ def test_a_segment_of_a_tag_with_a_stride_has_delta_and_remainder(
     """tinyid's row with delta 2, remainder 1 and max_id 1 gives 3 next: `above=1` at stride 2, offset 1."""
 
     async def behave(door: Door) -> None:
-        await door.ids.create("order", order="trend", step=5, stride=stride, offset=offset, stride_above=above)
+        await door.ids.create("order", order="trend", step=5, stride=stride, offset=offset, above=above)
         found: list[int] = []
         for reply in replies:
             answer = await door.ask("GET", f"{SEGMENT}Simple?bizType=order&token=x")

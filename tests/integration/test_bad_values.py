@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[[Issuer, Any], object]] = {
     "key": lambda ids, value: ids.next("formatted", key=value),
 }
 
-NAMES = "step limit start above lease order format restart timezone scramble strategy options shards app description"
+NAMES = "step limit start above lease order format restart timezone scramble strategy options shards description"
 
 
 def settings(value: Any) -> dict[str, dict[str, Any]]:

@@ -149,8 +149,8 @@ def test_a_closed_issuer_says_so_and_may_be_closed_twice(ids: Issuer, direct: Is
 @BOTH
 @pytest.mark.covers("4.12")
 def test_another_application_another_shard_and_an_empty_tag_have_a_typed_error_each(ids: Issuer) -> None:
-    ids.create("users", shards=True, app=17)
-    ids.create("others", shards=True, app=18)
+    ids.create("users", shards={"app": 17})
+    ids.create("others", shards={"app": 18})
     ids.create("used up", limit=1)
     number = ids.next("others", shard_key="x")
     assert ids.next("used up") == 1
@@ -158,7 +158,7 @@ def test_another_application_another_shard_and_an_empty_tag_have_a_typed_error_e
     with pytest.raises(issuer.NotDecodable, match="application 18, but tag 'users' to application 17"):
         ids.decode("users", number)
     with pytest.raises(issuer.SchemeError, match="app 256 doesn't fit into 8 bits"):
-        ids.create("more", shards=True, app=256)
+        ids.create("more", shards={"app": 256})
     with pytest.raises(issuer.UnknownTag, match="users#64"):
         ids.next("users#64")
     with pytest.raises(issuer.InvalidArgument, match="shard_key is required"):

@@ -67,7 +67,7 @@ def test_scrambled_numbers_keep_their_digits_and_never_repeat(make: Make) -> Non
 @pytest.mark.covers("4.4", "4.5", "4.7", "4.8", "4.9")
 def test_shards_have_a_sequence_each_and_their_numbers_tell_the_shard(make: Make) -> None:
     ids, other = make(), make()
-    ids.create("users", shards=True, app=17)
+    ids.create("users", shards={"app": 17})
     assert len(ids.tags()) == 65
     keys = [f"user{number}@example.com" for number in range(200)]
     numbers = {key: ids.next("users", shard_key=key) for key in keys}

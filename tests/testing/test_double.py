@@ -44,7 +44,7 @@ def test_every_kind_of_tag_is_issued_from(double: Double) -> None:
     assert ids.next("keyed", key="order-7") == ids.next("keyed", key="order-7") == 1
     ids.create("yearly", restart="yearly", format="{date:%Y}-{seq:04d}")
     assert ids.issue("yearly").text == f"{datetime.now(UTC):%Y}-0001"
-    ids.create("sharded", shards=True, app=3)
+    ids.create("sharded", shards={"app": 3})
     assert ids.next("sharded", shard_key="a") < ids.next("sharded", shard_key="a")
     ids.create("spaced", stride=5, offset=3)
     assert ids.take("spaced", 3) == [3, 8, 13]

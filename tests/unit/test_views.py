@@ -47,7 +47,7 @@ AWKWARD = {"by": {1: [2**70, float("inf"), b"x", range(2)]}, "day": date(2026, 1
 ERRORS = [
     issuer.IssuerError("closed"),
     issuer.ConfigurationError("no"),
-    issuer.SchemeError("no", setting="stride_above", value=AWKWARD),
+    issuer.SchemeError("no", setting="scramble_strict", value=AWKWARD),
     issuer.ForeignHash("orders", key="k", owner="s1", store="s2", taken=5),
     issuer.InvalidArgument("no", value=10**5000, argument="at_least"),
     issuer.NotDecodable("no"),
@@ -109,7 +109,7 @@ def test_the_view_of_an_error_has_its_code_and_what_it_carries() -> None:
 @pytest.mark.parametrize(
     ("code", "in_python", "in_shell", "in_http"),
     [
-        ("scheme", "stride_above: no", "--stride-above: no", "stride_above: no"),
+        ("scheme", "scramble_strict: no", "--scramble-strict: no", "scramble_strict: no"),
         ("invalid_argument", "at_least no", "--at-least no", "at_least no"),
         (
             "unknown_tag",

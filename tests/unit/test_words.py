@@ -9,13 +9,10 @@ from issuer.doors.web.routes import ROUTES
 from issuer.numbers.given import SchemeOptions
 from tests.reference import COMMANDS
 
-#: What the shell alone has: how it asks, prints and repeats, and the widths of shards, which Python has in `shards`.
+#: What the shell alone has: how it asks, prints and repeats.
 SHELL = {
-    "after", "as_json", "as_lines", "yes", "everything", "as_number", "as_text", "count", "spare_sound", "shard_bits",
-    "app_bits", "usage",
+    "after", "as_json", "as_lines", "yes", "everything", "as_number", "as_text", "count", "spare_sound", "usage",
 }  # fmt: skip
-#: And how `create` reads a file.
-FILES = {"from_file", "file_format", "dry_run"}
 #: Arguments of the shell that stand for a parameter of Python: a file is read, a text or a number is decoded.
 STANDS_FOR = {"paths": "from_journal", "value": "shown"}
 #: Commands without a method: they run servers, tools and demonstrations, or look things up.
@@ -43,8 +40,6 @@ def test_a_command_is_a_method_and_its_options_are_its_parameters() -> None:
             continue
         method = parameters(name.replace("-", "_"))
         given = {str(each.name) for each in command.params} - SHELL
-        if name == "create":
-            given -= FILES
         if name == "who":
             given = given - {"value"} | {"number"}  # a text, too: it is decoded first
         assert {STANDS_FOR.get(each, each) for each in given} <= method, name
@@ -53,7 +48,7 @@ def test_a_command_is_a_method_and_its_options_are_its_parameters() -> None:
 def test_an_option_has_the_name_of_its_parameter_once_for_each_value() -> None:
     for command in (COMMANDS["create"], COMMANDS["configure"]):
         for option in command.params:
-            if isinstance(option, click.Option) and option.name not in SHELL | FILES:
+            if isinstance(option, click.Option) and option.name not in SHELL:
                 name = f"--{str(option.name).replace('_', '-')}"
                 assert option.opts == [name.removesuffix("s") if name == "--options" else name]
 

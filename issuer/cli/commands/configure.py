@@ -28,7 +28,7 @@ SECTION = "Tags"
       issuer configure orders --above 123456       # skip the numbers up to 123456
       issuer configure bills --format 'B{date:%Y}-{seq:06d}{check}'
       issuer configure coupons --scramble 100000=k1 --scramble 1000000=k2
-      issuer configure vienna --stride 3 --offset 1 --stride-above 5000000
+      issuer configure vienna --stride 3 --offset 1 --above 5000000
     """,
 )
 @tag_argument()

@@ -7,10 +7,7 @@ from typing import Any
 
 import click
 
-from issuer.api.blocking import Issuer
 from issuer.care.inspection import Inspection
-from issuer.cli import tag_files
-from issuer.cli.exits import OK
 from issuer.cli.options import Sectioned
 from issuer.cli.scheme_flags import described, given
 from issuer.cli.session import Session
@@ -37,25 +34,11 @@ SECTION = "Tags"
       issuer create bills --restart yearly --format 'B{date:%Y}-{seq:05d}{check}'
       issuer create coupons --order trend --start 100000 --scramble k1
       issuer create vienna --stride 2 --offset 1
-      issuer create users --shards --app 17
+      issuer create users --shards app=17
       issuer create events2 --strategy snowflake --option epoch=2026-01-01
-      issuer create --from tags.csv --dry-run
     """,
 )
-@click.argument("tag", required=False)
-@click.option(
-    "--from",
-    "from_file",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    help="Create the tags of this file, in place of TAG. - is stdin.",
-)
-@click.option(
-    "--file-format",
-    type=click.Choice(tag_files.FORMATS),
-    help="Format of the file. Default: by its extension; csv for stdin.",
-)
-@click.option("--dry-run", is_flag=True, help="With --from: show what is wrong or differs; change nothing.")
+@click.argument("tag")
 @tag_options(new=True)
 @click.option(
     "--exist-ok",
@@ -63,51 +46,23 @@ SECTION = "Tags"
     help="Succeed if the tag exists and has the same order, limit and scheme. The tag isn't changed.",
 )
 @click.pass_obj
-def create(
-    session: Session,
-    /,
-    *,
-    tag: str | None,
-    from_file: str | None,
-    file_format: str | None,
-    dry_run: bool,
-    exist_ok: bool,
-    **said: Any,
-) -> int:
-    """Create TAG, or the tags of a file.
+def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> None:
+    """Create TAG. `issuer import` creates many tags, from a file.
 
     A deleted tag can be created again. It then starts after its old numbers, with the settings given now.
-
-    The file has a line for each tag, as CSV or JSON lines. `issuer export` writes such a file. The columns are the
-    settings of a tag by their names in Python, and `tag`. Of each 500 lines, all tags or none are created. The first
-    line with an error ends the command.
     """
-    if (tag is None) is (from_file is None):
-        raise click.UsageError("give either a TAG or --from")
     issuer = session.connect(makes_store=True)
-    if from_file is not None:
-        if beside := [name for name, value in said.items() if value not in (None, ())]:
-            raise click.UsageError(f"--from excludes --{beside[0].replace('_', '-')}: the file has the settings")
-        form = tag_files.format_of(from_file, file_format)
-        return tag_files.create_from(issuer, from_file, form, exist_ok=exist_ok, dry_run=dry_run)
-    if dry_run or file_format is not None:
-        raise click.UsageError("--dry-run and --file-format are only for --from")
-    return _create(issuer, str(tag), exist_ok=exist_ok, **given(said))
-
-
-def _create(issuer: Issuer, tag: str, *, exist_ok: bool, **said: Any) -> int:
     before = None
     with suppress(UnknownTag):
         before = issuer.inspect(tag, deleted=True)
     began = now_ms()
-    made = issuer.create(tag, exist_ok=exist_ok, **said)
+    made = issuer.create(tag, exist_ok=exist_ok, **given(said))
     if made.created < began:
         say(f"{plain(made.tag)} exists already: {stands(made)}{settings_of(made)}")
-        return OK
+        return
     say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{settings_of(made)}")
     if before is not None and (dropped := _dropped(before, made)):
         say(f"the deleted tag of this name had other settings: {dropped}; use `issuer configure` to set them again")
-    return OK
 
 
 def _begins(made: Tag) -> str:

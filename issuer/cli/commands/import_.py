@@ -11,6 +11,7 @@ from issuer.api.blocking import Issuer
 from issuer.care.importing.database import ImportDatabase
 from issuer.care.importing.layouts import LAYOUTS, Choice, ImportedTag
 from issuer.care.importing.plan import ImportPlan, plan, raise_existing
+from issuer.cli import tag_files
 from issuer.cli.exits import OK, PROBLEM, complain
 from issuer.cli.options import Whole
 from issuer.cli.session import Session
@@ -36,7 +37,7 @@ _STOP = (
 
 @click.command(
     "import",
-    short_help="Take over tags from Leaf, tinyid, CosId or a sequence table.",
+    short_help="Take over tags from Leaf, tinyid, CosId, a table or a file.",
     epilog="""\b
     Examples:
       issuer import --from mysql://leaf@db/leaf --layout leaf --dry-run
@@ -45,12 +46,14 @@ _STOP = (
       issuer import --from mysql://tiny@db/tinyid --layout tinyid --tokens t.toml
       issuer import --from postgresql://db/shop --layout pgsequence orders_id_seq
       issuer import --from mysql://db/s --layout table --table orders --column id
+      issuer import --from tags.csv --dry-run
     """,
 )
 @click.argument("tags", metavar="[TAG]...", nargs=-1)
-@click.option("--from", "urls", metavar="URL", multiple=True, required=True, help="Database of the source. Can be "
-              "repeated for tinyid, if a tag is in several databases.")  # fmt: skip
-@click.option("--layout", metavar="NAME", required=True, type=click.Choice([*LAYOUTS]), help="Kind of the source: "
+@click.option("--from", "urls", metavar="URL|FILE", multiple=True, required=True, help="Database of the source. Can be "
+              "repeated for tinyid, if a tag is in several databases. Or a file from `issuer export`; - is "
+              "stdin.")  # fmt: skip
+@click.option("--layout", metavar="NAME", type=click.Choice([*LAYOUTS]), help="Kind of the database: "
               f"{', '.join(LAYOUTS)}.")  # fmt: skip
 @click.option("--table", "table_name", metavar="NAME", default="", help="Table, for the layout table. It is the tag.")
 @click.option("--column", metavar="NAME", default="", help="Column with the numbers, for the layout table.")
@@ -66,7 +69,7 @@ _STOP = (
               "tinyid are added.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.pass_obj
-def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], layout: str, table_name: str,
+def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], layout: str | None, table_name: str,
             column: str, block: int | None, step: int | None, order: str | None, split: int | None,
             tokens: str | None, dry_run: bool) -> int:  # fmt: skip
     """Create the tags of another issuer here, or raise them, so that no number is issued twice.
@@ -80,7 +83,14 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
     have moved. If the source cannot be stopped yet, use --split N. Then the source skips N numbers of each tag, and the
     tag here has these numbers and a limit. Once the source is stopped, run the command without --split: it raises the
     tag to the source's last number, and removes the limit.
+
+    A file has a line for each tag, as CSV or JSON lines. `issuer export` writes such a file. The columns are the
+    settings of a tag by their names in Python, and `tag`. A tag that exists and has the same order, limit and scheme is
+    not changed. Of each 500 lines, all tags are created or none. The first line with an error ends the command.
     """
+    if layout is None:
+        _check_file(urls, tags, table_name, column, block, step, order, split, tokens)
+        return tag_files.import_file(session.connect(makes_store=True), urls[0], dry_run=dry_run)
     chosen = LAYOUTS[layout]
     needs = {"--table and --column": table_name and column, "--block": block, "--tokens": tokens}
     _check_options(layout, needs, several=len(urls) > 1, split=split is not None)
@@ -89,10 +99,8 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
     databases = [ImportDatabase(url) for url in urls]
 
     def read() -> list[ImportedTag]:
-        found = chosen.tags((row for each in databases for row in each.rows(chosen.read, choice)), choice)
-        if unknown := {*tags} - {each.tag for each in found}:
-            raise InvalidArgument(f"the source has no tag {min(unknown)!r}", value=min(unknown))
-        return [each for each in found if not tags or each.tag in tags]
+        rows = (row for each in databases for row in each.rows(chosen.read, choice))
+        return _wanted(chosen.tags(rows, choice), tags)
 
     issuer = session.connect(makes_store=True)
     found = read()
@@ -121,6 +129,13 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
     return code
 
 
+def _wanted(found: Sequence[ImportedTag], tags: Sequence[str]) -> list[ImportedTag]:
+    """Return the tags with these names, or all of them if no name is given."""
+    if unknown := {*tags} - {each.tag for each in found}:
+        raise InvalidArgument(f"the source has no tag {min(unknown)!r}", value=min(unknown))
+    return [each for each in found if not tags or each.tag in tags]
+
+
 def _still(plans: Sequence[ImportPlan], found: Sequence[ImportedTag]) -> int:
     """Return the exit code: a problem if a tag has moved since it was planned. `found`: the source now."""
     now = {each.tag: each.stored for each in found}
@@ -130,6 +145,14 @@ def _still(plans: Sequence[ImportPlan], found: Sequence[ImportedTag]) -> int:
     complain(f"the source is running: {listed(moving)} moved in the meantime. Numbers would be issued twice. "
              "Stop the source, and run the command again before you draw here")  # fmt: skip
     return PROBLEM
+
+
+def _check_file(urls: Sequence[str], *others: object) -> None:
+    """Raise a usage error unless --from is one file, and no option for databases is given."""
+    if len(urls) > 1 or "://" in urls[0]:
+        raise click.UsageError("--from with the URL of a database requires --layout")
+    if any(others):
+        raise click.UsageError("a file excludes all options but --dry-run: its lines have the settings")
 
 
 def _check_options(layout: str, given: Mapping[str, object], *, several: bool, split: bool) -> None:

@@ -42,7 +42,6 @@ _PAGE: Final = {
 #: Additions to the help of settings that have more than one form in JSON.
 _FORMS: Final = {
     "scramble": ". Or a list of pairs: a number, and the name of the key from this number on",
-    "shards": ". An object also sets `shard_bits`, `app_bits` or `app`",
 }
 _SETTINGS: Final = {
     name: member(

@@ -17,9 +17,11 @@ DAILY: dict[str, Any] = {"restart": "daily", "format": "{date:%Y%m%d}-{seq}"}
 STRICT: dict[str, Any] = {**DAILY, "order": "strict"}
 
 
-def change(scheme: dict[str, Any], max: int, limit: int | None = None, **said: Any) -> dict[str, Any]:
-    order = "strict" if "restart" in scheme else "trend"
-    return changed(record(scheme, max=max, order=order), said, limit=limit, keys=KEYS)[0]  # type: ignore[arg-type]  # an Order
+def change(
+    scheme: dict[str, Any], max: int, limit: int | None = None, above: int | None = None, **said: Any
+) -> dict[str, Any]:
+    old = record(scheme, max=max, order="strict" if "restart" in scheme else "trend")
+    return changed(old, said, limit=limit, above=above, keys=KEYS)[0]
 
 
 SCRAMBLED: dict[str, Any] = {"scramble": "k1"}
@@ -43,15 +45,11 @@ SENSELESS: list[tuple[str, list[dict[str, Any]]]] = [
     ("timezone", [{**STRICT, "timezone": "Mars/Olympus"}]),
     ("stride", [{"stride": 0, "offset": 1}, {"stride": True, "offset": 1}, {**STRIDED, **SCRAMBLED}]),
     ("offset", [{"stride": 2}, {"offset": 2}, {"stride": 2, "offset": 3}, {"stride": 2, "offset": 0}]),
-    ("stride_above", [{"stride_above": 2}, {"stride_above": 0}, {"stride_above": 9, "stride": None}]),
-    ("stride_above", [{**STRIDED, "stride_above": above} for above in ("x", 1.5, True, -1)]),
     ("scramble", [{"scramble": wrong} for wrong in ("k9", "", 5, [5], [], ["k1"])]),
     ("scramble", [{"scramble": [(start, "k1")]} for start in ("1", 0, True)]),
     ("scramble", [{"scramble": [(5, "k1"), (5, "k2")]}]),
     ("scramble_strict", [{"scramble_strict": True}, {**SCRAMBLED, "scramble_strict": 1}]),
-    ("app", [{"app": 5}, {"app": 0}, {"shards": False, "app": 2}, {"shards": {}, "app": 2}]),
-    ("app", [{**SHARDED, "app": 256}, {"shards": {"app": 1}, "app": 2}, {"shards": {"app": 1}, "app": 0}]),
-    ("shards", [{**STRIDED, **SHARDED}, {**SHARDED, "app": -1}, {**SHARDED, **KEYED}]),
+    ("shards", [{**STRIDED, **SHARDED}, {"shards": {"app": -1}}, {"shards": {"app": 256}}, {**SHARDED, **KEYED}]),
     ("shards", [{"shards": wrong} for wrong in (6, {"shards": 6}, {"shard_bits": 17})]),
     ("shards", [{"shards": {"shard_bits": 16, "app_bits": 47}}]),
     ("strategy", [{"strategy": ""}, *({**other, **SNOWFLAKE} for other in (SHARDED, SCRAMBLED))]),
@@ -72,16 +70,13 @@ HARMFUL: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ("limit", [SCRAMBLED], [{"limit": 500}]),
     ("shards", [{}], [SHARDED]),
     ("shards", [SHARDED], [{"shards": False}]),
-    ("app", [SHARDED], [{"app": 9}]),
+    ("shards", [SHARDED], [{"shards": {"app": 9}}]),
     ("keyed", [KEYED], [{"keyed": False}]),
     ("strategy", [{}], [SNOWFLAKE]),
     ("strategy", [SNOWFLAKE], [{"strategy": "segment"}]),
     ("options", [SNOWFLAKE], [{"options": {"epoch": 1}}]),
     ("offset", [STRIDED], [{"stride": 3}]),
-    ("stride_above", [{}, STRIDED, SCRAMBLED], [{"stride_above": 60}]),
-    ("stride_above", [{}], [{"stride_above": 0}]),
-    ("stride_above", [STRIDED], [{"stride_above": 60, "format": "A{seq}"}]),
-    ("stride_above", [STRIDED], [{"stride": 3, "offset": 1, "stride_above": above} for above in (5, "x")]),
+    ("above", [STRIDED], [{"stride": 3, "offset": 1, "above": 5}]),
     ("scramble_strict", [{}, SCRAMBLED], [{"scramble_strict": True}]),
     ("scramble_strict", [SCRAMBLED], [{"scramble_strict": True, "limit": 9999}]),
 ]
@@ -112,9 +107,6 @@ class TestRefusals:
                 scheme = make(limit=999, order="strict" if "restart" in first else "trend", **first)
                 for then in changes:
                     assert refused(SchemeError, "", change, scheme, 50, **then).setting == setting, first
-
-        # The application may be said twice if it is the same.
-        assert make(shards={"app": 1, "app_bits": 4}, app=1) == make(shards={"app_bits": 4}, app=1)
 
     def test_another_key_by_the_same_name_is_refused(self) -> None:
         scheme = record(make(scramble="k1"), max=5)
@@ -156,7 +148,7 @@ class TestMadeAgain:
         return continued(old.scheme, scheme)
 
     def test_with_the_same_settings(self) -> None:
-        sharded, twice = {**SHARDED, "app": 9}, {"scramble": [(1, "k1"), (1000, "k2")]}
+        sharded, twice = {"shards": {"app": 9}}, {"scramble": [(1, "k1"), (1000, "k2")]}
         options = {**SNOWFLAKE, "options": {"epoch": "2021-01-01"}}
         for said in (SCRAMBLED, twice, STRIDED, {"format": "A{seq}"}, sharded, options):
             for above in (0, 99):

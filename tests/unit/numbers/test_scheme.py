@@ -50,8 +50,8 @@ class Issued:
         self.record = record(dict(self.record.scheme), max=last, limit=self.record.limit)
         return list(fresh.values())
 
-    def change(self, limit: int | None = None, **said: Any) -> None:
-        scheme, last = changed(self.record, said, limit=limit, keys=KEYS)
+    def change(self, limit: int | None = None, above: int | None = None, **said: Any) -> None:
+        scheme, last = changed(self.record, said, limit=limit, above=above, keys=KEYS)
         self.record = record(scheme, max=self.record.max, limit=self.record.limit if last is None else last)
 
     def check(self) -> None:
@@ -172,7 +172,7 @@ class TestShards:
     @pytest.mark.covers("4.7")
     @given(st.integers(1, 2**49 - 1), st.integers(0, 63), st.integers(0, 255))
     def test_the_value_has_sequence_shard_and_application(self, sequence: int, shard: int, app: int) -> None:
-        scheme = ready(make(shards=True, app=app))
+        scheme = ready(make(shards={"app": app}))
         value = scheme.sharded(sequence, shard)
         assert value == sequence << 14 | shard << 8 | app
         found = scheme.decode(value)
@@ -181,9 +181,9 @@ class TestShards:
 
     @pytest.mark.covers("4.4")
     def test_numbers_of_another_application_are_none_of_the_tags(self) -> None:
-        one, other = ready(make(shards=True, app=1)), ready(make(shards=True, app=2))
+        one, other = ready(make(shards={"app": 1})), ready(make(shards={"app": 2}))
         refused(NotDecodable, "application 1", other.decode, one.sharded(5, 3))
-        refused(SchemeError, "256 doesn't fit", make, shards=True, app=256)
+        refused(SchemeError, "256 doesn't fit", make, shards={"app": 256})
         for sequence, shard in ((2**49, 0), (1, 64), (1, -1), (-1, 0)):
             refused(InvalidArgument, "", one.sharded, sequence, shard)
         shown = ready(make(shards=True, format="{shard:02d}-{seq}"))
@@ -251,12 +251,12 @@ class TestWidening:
             if which < 2:
                 sites[which].issue(n)
         border = max(max(site.given.values(), default=0) for site in sites) + 500
-        sites.append(Issued(stride=3, offset=3, stride_above=border))
+        sites.append(Issued(stride=3, offset=3, above=border))
         widened = {2}
         for which in order:
             if which < 2:
                 sites[which].issue(7)
-                sites[which].change(stride=3, offset=which + 1, stride_above=border)
+                sites[which].change(stride=3, offset=which + 1, above=border)
                 widened.add(which)
             for each, n in load[:10]:
                 if each in widened:
@@ -267,9 +267,9 @@ class TestWidening:
     def test_a_site_that_has_passed_the_border_is_refused(self) -> None:
         site = Issued(stride=2, offset=1)
         site.issue(100)
-        error = refused(SchemeError, "up to 199", site.change, stride=3, offset=1, stride_above=198)
-        assert error.setting == "stride_above"
-        site.change(stride=3, offset=1, stride_above=199)
+        error = refused(SchemeError, "up to 199", site.change, stride=3, offset=1, above=198)
+        assert error.setting == "above"
+        site.change(stride=3, offset=1, above=199)
         assert site.issue(2) == [202, 205]
 
 
