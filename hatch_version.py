@@ -26,15 +26,13 @@ def version() -> str:
 def _commit() -> str:
     if not (HERE / ".git").exists():  # perhaps beneath a repository of somebody else's
         return ""
-    if _described("--tags", "--exact-match", f"--match=v{RELEASE}") == f"v{RELEASE}":
-        return ""
-    return _described("--always", "--exclude=*", "--abbrev=9")
-
-
-def _described(*options: str) -> str:
-    command = ["git", "describe", "--dirty=.changed", *options]
+    release = f"v{RELEASE}"
+    # v0.1.0-3-g1a2b3c4d5 with the tag of the release three commits before, else 1a2b3c4d5; perhaps with .changed.
+    form = ("--dirty=.changed", "--tags", f"--match={release}", "--always", "--long", "--abbrev=9")
+    command = ["git", "describe", *form]
     try:
         done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)  # noqa: S603 - no word of it is anybody else's
     except OSError:
         return ""
-    return done.stdout.strip()
+    commits, _, commit = done.stdout.strip().removeprefix(f"{release}-").rpartition("-g")
+    return "" if commits == "0" and not commit.endswith(".changed") else commit

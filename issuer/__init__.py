@@ -168,7 +168,7 @@ if not TYPE_CHECKING:  # hidden from mypy, which would otherwise accept unknown 
             with no_fork():
                 return import_module(f"issuer.{name}")
         if name == "__version__":
-            return _version()
+            return globals().setdefault(name, _version())  # in a checkout, git is run: once a process
         hint = f": use issuer.default().{name}" if name in _METHODS else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 

@@ -419,8 +419,16 @@ def test_reservations_beside_tinyid_are_a_tenth_of_a_second_apart(
         # The clock of the server has gone back: nobody waits for it.
         bench.run("UPDATE issuer_tags SET timestamp = timestamp + 3600000")
         assert reserve(bench.store).high == 110
-        with pytest.raises(Unconfirmed):
-            bench.store.reserve("orders", 5, purpose=Purpose("test"), timeout=0.05)
+
+        def refused() -> bool:
+            reserve(bench.store)
+            try:
+                bench.store.reserve("orders", 5, purpose=Purpose("test"), timeout=0.05)
+            except Unconfirmed:
+                return True
+            return False
+
+        until(refused, message="two calls that this machine makes within a turn")
     finally:
         bench.drop()
 

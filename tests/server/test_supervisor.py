@@ -179,7 +179,7 @@ jobs = [("deaf", deaf)]
 
 def test_a_process_that_gives_no_sign_of_life_is_killed_and_begun_again(tmp_path: Path) -> None:
     jobs = """
-supervisor.SILENT_LOOKS, supervisor.ALIVE_EVERY = 3, 0.1
+supervisor.SILENT_LOOKS, supervisor.ALIVE_EVERY, supervisor.STOPPING = 3, 0.1, 0.2
 def hangs(orders, report):
     report("ready")
     print("began", os.getpid(), flush=True)
@@ -192,7 +192,8 @@ jobs = [("it", hangs)]
         err = told(tmp_path, "starting a new one", stream="err")
         assert f"it (process {pid}) has not responded for 0.3 s: killing it" in err
         assert f"it (process {pid}) ended by SIGKILL: starting a new one in 0.1 s" in err
-        program.kill()
+        program.terminate()  # not killed: a job that hangs would go on
+        assert program.wait(120) == 1
 
 
 def test_looks_are_counted_so_that_a_machine_that_stood_still_has_no_hung_process(

@@ -24,6 +24,7 @@ def test_what_is_public_is_there_and_next_is_not_exported_by_a_star_import() -> 
     assert all(hasattr(issuer, name) for name in issuer.__all__)
     assert {*FUNCTIONS, "Unavailable", "__version__"} - {"next"} <= {*issuer.__all__}
     assert re.fullmatch(r"0\.1\.0(\+g[0-9a-f]{9}(\.changed)?)?", issuer.__version__)
+    assert issuer.__version__ is issuer.__version__, "in a checkout, each look runs git"
     assert all(issubclass(each, issuer.Unavailable) for each in (issuer.StoreUnavailable, issuer.RedisUnavailable))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         issuer.nonsense  # type: ignore[attr-defined]  # noqa: B018 - its look-up is what is tried
