@@ -19,6 +19,7 @@ from issuer_persistence.sql.mysql import MySQLStore
 from issuer_persistence.sql.postgresql import PostgreSQLStore
 from issuer_persistence.urls import parameters
 from tests.contract.benches import TIMEOUT, SQLBench, create, get, ranges, reserve, spans
+from tests.forks import in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -197,16 +198,7 @@ def connection_id(bench: SQLBench) -> Any:
 def test_a_forked_child_uses_connections_of_its_own(bench: SQLBench) -> None:
     create(bench.store, step=10)
     parents = connection_id(bench)
-    read, write = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            os.write(write, f"{connection_id(bench)} {reserve(bench.store).high}".encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    childs, high = os.read(read, 100).split()
-    assert int(childs) != parents
-    assert int(high) == 10
+    assert in_child(lambda: (connection_id(bench) != parents, reserve(bench.store).high))() == (True, 10)
     assert connection_id(bench) == parents
     assert reserve(bench.store).high == 20
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +35,7 @@ import issuer
 from issuer.contrib import sqlalchemy as contrib
 from issuer.contrib.sqlalchemy import next_number
 from issuer.plugins import Call, Plugin
+from tests.forks import in_child
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
@@ -424,17 +424,13 @@ def test_a_forked_child_inserts_other_numbers_than_its_parent(tmp_path: Path, dr
         session.execute(insert(Order), rows(3))
         session.commit()
     engine.dispose()
-    for _ in range(2):
-        if not (child := os.fork()):
-            code = 1
-            try:
-                with Session(create_engine(url, connect_args={"timeout": 60})) as session:
-                    session.execute(insert(Order), rows(3))
-                    session.commit()
-                    code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+
+    def inserted() -> None:
+        with Session(create_engine(url, connect_args={"timeout": 60})) as session:
+            session.execute(insert(Order), rows(3))
+            session.commit()
+
+    assert [in_child(inserted)() for _ in range(2)] == [None, None]
     with Session(engine) as session:
         session.execute(insert(Order), rows(3))
         assert len(set(session.scalars(select(Order.id)))) == 12

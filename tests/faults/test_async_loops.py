@@ -21,7 +21,7 @@ from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
-from tests.faults.test_fork import in_child
+from tests.forks import in_child
 from tests.waiting import run
 
 # CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.

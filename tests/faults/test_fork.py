@@ -1,10 +1,8 @@
 """A forked child starts with nothing of its parent's: no segment, connection, thread or lock."""
 
 import asyncio
-import os
-import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from issuer_persistence.sqlite import SQLiteStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Awaited, Connect
 from tests.faults.conftest import covering
+from tests.forks import in_child
 from tests.servers.proxy import FaultProxy
 
 # CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.
@@ -25,29 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
     pytest.mark.usefixtures("patient"),
 ]
-
-
-def in_child(work: Callable[[], object]) -> Callable[[], object]:
-    """Fork, do the work in the child, and return a function that waits for what it returned."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            result: object = work()
-        except BaseException as error:  # noqa: BLE001 - the parent is told, and the child must end here
-            result = repr(error)
-        with os.fdopen(write, "wb") as pipe:
-            pickle.dump(result, pipe)
-        os._exit(0)
-    os.close(write)
-
-    def result_of() -> object:
-        with os.fdopen(read, "rb") as pipe:
-            answer: object = pickle.load(pipe)  # noqa: S301 - from our own child
-        os.waitpid(pid, 0)
-        return answer
-
-    return result_of
 
 
 def drawn_in_child(ids: Issuer, n: int) -> list[int]:

@@ -12,7 +12,7 @@ from issuer.core import sparing
 from issuer.errors import LimitReached
 from issuer.plugins import Call, Chain, History, Logged, Rate
 from issuer.plugins import rate as meters
-from tests.faults.test_fork import in_child
+from tests.forks import in_child
 from tests.surrounding import Raising
 
 # CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.

@@ -21,7 +21,7 @@ from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
-from tests.faults.test_fork import in_child
+from tests.forks import in_child
 from tests.schemes import Make, processes
 from tests.servers.fake import FencedFakeServer
 from tests.servers.proxy import FaultProxy

@@ -17,7 +17,7 @@ from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.colours import Connect
-from tests.faults.test_fork import in_child
+from tests.forks import in_child
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 

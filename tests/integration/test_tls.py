@@ -20,7 +20,7 @@ from issuer.gateway import tag_scripts
 from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused
-from tests.faults.test_fork import in_child
+from tests.forks import in_child
 from tests.servers.redis import RedisServer
 from tests.servers.tls import Certificates
 from tests.waiting import until

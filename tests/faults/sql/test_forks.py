@@ -24,7 +24,7 @@ from issuer_persistence.sql.transaction import SQLTransaction
 from tests.audit import repeats
 from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
 from tests.faults.sql.test_servers import session
-from tests.faults.test_fork import in_child
+from tests.forks import in_child
 from tests.waiting import run, until
 
 if TYPE_CHECKING:
