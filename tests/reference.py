@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from issuer.cli import main
-from issuer.cli.exits import MEANINGS
 from issuer.gateway.commands import NAMES, folder
 from issuer.settings import DEFINITIONS, REDIS_VARIABLE, STORE_VARIABLES, SettingDefinition
 from tests.http.routes_page import completed
@@ -39,7 +38,6 @@ _MORE_VARIABLES = {
 
 #: A region of a page that is generated: from the line that begins so to the next empty line.
 _TABLES = {
-    "command-line.md": ("| exit code |", "\n\n"),
     "settings.md": ("| file key |", "\n\n"),
     "scripts.md": ("| script |", "\n\n"),
 }
@@ -66,7 +64,7 @@ def pages() -> dict[Path, str]:
     page = FOLDER / "http.md"
     found[page] = completed(page.read_text(encoding="utf-8"))
     page = FOLDER / "command-line.md"
-    found[page] = found[page].partition(_COMMANDS)[0] + _COMMANDS + _commands()
+    found[page] = page.read_text(encoding="utf-8").partition(_COMMANDS)[0] + _COMMANDS + _commands()
     return {**found, WIRING: _wiring()}
 
 
@@ -88,7 +86,6 @@ def _wiring() -> str:
 
 def _tables() -> dict[str, str]:
     return {
-        "command-line.md": _table(("exit code", "meaning"), [(str(code), MEANINGS[code]) for code in MEANINGS]),
         "settings.md": _table(
             ("file key", "environment", "default", "meaning"), [_setting(each) for each in DEFINITIONS.values()]
         ),

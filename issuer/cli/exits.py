@@ -34,18 +34,6 @@ UNREACHABLE: Final = 5
 INTERRUPTED: Final = 130
 UNREAD: Final = 141
 
-#: The meaning of each exit code, for `issuer -h` and the page about the command line.
-MEANINGS: Final = {
-    OK: "success",
-    FAILED: "any other error, or the answer `no` to a question",
-    USAGE: "wrong usage, argument or configuration",
-    UNKNOWN_TAG: "the tag does not exist",
-    PROBLEM: "a check found a problem, or stored data is damaged or outdated",
-    UNREACHABLE: "Redis, the store or a machine number is unavailable; try again",
-    INTERRUPTED: "interrupted with Ctrl-C (by SIGTERM: 143, by SIGHUP: 129)",
-    UNREAD: "the program that read the output has ended, such as `head`",
-}
-
 _CODES: Final = (
     (errors.UnknownTag, UNKNOWN_TAG),
     ((errors.InvalidArgument, errors.ConfigurationError), USAGE),
@@ -136,7 +124,7 @@ class Warnings(logging.Handler):
 
 
 class Edge(click.Group):
-    """A group of commands. It ends the program with one of the exit codes in MEANINGS, and never with a traceback."""
+    """A group of commands. It ends the program with one of the exit codes above, and never with a traceback."""
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]  # the rest as it is
         """Run the command line, and exit. With --json, write all errors to stderr as JSON, also usage errors.

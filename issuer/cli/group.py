@@ -6,7 +6,6 @@ import sys
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from itertools import groupby
 from keyword import iskeyword
 from pkgutil import iter_modules
 from typing import Any, Final, cast
@@ -15,7 +14,7 @@ import click
 
 import issuer
 from issuer.cli import commands
-from issuer.cli.exits import MEANINGS, Edge
+from issuer.cli.exits import Edge
 from issuer.cli.options import given_settings, settings_options
 from issuer.cli.session import Session
 from issuer.terminal import color
@@ -30,9 +29,8 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
 #: Words that other programs or earlier versions have for a command.
 OTHER_WORDS: Final = {"show": "inspect", "set": "configure", "list": "tags", "ls": "tags"}
 
-#: The headings in the help, in their order. The module of each command has a constant SECTION: the heading under which
-#: the help lists the command.
-SECTIONS: Final = ("Numbers", "Tags", "Checks and recovery", "Servers", "Tools")
+#: The groups of commands in the help, in their order. The module of each command has a constant SECTION: its group.
+SECTIONS: Final = ("Numbers", "Tags", "Checks", "Servers", "Tools")
 
 
 @cache
@@ -72,12 +70,16 @@ class _Commands(Edge):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each heading of the help, with its commands."""
-        widest = max(map(len, _modules()))
-        room = formatter.width - 6 - widest
-        for section, names in groupby(self.list_commands(ctx), _section):
-            with formatter.section(section):
-                formatter.write_dl([(name.ljust(widest), _command(name).get_short_help_str(room)) for name in names])
+        """Write a line for each command. The name of its group is before the first command of the group."""
+        left, widest = (max(map(len, names)) for names in (SECTIONS, _modules()))
+        room, rows, before = formatter.width - 6 - left - widest, [], ""
+        for name in self.list_commands(ctx):
+            section = _section(name)
+            shown = "" if section == before else section
+            rows.append((f"{shown:{left}}  {name:{widest}}", _command(name).get_short_help_str(room)))
+            before = section
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def _command(name: str) -> click.Command:
@@ -92,22 +94,9 @@ def _section(name: str) -> str:
     return str(import_module(_modules()[name]).SECTION)
 
 
-_EXIT_CODES = "\n    ".join(f"  {code:<3}  {meaning}" for code, meaning in MEANINGS.items())
-
-
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
-    epilog=f"""\b
-    Examples:
-      issuer next orders                     # 1, then 2, ...: needs no server
-      issuer --redis redis://localhost --store mongodb://localhost next orders
-      issuer completion bash >> ~/.bashrc    # Tab completes commands and tags
-
-    \b
-    Exit codes:
-    {_EXIT_CODES}
-    """,
 )
 @settings_options("issuer")
 @click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file, in TOML.")
@@ -121,12 +110,7 @@ _EXIT_CODES = "\n    ".join(f"  {code:<3}  {meaning}" for code, meaning in MEANI
 )
 @click.pass_context
 def main(context: click.Context, /, *, config: str | None, **settings: Any) -> None:
-    """Issue unique, increasing 64-bit numbers for each tag.
-
-    Each setting comes from the first of these sources that contains it: an option, an environment variable
-    (ISSUER_REDIS_URL, ISSUER_STORE_URL, ...), issuer.toml, the default. By default, the store is an SQLite file in the
-    user's data folder, and there is no Redis. `issuer config` shows each setting and its source.
-    """
+    """Issue unique, increasing 64-bit numbers for each tag: `issuer next orders`."""
     context.color = color()
     context.obj = Session(given_settings(settings), config)
     for stream in (sys.stdout, sys.stderr):

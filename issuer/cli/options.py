@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -50,7 +51,9 @@ def _setting(each: SettingDefinition) -> Callable[[F], F]:
         how["type"] = click.Path(dir_okay=False)
     elif isinstance(default, (int, float)):
         how["type"] = type(default)
-    return click.option(flag, each.name, help=f"{each.help}.{end}".replace("`", ""), **how)
+    # The help of `issuer` itself fits on a screen, so it has only the beginning.
+    help = re.split(r"[:,.] ", each.help)[0] + "." if each.command == "issuer" else f"{each.help}.{end}"
+    return click.option(flag, each.name, help=help.replace("`", ""), **how)
 
 
 def check_askable() -> None:

@@ -1,10 +1,19 @@
-"""The model of `issuer size` beside the points that were measured: the costs fitted to them, and a picture of both."""
+"""The formula of docs/operate/sizing.md beside the points that were measured: costs fitted to them, and a picture."""
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import median
 
-from issuer.cli.sizing import COSTS, process_bytes, process_us
 from tests.benchmarks.charts import Curve, Panel, charts
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/operate/sizing.md").read_text(encoding="utf-8")
+
+#: The costs that the page lists, by name.
+COSTS = {name: float(value) for name, value in re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", PAGE, re.MULTILINE)}
+
+#: So many tags that it does not use does a process keep in memory.
+KEPT = 5000
 
 #: The measured points of each curve.
 Curves = dict[str, list[tuple[float, float]]]
@@ -21,8 +30,10 @@ MODEL: Mapping[str, Callable[[float], float]] = {
     "bound_by_masters_many": lambda masters: masters * 1e6 / COSTS["redis_draw_us"],
     "replicated_by_take": lambda numbers: COSTS["replicated_bytes"] / numbers,
     "process_us_by_processes": lambda _: COSTS["process_draw_us"],
-    "process_us_by_lease": process_us,
-    "process_bytes_by_tags": lambda tags: process_bytes(round(tags)),
+    "process_us_by_lease": lambda numbers: COSTS["process_lease_us"] / numbers + COSTS["process_number_us"],
+    "process_bytes_by_tags": lambda tags: (
+        min(tags, KEPT) * COSTS["process_tag_bytes"] + max(0, tags - KEPT) * COSTS["forgotten_tag_bytes"]
+    ),
     "sqlite_bytes_by_tags": lambda tags: tags * COSTS["sqlite_tag_bytes"],
 }
 
@@ -71,7 +82,7 @@ def picture(curves: Curves) -> str:
 
     tags, processes, masters, batches = (100, 1000, 10_000, 100_000), range(1, 9), range(1, 4), (1, 10, 100, 1000)
     return charts(
-        "Measured (circles), and the model of issuer size (lines)",
+        "Measured (circles), and the formula (lines)",
         [
             Panel("CPU time of a draw, us", "tags in Redis", [curve("Redis", _BLUE, "redis_us_by_tags")], tags),
             Panel(

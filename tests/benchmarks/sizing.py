@@ -1,4 +1,4 @@
-"""What a number, a tag and a segment cost each server: the curves to which the model of `issuer size` is fitted.
+"""What a number, a tag and a segment cost each server: curves for docs/operate/sizing.md.
 
 Costs are processor time that Redis itself counts, and bytes, since a machine of few cores limits rates. Redis is set up
 as the pages advise: with an append-only file and a replica.
@@ -58,7 +58,7 @@ BORN, STORE = "0123456789abcdef01234567", "0123456789abcdef01234567"
 
 
 def sizing(effort: Effort) -> Iterator[Figure]:
-    """A number, a tag and a segment in Redis, process and store: curves for `issuer size`."""
+    """A number, a tag and a segment in Redis, process and store: curves for docs/operate/sizing.md."""
     curves: Curves = {}
     for part in PARTS:
         yield from part(effort, curves)

@@ -104,7 +104,7 @@ def test_an_administrator_creates_the_tables_and_the_login_needs_no_right_to(
     prefix = f"{bench.prefix}dba_"
     url = f"{bench.url.partition('?')[0]}?prefix={prefix}".replace("tester@", f"{bench.prefix}u:secret@")
     printed = subprocess.run(
-        [sys.executable, "-m", "issuer", "--store", url, "schema"], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "issuer", "--store", url, "upgrade", "--sql"], check=True, capture_output=True, text=True
     ).stdout
     with bench.cursor() as cursor:
         for statement in printed.split(";\n"):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from issuer.care.blocking import Care
-from issuer.gateway.commands import NAMES
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import Tag
 from issuer_persistence.sqlite.schema import SCHEMA
@@ -194,16 +193,6 @@ def test_tags_are_listed_by_pages_as_they_are_at_once(direct: Cli, monkeypatch: 
     first, second = direct("tags").out.split("\n\n")
     assert [part.splitlines()[0].split()[-1] for part in (first, second)] == ["CHANGED", "DESCRIPTION"]
     assert second.splitlines()[1].endswith("the last one")
-
-
-def test_each_script_is_printed_with_its_contract_first(cli: Cli) -> None:
-    heading, *listed = cli("lua").out.splitlines()
-    assert heading.split() == ["SCRIPT", "PURPOSE"]
-    assert [line.split()[0] for line in listed] == [*NAMES]
-    assert all(len(line.split()) > 3 for line in listed)
-    text = cli("lua", "next").out
-    assert text.startswith("--[[\nnext: draw up to n numbers")
-    assert ("KEYS[1]" in text, "--@include" in text) == (True, False)
 
 
 def test_a_tag_with_blanks_of_before_is_named_and_can_be_got_rid_of(direct: Cli, home: Path) -> None:

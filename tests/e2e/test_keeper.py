@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from issuer.gateway.commands import script
 from tests.e2e.conftest import Cli, Start
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -95,7 +96,7 @@ def test_servers_that_are_not_there_yet_or_go_away_are_waited_for(
 
     def draw() -> Any:
         with server.client() as client:
-            draw = client.register_script(direct("lua", "next").out)
+            draw = client.register_script(script("next").text)
             return draw(keys=["issuer:{orders}"], args=[1, -1])
 
     direct(*at, "create", "orders", "--step", "100")

@@ -266,15 +266,15 @@ def test_the_future_is_shown_and_left_by_a_yes_that_knows_what_it_costs(
     assert (used["last"], used["held"], used["ahead"] > TEN_DAYS - 600_000) == (last, False, True)
     until = f"{datetime.fromtimestamp(last / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     question = f"Set aside 1 machine number of events until {until}? Then 15 of 16 are left, and until then new numbers"
-    line = ("--redis", redis_url, "--store", store, "set-aside", "events")
+    line = ("--redis", redis_url, "--store", store, "machines", "events", "--set-aside")
     for answer, code, after in (("n\n", 1, 5), ("y\n", 0, 0)):
         assert answered(question, answer, *line) == code
         assert with_redis("next", "events").code == after
     assert max(each["last"] for each in with_redis("machines", "events", "--json").json()["used"]) == last
     # A script says yes and gets a list.
     put_ahead()
-    assert with_redis("set-aside", "events").code == 2
+    assert with_redis("machines", "events", "--set-aside").code == 2
     assert with_redis("next", "events").code == 5
-    done = with_redis("set-aside", "events", "--yes", "--json")
+    done = with_redis("machines", "events", "--set-aside", "--yes", "--json")
     assert (done.code, len(done.json())) == (0, 2)
     assert with_redis("next", "events").code == 0

@@ -11,6 +11,7 @@ import httpx
 import pytest
 import redis
 
+from issuer.gateway.commands import script
 from tests import programs
 from tests.e2e.conftest import Cli
 from tests.server.conftest import lives
@@ -105,7 +106,7 @@ def test_a_keeper_whose_log_nobody_reads_loads_segments_and_ends(
 ) -> None:
     servers = {"ISSUER_REDIS_URL": redis_url, "ISSUER_STORE_URL": store}
     cli("create", "orders", "--step", "10", env=servers)
-    draw = redis_client.register_script(cli("lua", "next").out)
+    draw = redis_client.register_script(script("next").text)
     with programs.Program("-m", "issuer", "keeper", stderr=full[1], env={**os.environ, **servers}) as keeper:
         until(lambda: draw(keys=["issuer:{orders}"], args=[1, -1])[-1] == b"100", message="a tenth segment is loaded")
         keeper.terminate()

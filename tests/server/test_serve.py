@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.doors.tokens import line_for, new_token
+from issuer.gateway.commands import script
 from tests import programs
 from tests.e2e.conftest import Cli
 from tests.server.conftest import PATIENT, Serve, Served, lines, lives
@@ -103,7 +104,7 @@ def test_every_tag_of_the_store_is_extended_in_time_though_nothing_is_drawn_thro
 
     cli("create", "orders", "--step", "100", env=servers)
     server = serve("--workers", "2", env=servers)
-    draw = partial(redis_client.register_script(cli("lua", "next").out), keys=["issuer:{orders}"], args=[30, -1])
+    draw = partial(redis_client.register_script(script("next").text), keys=["issuer:{orders}"], args=[30, -1])
     until(lambda: draw() == [b"ok", b"0", b"30"], message="the first segment, which a draw asks for")
     until(lambda: state()["next_max"] == 200, message="the next one, past the mark")
     assert len(server.children()) == 3

@@ -13,7 +13,7 @@ from issuer.cli.session import Session, progress_bar
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
 from issuer.views import advised
 
-SECTION = "Checks and recovery"
+SECTION = "Checks"
 
 #: Heading and colour of each level.
 HEADINGS: Final[dict[Level, tuple[str, str]]] = {

@@ -11,7 +11,7 @@ from issuer.cli.session import Session
 from issuer.errors import IssuerError
 from issuer.terminal import numbered, plain, say
 
-SECTION = "Checks and recovery"
+SECTION = "Checks"
 
 
 @click.command(

@@ -37,7 +37,7 @@ _STOP = (
 
 @click.command(
     "import",
-    short_help="Take over tags from Leaf, tinyid, CosId, a table or a file.",
+    short_help="Take over tags from Leaf, tinyid, a table or a file.",
     epilog="""\b
     Examples:
       issuer import --from mysql://leaf@db/leaf --layout leaf --dry-run

@@ -33,11 +33,11 @@ from issuer.views import said, view
 from issuer_persistence.errors import StoreError
 from issuer_persistence.journal import read
 
-SECTION = "Checks and recovery"
+SECTION = "Checks"
 
 
 @click.command(
-    short_help="After a restore: skip numbers that may be issued already.",
+    short_help="After a restore, skip numbers that may be issued.",
     epilog="""\b
     Examples:
       issuer recover orders --dry-run

@@ -41,7 +41,7 @@ from issuer.terminal import (
 from issuer.times import utc
 from issuer.views import advised, said
 
-SECTION = "Checks and recovery"
+SECTION = "Checks"
 
 
 @click.command(

@@ -13,7 +13,7 @@ from issuer.terminal import moment, plain, show, show_json
 from issuer.views import state, view
 from issuer_persistence.records import now_ms
 
-SECTION = "Checks and recovery"
+SECTION = "Checks"
 
 
 @click.command(

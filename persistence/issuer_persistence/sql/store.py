@@ -353,7 +353,7 @@ class SQLStore(TransactionalStore):
                     wrong.append(f"column {name}.{column} is {' '.join(actual)}, not {' '.join(needed)}")
         wrong += self.unsafe_tables(transaction)
         if wrong:
-            raise Misconfigured(f"{self.url}: {'; '.join(wrong[:3])}; compare with the output of `issuer schema`")
+            raise Misconfigured(f"{self.url}: {'; '.join(wrong[:3])}; compare with `issuer upgrade --sql`")
 
     def definitions(self) -> list[str]:
         return self.statements.definitions(self.types)
