@@ -9,15 +9,14 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from issuer.core.error_mapping import store_error
-from issuer.core.events import Observers, log_event
-from issuer.errors import ConfigurationError, IssuerError, brief
+from issuer.core.events import Observers, RejectedLog, log_event
+from issuer.errors import ConfigurationError, brief
 from issuer.forks import no_fork
 from issuer.numbers.scrambling import checked_key
 from issuer.operations.config import IssuerConfig
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Plugin
 from issuer.plugins.hooks import named
-from issuer.plugins.rejected import Handler, Rejections
 from issuer.settings import DEFINITIONS, Settings, load
 from issuer.strategies.contract import Instance
 from issuer.strategies.registry import strategy_names
@@ -73,9 +72,7 @@ def connect(
     journal: str | os.PathLike[str] | None = None,
     keys: Mapping[str, str | bytes] | None = None,
     plugins: Iterable[Plugin] = (),
-    rejected: Handler | None = None,
     instance: Instance | None = None,
-    alarm: Callable[[IssuerError], None] | None = None,
     scheduler: Literal["background"] | BaseScheduler | None = "background",
     metrics: bool | None = None,
     config: str | os.PathLike[str] | None = None,
@@ -107,10 +104,7 @@ def connect(
             exist. "" means no journal.
         keys: Secrets for scrambled numbers by name, each at least 16 bytes.
         plugins: Plugins that run around every call for numbers, see `issuer.plugins`.
-        rejected: Function that is called with the tag and the error when a call for numbers fails. Default: the error
-            is logged, once a minute for each tag and cause.
         instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
-        alarm: Function that is called with each error that an operator must handle, such as a clock that went back.
         scheduler: "background" (threads of the issuer's own), an APScheduler scheduler, or None. If it is None, there
             is no background work: `tick` loads segments, or a caller loads one when no number is left.
         metrics: If True, count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
@@ -138,9 +132,7 @@ def aconnect(
     journal: str | os.PathLike[str] | None = None,
     keys: Mapping[str, str | bytes] | None = None,
     plugins: Iterable[Plugin | AsyncPlugin] = (),
-    rejected: Handler | None = None,
     instance: Instance | None = None,
-    alarm: Callable[[IssuerError], None] | None = None,
     scheduler: Literal["background"] | AsyncIOScheduler | None = "background",
     metrics: bool | None = None,
     config: str | os.PathLike[str] | None = None,
@@ -174,10 +166,7 @@ def aconnect(
             exist. "" means no journal.
         keys: Secrets for scrambled numbers by name, each at least 16 bytes.
         plugins: Plugins that run around every call for numbers, see `issuer.plugins`.
-        rejected: Function that is called with the tag and the error when a call for numbers fails. Default: the error
-            is logged, once a minute for each tag and cause.
         instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
-        alarm: Function that is called with each error that an operator must handle, such as a clock that went back.
         scheduler: "background" (tasks of the event loop), an AsyncIOScheduler, or None. If it is None, there is no
             background work: `tick` loads segments, or a caller loads one when no number is left.
         metrics: If True, count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
@@ -253,10 +242,8 @@ def _parts(
         connections: Function that returns the connections to Redis. Its arguments: URL or client, timeout in seconds,
             maximum number of connections.
     """
-    instance, alarm = arguments["instance"], arguments["alarm"]
-    _check_hooks(chain, instance, alarm)
-    events = Observers([log_event])
-    rejections = Rejections(arguments["rejected"], events.emit)
+    instance = arguments["instance"]
+    _check_hooks(chain, instance)
     given = {
         each.name: _given(each.argument, arguments[each.argument]) for each in DEFINITIONS.values() if each.connect
     }
@@ -281,10 +268,8 @@ def _parts(
         store=store,
         own_store=own_store,
         plugins=chain.plugins,
-        rejections=rejections,
-        events=events,
+        events=Observers([log_event, RejectedLog()]),
         instance=instance,
-        alarm=_no_alarm if alarm is None else alarm,
     )
     return resolved, to_redis, measure
 
@@ -334,16 +319,14 @@ def default_is_known() -> None:
     _told_of_default = True
 
 
-def _check_hooks(chain: Chain | AsyncChain, instance: object, alarm: object) -> None:
-    """Raise ConfigurationError if `instance` or `alarm` is invalid, or if a plugin names an unknown strategy.
+def _check_hooks(chain: Chain | AsyncChain, instance: object) -> None:
+    """Raise ConfigurationError if `instance` is invalid, or if a plugin names an unknown strategy.
 
     A plugin for an unknown strategy would never run. `chain`: the plugins. `instance`: identity of this process, for
-    strategies. `alarm`: function that gets the errors that an operator must know.
+    strategies.
     """
     if instance is not None and not isinstance(instance, Instance):
         raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(instance)}")
-    if alarm is not None and not callable(alarm):
-        raise ConfigurationError(f"alarm must be None or a function that takes one error, not {brief(alarm)}")
     for plugin in chain.plugins:
         there = strategy_names() if plugin.strategies else []
         for name in sorted({*(plugin.strategies or ())} - {*there}):
@@ -363,10 +346,6 @@ def _instance(settings: Settings) -> Instance:
         rack=None if settings.rack < 0 else settings.rack,
         directory=settings.machine_files,
     )
-
-
-def _no_alarm(error: IssuerError) -> None:
-    """Do nothing with an error for the operator, because the issuer also logs this error."""
 
 
 def _store(settings: Settings) -> Store:

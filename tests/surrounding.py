@@ -36,6 +36,17 @@ class Telling(Plugin):
         self.told.append((self.name, "on_error", error))
 
 
+class Recording(Plugin):
+    """Keeps each number, with its tag."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.numbers: list[tuple[str, int]] = []
+
+    def after(self, call: Call, number: int) -> None:
+        self.numbers.append((call.tag, number))
+
+
 class Raising(Plugin):
     """Raises in each hook that it is told, whatever it is told."""
 

@@ -19,6 +19,7 @@ import click
 
 from issuer import errors
 from issuer.cli.options import F
+from issuer.core.events import rejected_log
 from issuer.errors import IssuerError, Unavailable
 from issuer.terminal import say
 from issuer.times import lasting
@@ -140,6 +141,8 @@ class Edge(click.Group):
         said = sys.argv[1:] if args is None else args
         options_given = set(takewhile(lambda each: each != "--", said))
         warnings = Warnings(as_json=not options_given.isdisjoint({_AS_JSON, _AS_LINES}))
+        # Failed calls are not shown, because the command itself reports the error.
+        warnings.addFilter(lambda record: record.name != rejected_log.name)
         logger = logging.getLogger("issuer")
         logger.addHandler(warnings)
         try:

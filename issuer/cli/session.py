@@ -69,8 +69,7 @@ class Session:
                     f"there is no store {mask(store)} (from {source}): correct the name; "
                     "to make a new store, create its first tag with `issuer create`"
                 )
-            # Do not log rejected calls, because the command itself reports the error.
-            self._issuer = connect(**self.given, scheduler=scheduler, rejected=lambda *_: None)
+            self._issuer = connect(**self.given, scheduler=scheduler)
             click.get_current_context().find_root().call_on_close(self._issuer.close)
         return self._issuer
 

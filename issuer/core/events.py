@@ -312,6 +312,17 @@ class Rejected(Event):
     error: Exception
 
 
+@dataclass(frozen=True, slots=True)
+class Alarm(Event):
+    """A strategy found an error that an operator must handle, such as a clock that went back.
+
+    Attributes:
+        error: The error. Calls may raise it, too.
+    """
+
+    error: Exception
+
+
 #: A function that is called with each event, in the thread or task where the event happened. The function must be
 #: fast, and must not draw numbers.
 Observer = Callable[[Event], object]
@@ -373,6 +384,7 @@ class Observers:
 
 
 extension_log = logging.getLogger("issuer.extension")
+rejected_log = logging.getLogger("issuer.rejected")
 
 #: Texts for the causes of a loss in Redis, and for the background work that failed.
 _LOSSES = {"empty": "Redis has lost its data", "fenced": "Redis failed over, was restarted or went back in time"}
@@ -443,3 +455,17 @@ def log_event(event: Event) -> None:
     if known is not None and extension_log.isEnabledFor(known[0]) and (line := line_of(event)) is not None:
         level, text, values = line
         extension_log.log(level, text, *values)
+
+
+class RejectedLog:
+    """Observer that logs calls that failed, at most once a minute for each tag and each class of error."""
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        """`clock`: time in seconds that never goes back. None means the monotonic clock."""
+        self._sparing = Sparing(clock)
+
+    def __call__(self, event: Event) -> None:
+        """Log a Rejected, and how often it occurred since it was last logged. Ignore all other events."""
+        if isinstance(event, Rejected):
+            tag, kind, said = event.tag, type(event.error), "tag %r: no number was given: %s: %s"
+            self._sparing.say(rejected_log.warning, repr(tag)[:300], kind, said, tag, kind.__name__, event.error)

@@ -66,7 +66,7 @@ class LookUps:
             tag: Name of the tag.
             owner: Name of the caller's token, or its address if it has no token.
             timeout: Longest wait in seconds. None means the timeout of the issuer.
-            draws: If True and the tag is unknown, report the rejected draw to the handler `rejected` of the issuer.
+            draws: If True and the tag is unknown, emit the event Rejected.
 
         Raises Unavailable if other look-ups took too long, TooManyRequests if too many look-ups of the owner wait.
         """

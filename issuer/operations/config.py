@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from issuer.clock import Deadline
-from issuer.core.events import Observers
+from issuer.core.events import Alarm, Observers
 from issuer.core.record import Identity
 from issuer.core.steps import Steps
 from issuer.core.supply.runtime import Runtime
-from issuer.errors import IssuerError, SchemeError
+from issuer.errors import SchemeError
 from issuer.gateway.keys import redis_key
 from issuer.numbers.codec import Scheme
-from issuer.plugins.rejected import Rejections
 from issuer.settings import Settings
 from issuer.strategies.contract import Context, Instance
 from issuer_persistence.contract import Store
@@ -40,9 +39,7 @@ class IssuerConfig:
         store: Store that keeps the tags.
         own_store: True if `close` of the issuer must also close the store.
         plugins: Plugins that were passed to `connect`.
-        rejections: Calls the handler `rejected` of `connect` if no number can be issued.
         instance: Identity of this process, for strategies.
-        alarm: Function that is called with each error that an operator must handle.
         events: Observers, which are called with each event. The first observer writes the log.
         identity: Id of the store.
     """
@@ -52,9 +49,7 @@ class IssuerConfig:
     store: Store
     own_store: bool
     plugins: Sequence[Any]
-    rejections: Rejections
     instance: Instance
-    alarm: Callable[[IssuerError], None]
     events: Observers
     identity: Identity = field(default_factory=Identity)
     _schemes: dict[str, tuple[Mapping[str, Any], Scheme]] = field(default_factory=dict)
@@ -92,7 +87,7 @@ class IssuerConfig:
             prefix=self.settings.prefix,
             timeout=self.settings.timeout,
             instance=self.instance,
-            alarm=self.alarm,
+            alarm=lambda error: self.events.emit(Alarm(tag.tag, error)),
             run=run,
             flight=runtime.flight,
             redis=runtime.redis,

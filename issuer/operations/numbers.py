@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from issuer.clock import Deadline, monotonic
 from issuer.core import parts, scheme_record
+from issuer.core.events import Rejected
 from issuer.core.issued import Issued
 from issuer.core.record import read_record
 from issuer.core.requests import TTL
@@ -143,13 +144,10 @@ class Issuing(Generic[L]):
         self._series: dict[str, tuple[float, int]] = {}
 
     def failed(self, tag: str, error: IssuerError) -> None:
-        """Handle a failed call: forget an unknown tag, and call the handler `rejected` of `connect`.
-
-        If this issuer is closed, `rejected` is not called.
-        """
+        """Handle a failed call: forget an unknown tag, and emit Rejected, unless this issuer is closed."""
         self._registry.forget_if_unknown(tag)
         if not self._registry.closed:
-            self._config.rejections.tell(tag, error)
+            self._config.events.emit(Rejected(tag, error))
 
     def issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
         """Issue one number. If `text` is True, the caller needs a text, so the number must fit the format."""

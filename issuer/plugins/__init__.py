@@ -3,27 +3,13 @@
 from issuer.errors import Refused, TransformFailed
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
-from issuer.plugins.history import History, Record, noted
-from issuer.plugins.rate import Rate, Rates
-from issuer.plugins.rejected import Handler, Logged, Rejections
-from issuer.plugins.scrambling import Scrambler, Scrambles
 
 __all__ = [
     "AsyncChain",
     "AsyncPlugin",
     "Call",
     "Chain",
-    "Handler",
-    "History",
-    "Logged",
     "Plugin",
-    "Rate",
-    "Rates",
-    "Record",
     "Refused",
-    "Rejections",
-    "Scrambler",
-    "Scrambles",
     "TransformFailed",
-    "noted",
 ]

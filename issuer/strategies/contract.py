@@ -148,7 +148,7 @@ class Context:
         redis: True if the issuer has Redis.
         timeout: Default timeout of a call, in seconds.
         window: Longest duration of a background job, in seconds.
-        alarm: Function to call with an error that an operator must handle.
+        alarm: Function to call with an error that an operator must handle. Observers get it as the event `Alarm`.
         background: Function that runs a job on the scheduler. It returns False if no scheduler is running.
         instance: Identity of this process.
     """

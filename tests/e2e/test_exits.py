@@ -80,8 +80,6 @@ REFUSED = {
         ("who orders 0", "0"),
         ("decode orders 99999999999999999999", "is above 2^63-1"),
         ("machines orders", "has no machine numbers"),
-        ("bench --threads 0", "is not in the range"),
-        ("completion powershell", "powershell"),
         ("--timeout soon next orders", "not a valid float"),
         ("--prefix { next orders", "no braces"),
         ("--config gone.toml next orders", "there is no settings file"),

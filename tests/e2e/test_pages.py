@@ -39,6 +39,7 @@ HTTP, RESP = "127.0.0.1:8000", "-p 6380 "
 #: The rows of tests/requirements.toml that a page's snippets show.
 ROWS = {
     "docs/guide/numbers.md": ("U.7", "N.3"),
+    "docs/guide/plugins.md": ("3.5", "3.40", "3.41"),
     "docs/guide/scaling-out.md": ("1.12", "1.13", "1.14", "4.7", "4.8"),
     "docs/guide/strategies.md": ("3.6",),
 }

@@ -118,7 +118,7 @@ class StruckAfter(Plugin):
     after = strike  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("where", ["observer", "log", "plugin", "after a number", "rejected", "round"])
+@pytest.mark.parametrize("where", ["observer", "log", "plugin", "after a number", "round"])
 def test_an_exception_of_a_signal_handler_is_not_taken_for_one_of_the_code_that_it_strikes(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +126,6 @@ def test_an_exception_of_a_signal_handler_is_not_taken_for_one_of_the_code_that_
     plugins: dict[str, Plugin] = {"plugin": Struck(), "after a number": StruckAfter()}
     call: Callable[[issuer.Issuer], object] = {
         "log": lambda ids: ids.next("unknown"),
-        "rejected": lambda ids: ids.next("unknown"),
         "round": lambda ids: ids.tick(),
     }.get(where, lambda ids: ids.next("a"))
     chosen = [plugins[where]] if where in plugins else []
@@ -136,8 +135,6 @@ def test_an_exception_of_a_signal_handler_is_not_taken_for_one_of_the_code_that_
             ids.observe(strike)
         elif where == "log":
             monkeypatch.setattr(logging.getLogger("issuer.rejected"), "filters", [strike])
-        elif where == "rejected":
-            ids.rejected = strike
         elif where == "round":
             ids.engine.config.events.add_periodic(strike)
         with pytest.raises(SoftLimit), struck(a_function, 60):

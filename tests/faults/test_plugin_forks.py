@@ -1,4 +1,4 @@
-"""Plugins in a forked child: no lock of the parent's is waited for, and rates begin anew."""
+"""Plugins in a forked child: no lock of the parent's is waited for."""
 
 import logging
 import threading
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from issuer.core import sparing
+from issuer.core.events import Rejected, RejectedLog
 from issuer.errors import LimitReached
-from issuer.plugins import Call, Chain, History, Logged, Rate
-from issuer.plugins import rate as meters
+from issuer.plugins import Call, Chain
 from tests.forks import in_child
 from tests.surrounding import Raising
 
@@ -35,21 +35,19 @@ def draw() -> list[int]:
 
 
 def test_a_child_waits_for_no_lock_of_its_parents() -> None:
-    rate, history, logged = Rate(), History(), Logged()
-    chain = Chain([rate, history, Raising(ValueError(), "before", "after")])
+    logged = RejectedLog()
+    chain = Chain([Raising(ValueError(), "before", "after")])
     assert chain.around(CALL, draw) == [1, 2, 3]
 
     def work() -> object:
         logging.disable()
         numbers = chain.around(CALL, draw)
-        logged("a", LimitReached("a", limit=9, value=9))
-        return numbers, rate.of("a").total, len(history)
+        logged(Rejected("a", LimitReached("a", limit=9, value=9)))
+        return numbers
 
-    with held(rate._meters["a"].lock, chain._sparing._lock, logged._sparing._lock):
+    with held(chain._sparing._lock, logged._sparing._lock):
         result = in_child(work)
-        assert result() == ([1, 2, 3], 3, 6)
-    assert rate.of("a").total == 3
-    assert len(history) == 3
+        assert result() == [1, 2, 3]
 
 
 def free(lock_of: Callable[[], threading.RLock]) -> Callable[[], object]:
@@ -57,11 +55,8 @@ def free(lock_of: Callable[[], threading.RLock]) -> Callable[[], object]:
 
 
 def test_without_the_guard_the_childs_locks_are_never_free() -> None:
-    messages, rate = sparing.Sparing(), Rate()
-    rate.after(CALL, 1)
-    with held(messages._lock, rate._meters["a"].lock):
+    messages = sparing.Sparing()
+    with held(messages._lock):
         assert in_child(free(lambda: messages._lock))() is True
         sparing._living.discard(messages)
-        meters._living.discard(rate)
         assert in_child(free(lambda: messages._lock))() is False
-        assert in_child(free(lambda: rate._meters["a"].lock))() is False

@@ -12,14 +12,15 @@ import pytest
 import redis
 
 import issuer
-from issuer import Issuer
+from issuer import Issuer, events
 from issuer.core.steps import Steps
-from issuer.plugins import Call, History, Plugin, Rate
+from issuer.plugins import Call, Plugin
 from issuer.strategies import Context, Instance, Strategy, register, registry
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import TagSettings
 from tests.colours import BOTH, Connect
+from tests.surrounding import Recording
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
@@ -179,17 +180,22 @@ class Doubling(Plugin):
         return number * 2
 
 
+def event_of(event: events.Event, told: list[tuple[str, str]]) -> None:
+    if isinstance(event, events.Rejected):
+        told.append((event.tag, type(event.error).__name__))
+
+
 @BOTH
 @pytest.mark.covers("3.40")
-@pytest.mark.parametrize("plugins", [(), (Rate(),), (Doubling(),)])
-def test_the_rejected_handler_hears_of_every_call_whatever_the_plugins(
+@pytest.mark.parametrize("plugins", [(), (Recording(),), (Doubling(),)])
+def test_observers_hear_of_every_call_that_fails_whatever_the_plugins(
     connect: Connect, redis_url: str, plugins: Sequence[Plugin]
 ) -> None:
     told: list[tuple[str, str]] = []
     with connect(redis=redis_url, store=MemoryStore(), plugins=plugins) as ids:
         ids.create("a", limit=1)
         assert ids.next("a") in (1, 2)
-        ids.engine.config.rejections.handler = lambda tag, cause: told.append((tag, type(cause).__name__))
+        ids.observe(lambda event: event_of(event, told))
         asked: tuple[Callable[[str], object], ...] = (
             ids.next,
             ids.issue,
@@ -234,14 +240,14 @@ class Ending(Odd):
 @BOTH
 @pytest.mark.covers("3.40")
 def test_what_a_strategys_open_numbers_raise_is_told(ids: Issuer) -> None:
-    told: list[str] = []
-    ids.engine.config.rejections.handler = lambda _tag, cause: told.append(str(cause))
+    told: list[tuple[str, str]] = []
+    ids.observe(lambda event: event_of(event, told))
     register("ending", Ending)
     ids.create("e", strategy="ending")
     assert [ids.next("e"), ids.next("e")] == [1, 3]
     with pytest.raises(issuer.ConfigurationError, match="no numbers any more"):
         ids.next("e")
-    assert told == ["no numbers any more"]
+    assert told == [("e", "ConfigurationError")]
 
 
 @BOTH
@@ -250,14 +256,14 @@ def test_a_plugin_hears_of_each_number_also_of_leased_and_strategy_tags(
     connect: Connect, redis_url: str, store: MemoryStore
 ) -> None:
     register("odd", Odd)
-    history = History()
+    history = Recording()
     with connect(redis=redis_url, store=store, lease=100, plugins=[history]) as ids:
         ids.create("t", order="trend")
         ids.create("o", strategy="odd")
         numbers = [ids.next("t"), *ids.take("t", 3), next(ids.stream("t")), ids.issue("t").value]
         odd = [ids.next("o"), ids.next("o")]
-        assert sorted(each.number for each in history.find(tag="t")) == sorted(numbers)
-        assert sorted(each.number for each in history.find(tag="o")) == odd
+        assert sorted(number for tag, number in history.numbers if tag == "t") == sorted(numbers)
+        assert sorted(number for tag, number in history.numbers if tag == "o") == odd
 
 
 def test_a_deleted_tag_gives_its_machine_number_back(
@@ -306,10 +312,10 @@ def test_a_plugin_names_strategies_that_are_known_or_registered(
 ) -> None:
     wrong: list[tuple[Any, str]] = [(["segmnt"], "segmnt"), (("segment", "snowflaek"), "snowflaek"), ({""}, "")]
     for names, name in wrong:
-        told = rf"^Rate\.strategies: unknown strategy '{name}'; the strategies are .*segment, snowflake"
+        told = rf"^Recording\.strategies: unknown strategy '{name}'; the strategies are .*segment, snowflake"
         with pytest.raises(issuer.ConfigurationError, match=told):
-            connect(redis="none", store="memory://", plugins=[History(), Rate(strategies=names)])
+            connect(redis="none", store="memory://", plugins=[Recording(), Recording(strategies=names)])
     monkeypatch.setitem(registry._registered, "own", Strategy)
-    with connect(redis="none", store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
+    with connect(redis="none", store="memory://", plugins=[Recording(strategies=["own", "segment"])]) as ids:
         ids.create("a")
         assert ids.next("a") == 1

@@ -145,4 +145,5 @@ def test_the_command_and_the_package_work_where_it_is_installed(wheel: Path, tmp
     assert run(issuer, "next", "orders", **data) == "1\n"
     assert run(issuer, "next", "orders", **data) == "2\n"
     assert run(python, "-c", "import issuer; print(issuer.next('orders'))", **data) == "3\n"
-    assert "KEYS[1]" in run(issuer, "lua", "next", **data)
+    text = "from issuer.gateway.commands import script; print(script('next').text)"
+    assert "KEYS[1]" in run(python, "-c", text, **data)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from issuer.errors import ConfigurationError
-from issuer.plugins import AsyncChain, AsyncPlugin, Call, Chain, History, Plugin, Rate, Refused, Scrambler
+from issuer.plugins import AsyncChain, AsyncPlugin, Call, Chain, Plugin, Refused
 from issuer.plugins import hooks as module
 from tests.surrounding import CALL, Awaited, Changing, Faced, Raising, Refusing, Telling, drawing, never
 from tests.unit.refusals import refused
-from tests.unit.test_plugin_failures import Mirror
 from tests.unit.together import together
 from tests.waiting import run
 
@@ -44,9 +43,6 @@ def test_the_class_may_say_the_order_and_an_instance_another_one() -> None:
 
     plugins = [Late(), Late(order=3), WithoutBase()]
     assert [(plugin.order, plugin.strategies) for plugin in Chain(plugins).plugins] == [(3, None), (8, None), (9, None)]
-    said: dict[str, Any] = {"order": 5, "strategies": ("own",)}
-    for ours in (History(**said), Rate(**said), Scrambler(Mirror(), **said)):
-        assert (ours.order, ours.strategies) == (5, ("own",))
 
 
 @pytest.mark.covers("3.42")

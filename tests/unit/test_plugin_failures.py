@@ -8,7 +8,7 @@ import pytest
 
 from issuer.errors import LimitReached
 from issuer.numbers.scrambling import KeySpan, Scrambling, fingerprint
-from issuer.plugins import Call, Chain, Scrambler, TransformFailed
+from issuer.plugins import Call, Chain, Plugin, TransformFailed
 from issuer.plugins import hooks as module
 from issuer_persistence.records import HIGHEST
 from tests.surrounding import CALL, Changing, Faced, Raising, Telling, drawing
@@ -115,6 +115,20 @@ class Mirror:
 
 KEY = b"a key of 16 bytes"
 KEYED = Scrambling([KeySpan(1, "k", fingerprint(KEY), 9999)], {"k": KEY})
+
+
+class Scrambler(Plugin):
+    """Replaces each number by its image under a permutation."""
+
+    transforms = True
+
+    def __init__(self, permutation: Any) -> None:
+        super().__init__()
+        self._permutation = permutation
+
+    def after(self, call: Call, number: int) -> int:
+        del call
+        return int(self._permutation.scramble(number))
 
 
 @pytest.mark.covers("3.5", "3.41")

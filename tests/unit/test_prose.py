@@ -13,7 +13,7 @@ import pytest
 import issuer
 from issuer import values
 from issuer.metrics import forget, install
-from issuer.plugins import AsyncPlugin, History, Plugin, Rate, Scrambler, noted
+from issuer.plugins import AsyncPlugin, Plugin
 from issuer.strategies import register
 from issuer_persistence.contract import Store
 
@@ -32,12 +32,11 @@ FUNCTIONS = {
     for name in (*issuer.__all__, "next")
     if callable(found := getattr(issuer, name)) and not isinstance(found, type)
 }
-OTHERS = (Store, AsyncPlugin, History, Plugin, Rate, Scrambler)
+OTHERS = (Store, AsyncPlugin, Plugin)
 CALLS = {
     **FUNCTIONS,
     "forget": forget,
     "install": install,
-    "noted": noted,
     "register": register,
     **{f"{kind.__name__}.{name}": each for kind in OTHERS for name, each in methods(kind).items()},
     **{f"Issuer.{name}": each for name, each in BLOCKING.items()},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from issuer.errors import ClockBehind, ConfigurationError, IssuerError, Unavailable
+from issuer.errors import ClockBehind, ConfigurationError, Unavailable
 from issuer.strategies import Instance, Layout, Snowflake
 from issuer.strategies.snowflake.machines import Tenure
 from issuer.strategies.snowflake.ticks import OVER, Ticks
@@ -110,18 +110,6 @@ def test_a_small_step_back_is_waited_for(desk: Opener, moved: MovedClock) -> Non
     slept = moved.slept
     refused(ClockBehind, "", ids.take, 1, timeout=2)  # nobody waits beyond the deadline
     assert moved.slept == slept
-
-
-@pytest.mark.usefixtures("desk")
-def test_an_alarm_hook_that_fails_changes_nothing(moved: MovedClock, tmp_path: Path) -> None:
-    def broken(error: IssuerError) -> None:
-        raise RuntimeError(str(error))
-
-    instance = Instance(application="tests", ip="192.0.2.5", machine=9, directory=str(tmp_path))
-    with Desk("moved", {}, instance=instance, alarm=broken) as ids:
-        started(ids)
-        moved.step(-9000)
-        refused(ClockBehind, "", ids.next)
 
 
 @pytest.mark.covers("3.38")

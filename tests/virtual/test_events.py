@@ -9,6 +9,7 @@ import pytest
 import issuer
 from issuer import Issuer, events
 from issuer.core.events import Event
+from issuer.strategies import Strategy, register
 from tests.virtual.world import World
 
 Seen = list[Event]
@@ -198,6 +199,26 @@ def a_range_for_a_caller(made: World, seen: Seen) -> None:
         assert (reserved.reason, reserved.low, reserved.high) == ("reserve", 0, 7)
 
 
+class Alarming(Strategy):
+    """Numbers, each with an alarm."""
+
+    def generate(self, n: int) -> list[int]:
+        self.context.alarm(ALARM)
+        return [*range(1, n + 1)]
+
+
+ALARM = issuer.IssuerError("look at it")
+
+
+def an_alarm_of_a_strategy(made: World, seen: Seen) -> None:
+    register("alarming", Alarming)
+    with made.connect(scheduler=None) as ids:
+        ids.create("a", strategy="alarming")
+        ids.observe(seen.append)
+        ids.next("a")
+        assert events.Alarm("a", ALARM) in seen
+
+
 #: What is brought about, with the events that it shows.
 SCENES: dict[Callable[[World, Seen], None], Kinds] = {
     segments_from_mark_to_load: {events.Reserved, events.SegmentLoaded, events.ElectionWon},
@@ -220,6 +241,7 @@ SCENES: dict[Callable[[World, Seen], None], Kinds] = {
     a_lease_that_nobody_uses_any_more_below_what_was_drawn_since: {events.NumbersWasted},
     a_limit_that_is_near: {events.LimitNear},
     a_range_for_a_caller: {events.Reserved},
+    an_alarm_of_a_strategy: {events.Alarm},
 }
 
 

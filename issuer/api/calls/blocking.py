@@ -25,7 +25,6 @@ from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
 from issuer.operations.numbers import DrawOptions
 from issuer.operations.tag_options import TagOptions
-from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer_persistence.facts import Upgrade
@@ -51,15 +50,6 @@ class IssuerCalls:
     def closed(self) -> bool:
         """True if `close` was called."""
         return self.engine.closed
-
-    @property
-    def rejected(self) -> Handler:
-        """Function that is called with the tag and the error when a call for numbers fails. You can replace it."""
-        return self.engine.config.rejections.handler
-
-    @rejected.setter
-    def rejected(self, handler: Handler) -> None:
-        self.engine.config.rejections.handler = handler
 
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return a list of exactly n numbers of a tag, in increasing order.

@@ -24,7 +24,6 @@ from issuer.errors import (
 )
 from issuer.gateway.keys import check_tag
 from issuer.gateway.machine_scripts import machines, machines_key
-from issuer.interrupts import raise_interrupt
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar, check_names, number, text, whole
 from issuer.strategies.snowflake import layout as layout_
@@ -228,7 +227,8 @@ class Snowflake(Strategy):
             )
             if not starting and not self._ticks.alarmed:
                 self._ticks.alarmed = True
-                self._alarm(error)
+                log.warning("%s", error)
+                self.context.alarm(error)
             if late or (ns > self._max_wait and not starting):
                 raise error
         elif late:
@@ -239,14 +239,6 @@ class Snowflake(Strategy):
                 retry_after=0.001,
             )
         yield from sleep(ns / 1e9)
-
-    def _alarm(self, error: IssuerError) -> None:
-        log.warning("%s", error)
-        try:
-            self.context.alarm(error)
-        except Exception as failed:
-            raise_interrupt(failed)
-            log.exception("tag %r: the alarm hook failed", self.context.tag)
 
     # ------------------------------------------------------------------ the machine number
 
