@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 from issuer.api.calls.aio import AsyncIssuerCalls
 from issuer.core.requests import TTL, only_one
-from issuer.core.scheme_record import OtherStrategyError
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.connections import AsyncConnections
 from issuer.engine.aio import AsyncEngine
@@ -83,8 +82,6 @@ class AsyncIssuer(AsyncIssuerCalls):
             combiner = engine.combiners[tag]
         except (KeyError, TypeError):
             combiner = engine.combiner(tag)
-        if combiner.serving is not None:
-            return await engine.next_generated(combiner, timeout)
         try:
             number = await combiner.next(timeout)
         except asyncio.CancelledError:
@@ -97,8 +94,6 @@ class AsyncIssuer(AsyncIssuerCalls):
                 raise
             combiner = engine.combiner(tag)
             number = await combiner.next(timeout)
-        except OtherStrategyError:
-            return await engine.next_generated(combiner, timeout)
         except IssuerError as error:
             engine.refused(tag, error)
             raise
@@ -143,5 +138,5 @@ class AsyncIssuer(AsyncIssuerCalls):
             yield await self.next(tag, timeout=timeout)
             if self.engine.chain is not None:
                 continue
-            for number in self.engine.combiner(tag).supply.open:  # looked up each time: a fork replaces the combiner
+            for number in self.engine.combiner(tag).state.open:  # looked up each time: a fork replaces the combiner
                 yield number

@@ -8,7 +8,6 @@ from itertools import chain
 
 from issuer.api.calls.blocking import IssuerCalls
 from issuer.core.requests import TTL, only_one
-from issuer.core.scheme_record import OtherStrategyError
 from issuer.drivers.blocking.connections import Connections
 from issuer.engine.blocking import Engine
 from issuer.engine.scheduler import Chosen
@@ -78,7 +77,7 @@ class Issuer(IssuerCalls):
         if timeout is None and key is None and shard_key is None:
             try:
                 return next(self._open[tag])  # from memory, or from a draw: see drivers/blocking/combiner.py
-            except (KeyError, StopIteration, TypeError, OtherStrategyError):
+            except (KeyError, StopIteration, TypeError):
                 pass
             except IssuerError:
                 # No `as error`: one more variable would cost 3 % of the time of a number from memory.
@@ -121,4 +120,4 @@ class Issuer(IssuerCalls):
             yield (self.next(tag, timeout=timeout),)
             if self.engine.chain is None:
                 # Look up the combiner each time: a process that has forked has a new combiner.
-                yield self.engine.registry.combiner(tag).supply.open
+                yield self.engine.registry.combiner(tag).state.open

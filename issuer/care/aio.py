@@ -287,9 +287,6 @@ class AsyncCare:
         for combiner in self._registry.moving():
             deadline = self._deadline(timeout)
             try:
-                if combiner.serving is not None:
-                    await combiner.run(combiner.serving.sweep(deadline), deadline)
-                    continue
                 soon = Deadline(min(deadline.left(), self._runtime.window))
                 await combiner.run(combiner.supply.rejoin(), soon)
                 loaded += await combiner.run(combiner.supply.fetch(deadline), deadline)
@@ -329,7 +326,7 @@ class AsyncCare:
         timeout = self._config.settings.store_timeout
         hashes: dict[AsyncCombiner, Hash | IssuerError] = {}
         try:
-            asked = [each for each in combiners if each.serving is None and each.supply.looks]
+            asked = [each for each in combiners if each.supply.looks]
             calls = [read_hash(each.supply.state.key) for each in asked]
             replies = await self._run(pipeline(calls), Deadline(timeout), None) if calls else []
             hashes = dict(zip(asked, replies, strict=True))
@@ -338,16 +335,14 @@ class AsyncCare:
         for combiner in combiners:
             if self._registry.closed:
                 return
-            hash, serving, deadline = hashes.get(combiner), combiner.serving, Deadline(timeout)
+            hash, deadline = hashes.get(combiner), Deadline(timeout)
             if isinstance(hash, IssuerError):
                 self._registry.troubled(combiner, hash)
                 if not isinstance(hash, FenceError):
                     continue
                 hash = None  # this Redis can no longer be trusted, so the sweep drops the leases
             try:
-                await combiner.run(
-                    combiner.supply.sweep(hash) if serving is None else serving.sweep(deadline), deadline
-                )
+                await combiner.run(combiner.supply.sweep(hash, deadline), deadline)
             except Exception as error:  # noqa: BLE001 - as in `tick`
                 self._registry.troubled(combiner, error)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
-from issuer.errors import IssuerError
 from issuer_persistence.records import HIGHEST, Tag, fresh_version
 
 #: The default strategy: the tag's counter makes the numbers. All other strategies have no counter, and compute the
@@ -24,13 +23,6 @@ class Numbering(Protocol):
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""
-
-
-class OtherStrategyError(IssuerError):
-    """A strategy without a counter computes the tag's numbers. Users never see this error: it is caught inside.
-
-    The code that catches the error draws from this strategy instead.
-    """
 
 
 def evenly_spaced(scheme: Mapping[str, Any]) -> bool:

@@ -12,7 +12,6 @@ from issuer.care.aio import AsyncCare
 from issuer.clock import Deadline
 from issuer.core.record import read_record
 from issuer.core.requests import check_reserving
-from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.connections import AsyncConnections
@@ -97,8 +96,7 @@ class AsyncEngine(AsyncEngineCalls):
             self.runtime,
             self.runner,
             self.timeout,
-            others=self._others,
-            plugins=self.chain is not None,
+            others=None if self.chain is None else self._others,
         )
 
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
@@ -115,6 +113,12 @@ class AsyncEngine(AsyncEngineCalls):
         would be lost.
         """
         return await self.runner.see_through(self.run(steps, deadline, tag))
+
+    def run_in_thread(self, steps: Steps[T], deadline: Deadline, *, tag: str) -> T:
+        """Run steps for a strategy that blocks. It calls this in a thread, which waits for the result."""
+        if self._loop is None:
+            raise RuntimeError("no event loop runs the issuer")
+        return asyncio.run_coroutine_threadsafe(self.run(steps, deadline, tag), self._loop).result()
 
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers. Plugins are called before and after the draw."""
@@ -159,51 +163,36 @@ class AsyncEngine(AsyncEngineCalls):
         left = n
         try:
             combiner = self.combiner(tag)
-            with suppress(OtherStrategyError):
-                while left and combiner.serving is None:
-                    if parts:
-                        self.runner.go_on()
-                    if combiner.state.lacks(left):
-                        await combiner.run(combiner.supply.check_left(left), deadline)
-                    numbers: list[int] = []
-                    if n <= SHARES and combiner.crowded:
-                        parts.append(numbers)
-                        await combiner.share(numbers, left, deadline)
-                        break
-                    drawn = await combiner.draw(left, deadline)
-                    left -= len(drawn)
-                    scheme = combiner.state.scheme  # read it now: it can change while the loop below lets others run
-                    if scheme is None:
-                        parts.append(drawn)
-                        continue
+            while left:
+                if parts:
+                    self.runner.go_on()
+                if combiner.state.lacks(left):
+                    await combiner.run(combiner.supply.check_left(left), deadline)
+                numbers: list[int] = []
+                if n <= SHARES and combiner.crowded:
                     parts.append(numbers)
-                    for at in range(0, len(drawn), PIECE):
-                        if at:
-                            await asyncio.sleep(0)
-                        numbers += map(scheme.value, drawn[at : at + PIECE])
-            return parts if any(parts) else [await self.generated(combiner, n, deadline)]
+                    await combiner.share(numbers, left, deadline)
+                    break
+                drawn = await combiner.draw(left, deadline)
+                left -= len(drawn)
+                scheme = combiner.state.scheme  # read it now: it can change while the loop below lets others run
+                if scheme is None:
+                    parts.append(drawn)
+                    continue
+                parts.append(numbers)
+                for at in range(0, len(drawn), PIECE):
+                    if at:
+                        await asyncio.sleep(0)
+                    numbers += map(scheme.value, drawn[at : at + PIECE])
         except IssuerError as error:
             self.part_way(tag, error, [each for part in parts for each in part])
             raise
-
-    async def next_generated(self, combiner: AsyncCombiner, timeout: float | None) -> int:
-        """Return the next number of a tag with a strategy that has no counter."""
-        await combiner.give_turn()
-        try:
-            if combiner.serving is not None and combiner.serving.ready is not None:
-                for number in combiner.serving.ready:
-                    return number
-            return (await self.generated(combiner, 1, self.deadline(timeout)))[0]
-        except IssuerError as error:
-            self.issuing.failed(combiner.tag, error)
-            raise
+        return parts
 
     # ------------------------------------------------------------------ for servers
 
     async def _others(self, combiner: AsyncCombiner, n: int, deadline: Deadline) -> Sequence[int]:
-        """Draw up to n numbers for clients of `issuer serve`. Used with plugins, or a strategy that has no counter."""
-        if self.chain is None:
-            return await self.generated(combiner, n, deadline)
+        """Draw up to n numbers for clients of `issuer serve`, with the plugins."""
         try:
             return await self._around(combiner.tag, n, deadline)
         except IssuerError as error:
@@ -313,8 +302,6 @@ class AsyncEngine(AsyncEngineCalls):
             ends.push_async_callback(self.runner.end, SHORTEST)
             for combiner in combiners:
                 ends.push_async_callback(combiner.end, deadline)
-                if combiner.serving is not None:
-                    ends.push_async_callback(combiner.run, combiner.serving.close(deadline), deadline)
             ends.callback(self.scheduler.stop)
 
     async def _staying(self) -> AsyncGenerator[None, None]:

@@ -13,9 +13,11 @@ from apscheduler.schedulers.base import BaseScheduler
 
 from issuer.care.pruning import Pruning
 from issuer.clock import Deadline
+from issuer.core.scheme_record import strategy
 from issuer.core.steps import Steps
 from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.runtime import Runtime
+from issuer.core.supply.source import TagSource
 from issuer.engine.scheduler import Chosen, Scheduler
 from issuer.errors import IssuerError
 from issuer.forks import GENERATION, living, refuse_inherited
@@ -24,6 +26,7 @@ from issuer.operations.numbers import Issuing
 from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.settings import seconds
+from issuer_persistence.records import Tag
 
 L = TypeVar("L", bound=AnyCombiner)
 
@@ -85,6 +88,7 @@ class BaseEngine(ABC, Generic[L]):
             moving=set(),
             seen={},
             emit=config.events.emit,
+            source=self._source,
             application=config.instance.application,
         )
         self.registry = TagRegistry(self.make_combiner, self.runtime)
@@ -148,6 +152,16 @@ class BaseEngine(ABC, Generic[L]):
     @abstractmethod
     def run(self, steps: Steps[Any], deadline: Deadline, tag: str | None) -> Any:
         """Run the steps (calls to Redis and the store) to their end, and return their result."""
+
+    @abstractmethod
+    def run_in_thread(self, steps: Steps[Any], deadline: Deadline, *, tag: str) -> Any:
+        """Run steps for a strategy that blocks. It calls this in a thread, which waits for the result."""
+
+    def _source(self, record: Tag) -> TagSource:
+        from issuer.strategies.serving import StrategyRunner
+
+        run = partial(self.run_in_thread, tag=record.tag)
+        return StrategyRunner(strategy(record.scheme), self.config.context(record, self.runtime, run))
 
     @abstractmethod
     def sweep(self) -> Any:

@@ -10,11 +10,10 @@ from typing import TypeVar
 
 from issuer.care.blocking import Care
 from issuer.clock import Deadline
-from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.connections import Connections
-from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.drivers.blocking.runner import Runner, new_flight, run_in_thread
 from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls.blocking import EngineCalls
 from issuer.engine.scheduler import Chosen, Threads
@@ -73,6 +72,10 @@ class Engine(EngineCalls):
 
     run_draw = run
 
+    def run_in_thread(self, steps: Steps[T], deadline: Deadline, *, tag: str) -> T:
+        """Run steps for a strategy that blocks. It calls this in a thread of the store pool."""
+        return run_in_thread(self.runner, steps, deadline, tag)
+
     def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers. Plugins are called before and after the draw."""
         if self.chain is None:
@@ -88,16 +91,11 @@ class Engine(EngineCalls):
         generation = GENERATION.now
         try:
             combiner = self.registry.combiner(tag)
-            try:
-                while len(numbers) < n and combiner.serving is None:
-                    left = n - len(numbers)
-                    if combiner.state.lacks(left):
-                        combiner.run(combiner.supply.check_left(left), deadline)
-                    drawn = combiner.draw(left, deadline)
-                    numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
-            except OtherStrategyError:
-                pass
-            numbers = numbers or self.generated(combiner, n, deadline)
+            while (left := n - len(numbers)) > 0:
+                if combiner.state.lacks(left):
+                    combiner.run(combiner.supply.check_left(left), deadline)
+                drawn = combiner.draw(left, deadline)
+                numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
         except IssuerError as error:
             self.part_way(tag, error, numbers)
             raise
@@ -134,8 +132,6 @@ class Engine(EngineCalls):
                 ends.callback(self.care.keeper.end)
             for combiner in combiners:
                 ends.callback(combiner.run, combiner.supply.close(deadline), deadline)
-                if combiner.serving is not None:
-                    ends.callback(combiner.run, combiner.serving.close(deadline), deadline)
             ends.callback(self.scheduler.stop)
 
 

@@ -19,7 +19,6 @@ from issuer.metrics import definitions as of
 from issuer.metrics.definitions import Definition
 from issuer.metrics.families import BUCKETS, Families
 from issuer.operations.registry import AnyCombiner
-from issuer.strategies.snowflake.strategy import Snowflake
 from issuer.tally import Tally
 
 #: The rate is measured over this many seconds.
@@ -97,10 +96,9 @@ class Gauged:
         combiner = self.combiner
         supply, state = combiner.supply, combiner.supply.state
         into.add(of.WAITING, combiner.waiting, label)
-        if combiner.serving is not None:
-            strategy = combiner.serving.strategy
-            if isinstance(strategy, Snowflake):
-                into.add(of.MACHINES, strategy.machine is not None, label)
+        if state.source is not None:
+            if (equipped := state.source.equipped) is not None:
+                into.add(of.MACHINES, equipped, label)
             return
         buffer, record = state.buffer, state.record
         direct = supply.origin.mode is Mode.DIRECT

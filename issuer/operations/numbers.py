@@ -26,8 +26,7 @@ from issuer.core.events import Rejected
 from issuer.core.issued import Issued
 from issuer.core.record import read_record
 from issuer.core.requests import TTL
-from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import Steps, ask, renewed
+from issuer.core.steps import Steps, ask
 from issuer.core.supply.peek import after
 from issuer.core.supply.runtime import Runtime
 from issuer.errors import (
@@ -50,9 +49,7 @@ from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import Call
-from issuer.reentry import CallLock
 from issuer.strategies.registry import decode, holder
-from issuer.strategies.serving import StrategyRunner
 from issuer.strategies.snowflake import aside
 from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer_persistence.errors import StoreError, TagPresent
@@ -138,7 +135,6 @@ class Issuing(Generic[L]):
         self._config = config
         self._runtime = runtime
         self._combiner = registry.combiner
-        self._lock = CallLock()
         #: For each tag, the time at which its series were counted last, and the number of its series. The number
         #: includes the series that this object has created after the count.
         self._series: dict[str, tuple[float, int]] = {}
@@ -167,11 +163,6 @@ class Issuing(Generic[L]):
                 if part.combiner.tag == tag or part.combiner.tag != error.tag:
                     raise
                 part.combiner.supply.origin.forget_record()  # the part was deleted: create it again
-            except OtherStrategyError:
-                (value,) = yield from self.generate(part.combiner, 1, deadline)
-                with tags.named(tag):
-                    whole, today = self._config.texts(part.record), self._today(part.record)
-                    return Issued(tag, value, whole.text_of(value, today=today) if text else "")
 
     def peek(self, tag: str, how: DrawOptions) -> Steps[Issued]:
         """Return the number that the next draw will issue, unless another caller draws first; see Issuer.peek."""
@@ -186,11 +177,6 @@ class Issuing(Generic[L]):
                 raise
             gone = yield from ask(lambda store, timeout: store.get(part.combiner.tag, timeout=timeout))
             counter = yield from after(part.record, 0 if gone is None else gone.max, supply.state.key)
-        except OtherStrategyError as error:
-            strategy = scheme_record.strategy(part.record.scheme)
-            raise InvalidArgument(
-                f"tag {tag!r}: the next number of strategy {strategy} cannot be predicted", tag=tag
-            ) from error
         return self._issued(part, self._config.texts(supply.state.record or part.record), counter, text=True)
 
     def last(self, tag: str) -> Steps[int | None]:
@@ -266,7 +252,9 @@ class Issuing(Generic[L]):
         Called only if this process has just created the tag, and no earlier, deleted tag had the same name.
         """
         try:
-            yield from self._serving(self._combiner(record.tag), record).found(deadline)
+            origin = self._combiner(record.tag).supply.origin
+            origin.use(record)
+            yield from (yield from origin.source()).found(deadline)
         except ConfigurationError as error:  # only log it, because other processes may have the right settings
             log.warning("tag %r was created, but this process cannot issue its numbers: %s", record.tag, error)
         except IssuerError as error:
@@ -276,9 +264,9 @@ class Issuing(Generic[L]):
         """Delete a tag with its shards or series, see Issuer.delete."""
         for name in (yield from tags.delete(tag, self._config)):
             combiner = self._registry.drop(name)
-            if combiner is not None and combiner.serving is not None:
+            if combiner is not None and combiner.supply.state.source is not None:
                 try:
-                    yield from combiner.serving.close(deadline)
+                    yield from combiner.supply.state.source.close(deadline)
                 except IssuerError as error:
                     log.warning("tag %r was deleted, but its strategy could not be closed: %s", name, error)
 
@@ -289,11 +277,6 @@ class Issuing(Generic[L]):
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
         """Exclude machine numbers that were used with future timestamps from further use, see Issuer.set_aside."""
         return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.settings.prefix))
-
-    def generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
-        """Return n numbers of a tag whose strategy computes numbers without a counter."""
-        record = combiner.supply.state.record or (yield from combiner.supply.origin.read())
-        return (yield from self._serving(combiner, record).take(n, deadline))
 
     def record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
         """Return the tag's record. If `make` is True, and the store creates tags at their first use, create the tag.
@@ -391,22 +374,12 @@ class Issuing(Generic[L]):
             raise InvalidArgument(problem, tag=record.tag, argument="restart_key")
         self._series[record.tag] = counted[0], counted[1] + 1
 
-    def _serving(self, combiner: L, record: Tag) -> StrategyRunner:
-        if combiner.serving is None:
-            with self._lock.thread, self._lock.call():
-                if combiner.serving is None:
-                    context = self._config.context(record, self._runtime, combiner.run_in_thread)
-                    combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)
-        if combiner.supply.state.ended is not None:
-            # Check `ended` only now: a `close` or `delete` in another thread may have run before the runner was
-            # made, so that it has not ended the runner.
-            combiner.serving.end()
-            raise renewed(combiner.supply.state.ended)
-        return combiner.serving
-
     def _issued(self, part: _Part[L], scheme: Scheme, counter: int, *, text: bool) -> Issued:
         today = self._today(part.record)
         whole = self._config.texts(part.record)
+        if not part.combiner.supply.state.counts:
+            with tags.named(part.record.tag):
+                return Issued(part.record.tag, counter, whole.text_of(counter, today=today) if text else "")
         value = scheme.value(counter)
         if part.shard is not None:
             value = whole.sharded(value, part.shard)

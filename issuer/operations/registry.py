@@ -12,10 +12,8 @@ from issuer.core.steps import Steps
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
-from issuer.forks import under_way
 from issuer.gateway.keys import check_tag
 from issuer.reentry import CallLock
-from issuer.strategies.serving import StrategyRunner
 
 
 class AnyCombiner(Protocol):
@@ -23,14 +21,13 @@ class AnyCombiner(Protocol):
 
     tag: str
     supply: Supply
-    serving: StrategyRunner | None
 
     @property
     def waiting(self) -> int:
         """Number of callers that wait for a number now."""
 
     def draw(self, n: int, deadline: Deadline) -> Any:
-        """Draw at least one number, and at most n, as a range. If there is no number, wait until the deadline."""
+        """Draw at least one number, and at most n, as a sequence. If there is none, wait until the deadline."""
 
     def rest(self) -> None:
         """Make the next draw take the slow path, which reports that the tag is in use again.
@@ -40,9 +37,6 @@ class AnyCombiner(Protocol):
 
     def run(self, steps: Steps[Any], deadline: Deadline) -> Any:
         """Run steps (a generator that yields requests to Redis and the store), and return their result."""
-
-    def run_in_thread(self, steps: Steps[Any], deadline: Deadline) -> Any:
-        """Run steps for a caller in a thread. In both drivers, the caller's thread waits until the steps are done."""
 
 
 L = TypeVar("L", bound=AnyCombiner)
@@ -123,22 +117,10 @@ class TagRegistry(Generic[L]):
                 del self.combiners[combiner.tag]
                 self._unable.pop(combiner.tag, None)
                 self._fast_path.unpublish(combiner.tag)
-                if combiner.serving is not None:
-                    combiner.serving.end()
+                if combiner.supply.state.source is not None:
+                    combiner.supply.state.source.end()
                 # Also without sweeps, those whose work has ended must not stay in memory.
-                self._leaving = [each for each in (*self._leaving, combiner) if self._is_leaving(each)]
-
-    def _is_leaving(self, combiner: L) -> bool:
-        return combiner.supply.fetching or (combiner.serving is not None and not combiner.serving.left)
-
-    def publish(self, combiner: L, numbers: Iterator[int]) -> None:
-        """Publish numbers of a tag: `next` then takes them without a lock.
-
-        Do nothing if the combiner has been removed, or if a fork is under way.
-        """
-        with self._lock.thread, self._lock.call():
-            if self.combiners.get(combiner.tag) is combiner and not under_way():
-                self._fast_path.publish(combiner.tag, numbers)
+                self._leaving = [each for each in (*self._leaving, combiner) if each.supply.leaving]
 
     def unpublish(self) -> None:
         """Take back published numbers: `next` can no longer take them without a lock, until a caller draws again.
@@ -177,7 +159,7 @@ class TagRegistry(Generic[L]):
             combiner = self.combiners.get(tag)
             if combiner is None:
                 continue
-            if combiner.serving or combiner.supply.moved:
+            if combiner.supply.moved:
                 self._runtime.moving.add(tag)
                 found.append(combiner)
             else:
@@ -185,8 +167,8 @@ class TagRegistry(Generic[L]):
                 self._resting.pop(tag, None)
                 self._resting[tag] = monotonic()
         with self._lock.thread, self._lock.call():
-            self._leaving = [combiner for combiner in self._leaving if self._is_leaving(combiner)]
-            return found + [combiner for combiner in self._leaving if combiner.serving is not None]
+            self._leaving = [combiner for combiner in self._leaving if combiner.supply.leaving]
+            return found + [each for each in self._leaving if each.supply.state.source is not None]
 
     @property
     def idle(self) -> bool:

@@ -261,3 +261,8 @@ class Strategy:
         calls `generating`.
         """
         return None
+
+    @property
+    def equipped(self) -> bool | None:
+        """Whether this process holds the machine number that its numbers need, for metrics. None if they need none."""
+        return None

@@ -56,6 +56,11 @@ class StrategyRunner:
         """
         return None if self._closed else self.strategy.ready
 
+    @property
+    def equipped(self) -> bool | None:
+        """Whether the strategy holds the machine number that its numbers need. None if they need none."""
+        return self.strategy.equipped
+
     def take(self, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Return exactly n numbers in increasing order. n: 1 or more. Raises IssuerError."""
         yield from self._ready(deadline)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_a_draw_in_the_middle_of_another_one_waits_for_nothing_that_this_one_hol
         numbers: list[int] = []
         draw, begun = combiner._draw, time.monotonic()
 
-        def within(n: int, deadline: object) -> tuple[int, int]:
+        def within(n: int, deadline: object) -> Sequence[int]:
             combiner._draw = draw  # type: ignore[method-assign]
             numbers.extend([ids.next("a"), ids.next("a", timeout=40), *ids.take("a", 3)])
             return draw(n, deadline)  # type: ignore[arg-type]

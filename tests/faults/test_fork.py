@@ -146,7 +146,7 @@ def test_what_was_just_about_to_lie_open_at_the_fork_is_spent_too(connect: Conne
         ids.create("a", step=1000)
         ids.next("a")
         inner = ids._ids if isinstance(ids, Awaited) else ids
-        numbers = inner.engine.registry.combiners["a"].supply.open
+        numbers = inner.engine.registry.combiners["a"].state.open
         inner.engine.runtime.fast_path.unpublish("a")  # the fork comes between the two assignments of a hand
         assert in_child(lambda: [*numbers])() == []
         assert next(iter(numbers)) == 2

@@ -181,12 +181,12 @@ def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
         assert ids.next("a") == 1
         proxy.delay_replies(0, match=script("open").sha.encode())  # only counted
         for _ in range(5):
-            run(ids, "a", supply_of(ids).sweep(None), Deadline(40))
+            run(ids, "a", supply_of(ids).sweep(None, Deadline(40)), Deadline(40))
         assert proxy.hits <= 1
         supply_of(ids)._checked_at -= 60
         before = proxy.hits
         for _ in range(5):
-            run(ids, "a", supply_of(ids).sweep(None), Deadline(40))
+            run(ids, "a", supply_of(ids).sweep(None, Deadline(40)), Deadline(40))
         assert proxy.hits == before
         ids.engine.registry.combiner("a").rest()
         other.recover("a")

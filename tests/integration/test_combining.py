@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,7 @@ def late_thread(**servers: Any) -> list[Draw]:
         line = ids.engine.registry.combiner("a")
         draw, executed, reply = line._draw, threading.Event(), threading.Event()
 
-        def slowly(n: int, deadline: Deadline) -> tuple[int, int]:
+        def slowly(n: int, deadline: Deadline) -> Sequence[int]:
             numbers = draw(n, deadline)
             executed.set()
             assert reply.wait(60)
@@ -191,7 +191,7 @@ async def late_task(**servers: Any) -> list[Draw]:
         line = ids.engine.registry.combiner("a")
         draw, executed, reply = line._draw, asyncio.Event(), asyncio.Event()
 
-        async def slowly(n: int, until: float) -> range:
+        async def slowly(n: int, until: float) -> Sequence[int]:
             numbers = await draw(n, until)
             executed.set()
             await reply.wait()

@@ -295,11 +295,10 @@ def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, s
         ids.create("s", strategy="snowflake")
         ids.next("s")
         line = ids.engine.registry.combiner("s")
-        assert line.serving
-        ready = line.serving.ready
-        assert ready is not None
+        assert line.state.source is not None
+        assert line.state.source.ready is not None
         ids.delete("s")
-        ids.engine.registry.publish(line, ready)
+        line.supply.origin.publish()
         assert "s" not in ids._open
 
 

@@ -1,7 +1,7 @@
 """Sharing of draws: which numbers go to which caller, with draws that bring what the test says."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +10,8 @@ import pytest
 import issuer
 from issuer import AsyncIssuer
 from issuer.clock import Deadline, monotonic
-from issuer.core.scheme_record import OtherStrategyError
 from issuer.doors.resp.demand import Demand
 from issuer.drivers.aio import combiner as line
-from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.errors import IssuerError, LimitReached
 from issuer_persistence.memory import MemoryStore
 from tests.waiting import eventually, run
@@ -42,21 +40,23 @@ class Bench:
         self.next = 1
         self.combiner._draw = self._draw  # type: ignore[method-assign]
         self.combiner._timeout = self.timeout
-        self._outcomes: asyncio.Queue[int | Exception] = asyncio.Queue()
+        self._outcomes: asyncio.Queue[int | list[int] | Exception] = asyncio.Queue()
 
-    def let(self, *outcomes: int | Exception) -> None:
+    def let(self, *outcomes: int | list[int] | Exception) -> None:
         for outcome in outcomes:
             self._outcomes.put_nowait(outcome)
 
     def in_memory(self, n: int) -> None:
         self.combiner.state.buffer = SimpleNamespace(open=iter(self._numbers(n)))  # type: ignore[assignment]
 
-    async def _draw(self, n: int, until: float) -> range:  # noqa: ARG002 - as the one in its place
+    async def _draw(self, n: int, until: float) -> Sequence[int]:  # noqa: ARG002 - as the one in its place
         assert self.combiner.waiting >= n
         self.asked.append(n)
         outcome = await self._outcomes.get()
         if isinstance(outcome, Exception):
             raise outcome
+        if isinstance(outcome, list):
+            return outcome
         return self._numbers(min(n, outcome))
 
     def _numbers(self, n: int) -> range:
@@ -337,23 +337,11 @@ def test_one_draw_is_not_of_more_numbers_than_are_packed_in_one_go(monkeypatch: 
 
 
 @on
-async def test_a_tag_that_turns_out_to_have_a_strategy_is_drawn_from_that(bench: Bench) -> None:
-    """A task turns to the strategy by itself."""
-    strategic: Iterator[int] = iter(range(100, 200))
-    asked: list[int] = []
-
-    async def others(_: AsyncCombiner, n: int, __: Deadline) -> list[int]:
-        asked.append(n)
-        return [next(strategic) for _ in range(n)]
-
-    bench.combiner._others = others
+async def test_numbers_of_a_strategy_need_not_be_contiguous(bench: Bench) -> None:
     task, demand = bench.task(), bench.demand(2)
-    bench.let(OtherStrategyError("a"))
-    with pytest.raises(OtherStrategyError):
-        await task
-    assert await bench.answered(demand) == [ints(101, 102)]
-    assert await bench.answered(bench.demand(1)) == [ints(103)]
-    assert (bench.asked, asked) == ([3], [3, 1])
+    bench.let([100, 105, 107])
+    assert await task == 100
+    assert await bench.answered(demand) == [ints(105, 107)]
 
 
 @on

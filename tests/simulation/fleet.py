@@ -203,7 +203,8 @@ class Fleet:
         losses, waits, began = self._losses, self.events[events.ExtensionLate], self.now
         each.draws += 1
         while n:
-            numbers: range = combiner.draw(n, deadline)
+            numbers = combiner.draw(n, deadline)
+            assert isinstance(numbers, range)
             each.got(numbers)
             n -= len(numbers)
         waited = self.now - began > QUICK or self.events[events.ExtensionLate] > waits

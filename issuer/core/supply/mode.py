@@ -14,7 +14,6 @@ from issuer.core.record import ASK_AGAIN, PATIENCE, PATIENCE_ALONE, check_owner,
 from issuer.core.scheme_record import (
     PARTS,
     SEGMENT,
-    OtherStrategyError,
     countable,
     last_value,
     strategy,
@@ -26,6 +25,7 @@ from issuer.core.supply import direct, lease
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import LocalBuffer, stream_lease, unused
 from issuer.core.supply.runtime import Runtime
+from issuer.core.supply.source import TagSource
 from issuer.core.supply.state import TagState
 from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from issuer.forks import under_way
@@ -84,7 +84,10 @@ class Origin:
         state, runtime = self._state, self._runtime
         if state.ended is not None:
             return
-        if self.mode is Mode.DIRECT or self.lease_size():
+        if state.source is not None:
+            state.buffer = None
+            self._publish(state.source.ready)
+        elif self.mode is Mode.DIRECT or self.lease_size():
             # Leases must be checked every second. Without a scheduler only callers check them: publish no numbers, as
             # callers would take them without a check.
             fast_path = runtime.fast_path if runtime.scheduled or not runtime.redis else None
@@ -102,10 +105,15 @@ class Origin:
             state.buffer, self.mode = None, Mode.REDIS
             if state.scheme is not None:
                 runtime.fast_path.unpublish(state.tag)
-            elif self._draws is not None and not under_way():
-                runtime.fast_path.publish(state.tag, self._draws)
-                if state.ended is not None:  # `close` may have run since the check above
-                    runtime.fast_path.unpublish(state.tag)
+            else:
+                self._publish(self._draws)
+
+    def _publish(self, numbers: Iterator[int] | None) -> None:
+        state, fast_path = self._state, self._runtime.fast_path
+        if numbers is not None and not under_way():
+            fast_path.publish(state.tag, numbers)
+            if state.ended is not None:  # `close` may have run since the last check
+                fast_path.unpublish(state.tag)
 
     def lease_size(self) -> int:
         """Return how many numbers to draw in advance: the size of a lease. 0: no leases."""
@@ -139,7 +147,8 @@ class Origin:
     def use(self, record: Tag) -> None:
         """Use this record from now on. Raises ConfigurationError if its scheme is not available here."""
         state = self._state
-        scheme = self._runtime.scheme(record) if record.scheme_id else None  # first, as it may raise
+        counts = strategy(record.scheme) == SEGMENT
+        scheme = self._runtime.scheme(record) if record.scheme_id and counts else None  # first, as it may raise
         with self.lock.thread, self.lock.call():
             if turn(record.scheme_id) < turn(state.scheme_id):
                 # This record is outdated and arrived late. Its scheme would convert newer counters to numbers that were
@@ -188,10 +197,8 @@ class Origin:
         return False
 
     def counted(self) -> Steps[Tag]:
-        """Return the tag's record, read if necessary. Raises OtherStrategyError if the tag has no counter."""
+        """Return the tag's record, read if necessary. Raises InvalidArgument if only the tag's parts issue numbers."""
         tag, record = self._state.tag, self._state.record or (yield from self.read())
-        if strategy(record.scheme) != SEGMENT:
-            raise OtherStrategyError(f"tag {tag!r} has no counter", tag=tag)
         for setting, key in PARTS.items():
             if record.scheme.get(setting):
                 problem = f"is required: tag {tag!r} has shards or is keyed"
@@ -308,12 +315,13 @@ class Origin:
     def go_direct(self, deadline: Deadline) -> Steps[bool]:
         """Redis is down: serve a trend tag from segments of this process. Returns True if this is possible.
 
-        It is not possible if the tag is strict, or if its record is unknown and the store does not answer.
-
-        Raises OtherStrategyError if a strategy such as Snowflake computes the tag's numbers.
+        It is not possible if the tag is strict, or if its record is unknown and the store does not answer. A tag
+        without a counter needs no such segments.
         """
         if self._state.record is None and not (yield from self.try_to_read(deadline)):
             return False
+        if not self._state.counts:
+            return True
         if (yield from self.counted()).order == "strict":
             return False
         with self.lock.thread, self.lock.call():
@@ -324,6 +332,17 @@ class Origin:
         if went:
             self._runtime.emit(WentDirect(self._state.tag))
         return True
+
+    def source(self) -> Steps[TagSource]:
+        """Return the source of a tag that has no counter. Raises ConfigurationError, StrategyFailed."""
+        state = self._state
+        record = state.record or (yield from self.read())
+        with self.lock.thread, self.lock.call():
+            state.refuse_if_ended()  # with the lock: a source that is made after the end would never be closed
+            if state.source is None:
+                state.source = self._runtime.source(record)
+                self._settle()
+            return state.source
 
     def leave_direct(self) -> None:
         """End direct mode: draw from Redis again after the buffer is used up. The caller must hold `lock`."""
@@ -341,6 +360,8 @@ class Origin:
         """
         with self.lock.thread, self.lock.call():
             self._state.ended = kept(why)
+            if self._state.source is not None:
+                self._state.source.end()
             buffer, self._state.buffer = self._state.buffer, None
         if buffer is None:
             return (), 0

@@ -85,6 +85,8 @@ class Refill:
             return int((yield from self._reserve_own(flight))), True
         state, runtime = self._state, self._runtime
         record = yield from self._origin.counted()
+        if not state.counts:
+            return 0, True
         steps = extend(
             record,
             state.key,
@@ -112,6 +114,8 @@ class Refill:
     def _reserve_own(self, flight: Flight) -> Steps[bool]:
         state, runtime, origin = self._state, self._runtime, self._origin
         record = yield from origin.counted()
+        if not state.counts:
+            return False
         if record.order == "strict" and not runtime.redis:
             raise ConfigurationError(
                 f"tag {state.tag!r} is strict and needs Redis, but no Redis is configured: set its URL",

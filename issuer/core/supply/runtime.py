@@ -11,6 +11,7 @@ from issuer.core.record import Identity
 from issuer.core.scheme_record import Numbering
 from issuer.core.steps import Flight, Steps
 from issuer.core.supply.local_buffer import FastPath
+from issuer.core.supply.source import TagSource
 from issuer.settings import Settings
 from issuer_persistence.records import Tag
 
@@ -40,6 +41,7 @@ class Runtime:
             left. A caller adds a tag when it uses the slow path, see `Supply.used`.
         seen: Highest number seen of each tag that this process has forgotten, because nobody used it.
         emit: Delivers an event to the observers.
+        source: Makes the source of a tag whose strategy has no counter.
         application: Name of the service, for the ledger.
     """
 
@@ -58,4 +60,5 @@ class Runtime:
     moving: set[str]
     seen: dict[str, int]
     emit: Emit
+    source: Callable[[Tag], TagSource]
     application: str = ""

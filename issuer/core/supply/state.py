@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from issuer.clock import monotonic
 from issuer.core.events import LimitNear
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
-from issuer.core.scheme_record import Numbering, last_value, periods, reserved
+from issuer.core.scheme_record import SEGMENT, Numbering, last_value, periods, reserved, strategy
 from issuer.core.steps import renewed
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer, share_at_refill
+from issuer.core.supply.source import TagSource
 from issuer.errors import IssuerError
 from issuer.gateway import tag_scripts
 from issuer_persistence.ledger import Reservation
@@ -47,6 +50,8 @@ class TagState:
         self.rate: float | None = None
         #: The local buffer. None while each draw goes to Redis.
         self.buffer: Buffer | None = None
+        #: Makes the numbers if the tag's strategy has no counter. None before the first of them, and for other tags.
+        self.source: TagSource | None = None
         #: Whether the hash is known to belong to this store. Until then each draw takes the slow path and checks it.
         self.owned = False
         #: None while this process issues numbers of the tag. After that: the error that callers get.
@@ -135,6 +140,18 @@ class TagState:
         """Raise the error that callers get, if this process issues no more numbers of the tag."""
         if self.ended is not None:
             raise renewed(self.ended)
+
+    @property
+    def counts(self) -> bool:
+        """Whether a counter makes the tag's numbers. True too while the record is unknown."""
+        return self.source is None and (self.record is None or strategy(self.record.scheme) == SEGMENT)
+
+    @property
+    def open(self) -> Iterable[int]:
+        """The iterator from which `next` takes numbers without a lock. The iterator may be exhausted."""
+        if self.source is not None:
+            return self.source.ready or ()
+        return () if self.buffer is None else self.buffer.open
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 
 from issuer.clock import Deadline, monotonic, pause
 from issuer.core.error_mapping import refused
 from issuer.core.events import Failed, LeaseDropped, NumbersWasted
 from issuer.core.requests import check_reserving
-from issuer.core.scheme_record import countable, reserved, turn
+from issuer.core.scheme_record import countable, reserved, strategy, turn
 from issuer.core.steps import Steps, send, sleep, wait
 from issuer.core.supply import direct, lease
 from issuer.core.supply.fetcher import Shortage
@@ -70,12 +70,15 @@ class Supply:
 
     # ------------------------------------------------------------------ drawing
 
-    def obtain(self, n: int, deadline: Deadline, first: tag_scripts.Drawn | Unavailable | None = None) -> Steps[range]:
-        """Draw up to n numbers, at least one, and wait for them until the deadline.
+    def obtain(
+        self, n: int, deadline: Deadline, first: tag_scripts.Drawn | Unavailable | None = None
+    ) -> Steps[Sequence[int]]:
+        """Draw up to n numbers, at least one, and wait for them until the deadline. Those of a counter are a range.
 
         `first`: Redis's reply to a draw of n numbers that the caller has just sent, if it had no usable numbers.
         """
-        state, shortage, numbers = self.state, self.shortage, None
+        state, shortage = self.state, self.shortage
+        numbers: Sequence[int] | None = None
         self.used()
         shortage.waiting.add(deadline)
         try:
@@ -83,10 +86,13 @@ class Supply:
                 yield from self.read_soon(deadline)
             while numbers is None:
                 buffer = state.buffer
-                if buffer is None:
+                if not state.counts:
+                    numbers = yield from (yield from self.origin.source()).take(n, deadline)
+                    self.origin.publish()  # it may have made more numbers
+                elif buffer is None:
                     numbers = yield from self._from_redis(n, deadline, first)
                     first = None
-                    if numbers is None and state.buffer is None:
+                    if numbers is None and state.buffer is None and state.counts:
                         yield from self.refill.segments.wait_for(deadline, n)
                 else:
                     numbers = yield from self._from_buffer(buffer, n, deadline)
@@ -124,7 +130,7 @@ class Supply:
         """Draw from the local buffer. If it is empty, queue for its next range. None if the buffer was replaced."""
         place, taken, state = None, None, self.state
         try:
-            while taken is None and state.buffer is buffer:
+            while taken is None and state.buffer is buffer and state.counts:
                 state.refuse_if_ended()
                 late = CHECK_LATE if self._runtime.scheduled else CHECK_AFTER
                 if self.origin.mode is not Mode.DIRECT and monotonic() - self._checked_at > late:
@@ -154,7 +160,7 @@ class Supply:
         self, n: int, deadline: Deadline, first: tag_scripts.Drawn | Unavailable | None
     ) -> Steps[range | None]:
         attempt, drawn_as, state, origin = 0, None, self.state, self.origin
-        while state.buffer is None:
+        while state.buffer is None and state.counts:
             state.refuse_if_ended()
             try:
                 if isinstance(first, Unavailable):
@@ -300,6 +306,9 @@ class Supply:
         if held is not None:
             return held
         record = yield from self.origin.counted()
+        if not self.state.counts:
+            problem = f"the next number of strategy {strategy(record.scheme)} cannot be predicted"
+            raise InvalidArgument(f"tag {self.state.tag!r}: {problem}", tag=self.state.tag)
         if self._runtime.redis:
             yield from self.origin.refuse_foreign(probe=True)
         return (yield from self.origin.public(upcoming(record, self.state.key if self._runtime.redis else None)))
@@ -334,6 +343,9 @@ class Supply:
         if self.state.record is None:
             yield from self.origin.read()
         state = self.state
+        if not state.counts:
+            yield from self.obtain(1, deadline)
+            return
         while self.origin.mode is not Mode.DIRECT or state.buffer is None or state.buffer.due:
             if (yield from self.refill.segments.wait_for(deadline)):
                 return
@@ -372,11 +384,6 @@ class Supply:
         late = f"tag {self.state.tag!r}: {self.shortage.redis_trouble or 'Redis has not answered in time'}"
         return RedisUnavailable(late, tag=self.state.tag, retry_after=self.shortage.redis_retry)
 
-    @property
-    def open(self) -> Iterable[int]:
-        """The iterator from which `next` takes numbers without a lock. The iterator may be exhausted."""
-        return () if self.state.buffer is None else self.state.buffer.open
-
     # ------------------------------------------------------------------ what the scheduler does
 
     def used(self) -> None:
@@ -396,6 +403,8 @@ class Supply:
     @property
     def moved(self) -> bool:
         """Whether the next sweep must check the tag: it was used since `moved` was last read, or work is left."""
+        if self.state.source is not None:
+            return True
         noticed, issued = self._noticed, self.state.issued
         if issued != noticed[0]:  # draws on the fast path do not set `used_at`
             self.used_at = monotonic()
@@ -436,6 +445,9 @@ class Supply:
 
     def fetch(self, deadline: Deadline) -> Steps[int]:
         """Fetch the next segment now, if one is due. Returns how many segments were loaded: 0 or 1."""
+        if self.state.source is not None:
+            yield from self.state.source.sweep(deadline)
+            return 0
         if self.origin.mode is not Mode.DIRECT:
             yield from self.origin.identity_soon()
         hash = (yield from self.origin.look()) if self.looks else None
@@ -445,13 +457,16 @@ class Supply:
         flight, leads = self.refill.segments.flights.join()
         return (yield from self.refill.segments.fly(flight, deadline)) if leads else 0
 
-    def sweep(self, hash: tag_scripts.Hash | None) -> Steps[None]:
-        """Check the tag: its leases, the return to Redis, and segments that are due.
+    def sweep(self, hash: tag_scripts.Hash | None, deadline: Deadline) -> Steps[None]:
+        """Check the tag: its leases, the return to Redis, and segments that are due. Or its strategy, until `deadline`.
 
         A sweep calls the store only if Redis is not enough, because the store may be down. `hash`: the tag's hash as
         just read. None if it was not read.
         """
         buffer = self.state.buffer
+        if self.state.source is not None:
+            yield from self.state.source.sweep(deadline)
+            return
         if self.origin.mode is Mode.DIRECT:
             yield from self.rejoin()
         elif buffer is not None and buffer.issued != self._swept_at:  # unused leases are checked at their next use
@@ -505,6 +520,11 @@ class Supply:
         return bool(self.shortage.waiting) or self.fetching
 
     @property
+    def leaving(self) -> bool:
+        """Whether work is left after the end: a fetch in progress, or a strategy that must release its resources."""
+        return self.fetching or (self.state.source is not None and not self.state.source.left)
+
+    @property
     def fetching(self) -> bool:
         """Whether a fetch is in progress."""
         return self.refill.segments.flights.flight is not None or self.refill.leases.flights.flight is not None
@@ -523,8 +543,13 @@ class Supply:
         return IssuerError(f"tag {self.state.tag!r}: this issuer is closed", tag=self.state.tag)
 
     def close(self, deadline: Deadline) -> Steps[None]:
-        """Wait for fetches in progress, which give back what they fetch. Then give back this process's numbers."""
+        """Wait for fetches in progress, which give back what they fetch. Then give back this process's numbers.
+
+        Or release the resources of the tag's strategy.
+        """
         self.end()
+        if self.state.source is not None:
+            yield from self.state.source.close(deadline)
         left = False
         for fetcher in (self.refill.segments, self.refill.leases):
             flight = fetcher.flights.flight

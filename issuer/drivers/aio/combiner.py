@@ -6,16 +6,15 @@ The callers are tasks, and clients of the server for the Redis protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 from issuer.clock import Deadline, monotonic
-from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps, renewed
 from issuer.core.supply.runtime import Runtime
-from issuer.core.supply.state import Buffer
 from issuer.core.supply.supply import Supply
 from issuer.drivers.aio.callers import Queue, Share, Waiter, fail, flush, hand_out
 from issuer.drivers.aio.connections import AsyncNode
@@ -25,7 +24,6 @@ from issuer.errors import IssuerError, RedisUnavailable
 from issuer.forks import GENERATION
 from issuer.gateway import tag_scripts
 from issuer.settings import seconds
-from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
@@ -50,6 +48,11 @@ def values(value: Callable[[int], int], counters: Sequence[int]) -> list[int]:
     return numbers or [value(counters[0])]
 
 
+def _each(error: Exception) -> Exception:
+    """Return the error for one of several callers."""
+    return renewed(error) if isinstance(error, IssuerError) else error
+
+
 class AsyncCombiner:
     """Draws numbers of one tag for the callers in a loop.
 
@@ -67,8 +70,7 @@ class AsyncCombiner:
         runner: AsyncRunner,
         timeout: float,
         *,
-        others: Callable[[AsyncCombiner, int, Deadline], Awaitable[Sequence[int]]],
-        plugins: bool,
+        others: Callable[[AsyncCombiner, int, Deadline], Awaitable[Sequence[int]]] | None,
     ) -> None:
         """Make the combiner of a tag.
 
@@ -78,18 +80,12 @@ class AsyncCombiner:
             runtime: Services and settings that all tags of the issuer share.
             runner: Calls Redis and the store.
             timeout: Timeout of a call that sets no timeout, in seconds.
-            others: Draws up to n numbers for Waiters, if there are plugins or the tag's strategy has no counter.
-            plugins: Whether there are plugins.
+            others: Draws up to n numbers for Waiters (clients of the Redis protocol), with plugins. None: no plugins.
         """
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
-        #: Runs the tag's strategy if the strategy has no counter. Otherwise None.
-        self.serving: StrategyRunner | None = None
         self._others = others
-        self._plugins = plugins
-        #: True if the function `others` draws the numbers of Waiters (clients of the Redis protocol).
-        self._by_others = plugins
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
@@ -125,8 +121,8 @@ class AsyncCombiner:
 
         Raises InvalidArgument. In another event loop, the call or its `await` raises RuntimeError.
         """
-        if self.state.buffer is not None:
-            return self._from_buffer(self.state.buffer, timeout)
+        if self.state.buffer is not None or self.state.source is not None:
+            return self._from_memory(timeout)
         alarm = None if timeout is None else monotonic() + seconds(timeout, "timeout", zero=True)
         if self._server is None:
             self._begin()
@@ -139,8 +135,8 @@ class AsyncCombiner:
     def enqueue(self, waiter: Waiter) -> None:
         """Give the waiter numbers: at once if numbers are in memory and no caller waits, else from the next draw."""
         if self._server is None:
-            if self.state.buffer is not None or self.serving is not None:
-                waiter.give(list(islice(self._in_memory(), waiter.missing)))
+            if self._others is None and (self.state.buffer is not None or self.state.source is not None):
+                waiter.give(list(islice(self.state.open, waiter.missing)))
                 if waiter.done():
                     return
             self._begin()
@@ -149,17 +145,11 @@ class AsyncCombiner:
         queue.until.append(self._until)
         queue.waiters += 1
 
-    def _in_memory(self) -> Iterable[int]:
-        buffer, serving = self.state.buffer, self.serving
-        if self._plugins or (buffer is None and serving is None):
-            return ()
-        return buffer.open if serving is None and buffer is not None else (serving and serving.ready) or ()
-
-    async def _from_buffer(self, buffer: Buffer, timeout: float | None) -> int:
+    async def _from_memory(self, timeout: float | None) -> int:
         if asyncio.get_running_loop() is not self.loop:
             raise self._in_another_loop()
-        await self.give_turn()
-        for number in buffer.open:
+        await self._give_turn()
+        for number in self.state.open:
             return number
         deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
         return (await self._runner.see_through(self.run(self.supply.obtain(1, deadline), deadline)))[0]
@@ -168,7 +158,7 @@ class AsyncCombiner:
     def crowded(self) -> bool:
         """Whether a draw would wait for a connection to Redis, because all are in use."""
         node = self._node
-        return node is not None and not (node.idle or node.pool.free or self.state.buffer or self._by_others)
+        return node is not None and not (node.idle or node.pool.free or self.state.buffer or self._others)
 
     async def share(self, numbers: list[int], n: int, deadline: Deadline) -> None:
         """Add n numbers to the list. They come from the next draw for the callers in the queue."""
@@ -184,21 +174,20 @@ class AsyncCombiner:
             self.left = True
             raise
 
-    async def give_turn(self) -> None:
+    async def _give_turn(self) -> None:
         """Once in TURN_EVERY calls, let other tasks run: a task that takes a number from memory is not suspended."""
         self._in_a_row += 1
         if self._in_a_row >= TURN_EVERY:
             self._in_a_row = 0
             await asyncio.sleep(0)
 
-    async def draw(self, n: int, deadline: Deadline) -> range:
-        """Draw up to n numbers, at least one. Waits until the deadline."""
-        buffer = self.state.buffer
-        if buffer is None:
+    async def draw(self, n: int, deadline: Deadline) -> Sequence[int]:
+        """Draw up to n numbers, at least one. Waits until the deadline. Those of a counter are a range."""
+        if self.state.buffer is None and self.state.source is None:
             return await self._draw(n, deadline.at)
-        await self.give_turn()
+        await self._give_turn()
         if n == 1:
-            for number in buffer.open:
+            for number in self.state.open:
                 return range(number, number + 1)
         return await self.run(self.supply.obtain(n, deadline), deadline)
 
@@ -206,11 +195,7 @@ class AsyncCombiner:
         """Run the steps (calls to Redis and the store) to their end, and return their result."""
         return await self._runner.run(steps, deadline, self.tag)
 
-    def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Run the steps of a blocking strategy. The caller is in the strategy's thread, which waits for the result."""
-        return asyncio.run_coroutine_threadsafe(self.run(steps, deadline), self.loop).result()
-
-    async def _draw(self, n: int, until: float) -> range:
+    async def _draw(self, n: int, until: float) -> Sequence[int]:
         """Draw with one call to Redis, or with `Supply` if the reply has no numbers. `until`: deadline (monotonic)."""
         first: tag_scripts.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
@@ -229,7 +214,7 @@ class AsyncCombiner:
                         return taken
                     first = taken
         if self.state.buffer is not None:
-            await self.give_turn()
+            await self._give_turn()
         self._node, deadline = None, Deadline.until(until)
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
         if redis is not None:
@@ -318,14 +303,14 @@ class AsyncCombiner:
         n, until = min(n, DRAW_MOST), max(served.until)
         drawn: Sequence[int]
         try:
-            if mixed and self._by_others:
+            if mixed and self._others is not None:
                 drawn = numbers = await self._others(self, n, Deadline.until(until))
             else:
                 drawn = numbers = await self._draw(n, until)
                 if mixed and self.state.scheme is not None:
                     numbers = values(self.state.value, drawn)
         except Exception as error:  # noqa: BLE001 - every caller gets it
-            self._failed(served, error)
+            fail(callers, partial(_each, error))
             return
         self._served = Queue()
         if len(numbers) == n == len(callers) == served.waiters:
@@ -342,13 +327,6 @@ class AsyncCombiner:
         if len(drawn) < len(callers):
             # Callers without a number are the first of the next draw.
             self._queue.put_back(served, len(drawn))
-
-    def _failed(self, served: Queue, error: Exception) -> None:
-        if served.waiters and not self._by_others and isinstance(error, OtherStrategyError):
-            self._by_others = True
-            self._queue.put_back(served, 0)
-        else:
-            fail(served.callers, lambda: renewed(error) if isinstance(error, IssuerError) else error)
 
     def _hand_over(self, served: Queue, counters: Sequence[int], numbers: Sequence[int]) -> None:
         """Give the callers what was drawn, in the order of their calls.
@@ -378,26 +356,21 @@ class AsyncCombiner:
             # Callers without a number are the first of the next draw.
             self._queue.put_back(served, rest)
         if futures:
-            self._hand_to_tasks(futures, theirs)
+            self.loop.call_soon(hand_out, futures, theirs)
         flush(callers)
-
-    def _hand_to_tasks(self, futures: Sequence[asyncio.Future[int]], numbers: Sequence[int]) -> None:
-        if self._by_others:
-            # The tag has a strategy and no counter. When a task gets this error, it calls the strategy itself.
-            fail(futures, lambda: OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag))
-        else:
-            self.loop.call_soon(hand_out, futures, numbers)
 
     async def end(self, deadline: Deadline) -> None:
         """Return the unused numbers of this process, and give an error to the callers that wait."""
         # Close the supply first: this ends a load of a segment that the drawing task may have started.
-        await self.run(self.supply.close(deadline), deadline)
-        if self._watch is not None:
-            self._watch.cancel()
-        if self._server is not None:
-            self._server.cancel()
-            await asyncio.wait((self._server,), timeout=SHORTEST)
-            self._end_queues()
+        try:
+            await self.run(self.supply.close(deadline), deadline)
+        finally:
+            if self._watch is not None:
+                self._watch.cancel()
+            if self._server is not None:
+                self._server.cancel()
+                await asyncio.wait((self._server,), timeout=SHORTEST)
+                self._end_queues()
 
     def _look(self) -> None:
         """Give an error to the callers whose deadline has passed. This runs every LOOK_EVERY while callers wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from typing import Self, TypeVar
 
 import redis
@@ -14,13 +15,12 @@ from issuer.core.supply.fetcher import UNCLAIMED
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.supply import Supply
 from issuer.drivers.blocking.connections import NOWHERE
-from issuer.drivers.blocking.runner import Runner, ThreadLatch, run_in_thread, waited
+from issuer.drivers.blocking.runner import Runner, ThreadLatch, waited
 from issuer.drivers.servers import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.forks import GENERATION, refuse_inherited
 from issuer.gateway import tag_scripts
 from issuer.reentry import callees
-from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
@@ -50,14 +50,14 @@ class Batch(Flight):
     interpreter in use sleeps again.
     """
 
-    __slots__ = ("got", "lock", "low", "passed", "passing", "seats")
+    __slots__ = ("got", "lock", "numbers", "passed", "passing", "seats")
 
     def __init__(self) -> None:
         latch = ThreadLatch()
         super().__init__(latch, threading.get_ident)
         self.lock = latch.lock
         self.seats = itertools.count(1)
-        self.low = 0
+        self.numbers: Sequence[int] = ()
         self.got = 0
         #: A lock that is released when all threads of the batch but one have their numbers. If the lock were released
         #: one thread earlier, 4 threads would draw 20 % fewer numbers, in batches of 3.7.
@@ -73,7 +73,7 @@ class Batch(Flight):
         got = self.got
         if next(self.passing) == got:
             self.passed.release()
-        return self.low + seat if seat <= got else 0
+        return self.numbers[seat - 1] if seat <= got else 0
 
 
 class Combiner:
@@ -92,8 +92,6 @@ class Combiner:
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
         self._waiting = self.supply.shortage.waiting
-        #: Runs the tag's strategy if the strategy has no counter. Otherwise None.
-        self.serving: StrategyRunner | None = None
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
@@ -152,10 +150,10 @@ class Combiner:
                 if number:
                     state.alone += 1  # counts draws for metrics, in 20 ns
                 else:
-                    number = self._long(1, Deadline(self._timeout), reply, before)[1]
+                    number = self._long(1, Deadline(self._timeout), reply, before)[0]
             except redis.TimeoutError as error:
                 late = self._unanswered(error, self._seconds)
-                number = self._long(1, Deadline(self._timeout - self._seconds), late, before)[1]
+                number = self._long(1, Deadline(self._timeout - self._seconds), late, before)[0]
             finally:
                 turn.release()
         # This comparison comes last, as a signal handler may fork at each call above.
@@ -187,41 +185,35 @@ class Combiner:
 
     def next(self, deadline: Deadline) -> int:
         """Draw one number. Waits until the deadline."""
-        if self.state.buffer is not None:
+        if self.state.buffer is not None or self.state.source is not None:
             return self.run(self.supply.obtain(1, deadline), deadline)[0]
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - as above
             batch = self._batch
             return self._shared(deadline, batch, next(batch.seats))
         try:
-            return self._draw(1, deadline)[1]
+            return self._draw(1, deadline)[0]
         finally:
             turn.release()
 
-    def draw(self, n: int, deadline: Deadline) -> range:
-        """Draw up to n numbers, at least one. Waits until the deadline."""
-        buffer = self.state.buffer
-        if buffer is not None:
+    def draw(self, n: int, deadline: Deadline) -> Sequence[int]:
+        """Draw up to n numbers, at least one. Waits until the deadline. Those of a counter are a range."""
+        if self.state.buffer is not None or self.state.source is not None:
             if n == 1:
-                for number in buffer.open:  # in memory, without a lock, as in `Issuer.next`
+                for number in self.state.open:  # in memory, without a lock, as in `Issuer.next`
                     return range(number, number + 1)
             return self.run(self.supply.obtain(n, deadline), deadline)
         if n == 1:
             number = self.next(deadline)
             return range(number, number + 1)
-        low, high = self._draw(n, deadline)
-        return range(low + 1, high + 1)
+        return self._draw(n, deadline)
 
     def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run the steps (calls to Redis and the store) to their end, and return their result."""
         return self._runner.run(steps, deadline, self.tag)
 
-    def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Run the steps of a blocking strategy. The caller is in a thread of the store pool."""
-        return run_in_thread(self._runner, steps, deadline, self.tag)
-
-    def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
-        """Draw with one call to Redis, or else with `Supply`. Returns low and high: the numbers are low+1 .. high."""
+    def _draw(self, n: int, deadline: Deadline) -> Sequence[int]:
+        """Draw with one call to Redis, or else with `Supply`."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
         before = self.state.seen
@@ -238,19 +230,19 @@ class Combiner:
             return self._long(n, deadline, reply, before)
         self.state.seen = max(self.state.seen, high)
         self.state.drew(high - low)
-        return low, high
+        return range(low + 1, high + 1)
 
     def _long(
         self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
-    ) -> tuple[int, int]:
+    ) -> Sequence[int]:
         """Return the numbers in the reply `first`, or draw with `Supply`. The result is that of `_draw`.
 
         `first`: reply or error of a draw that was sent. `before`: highest number seen when this draw was sent.
         """
         drawn = tag_scripts.drawn(first) if isinstance(first, list) else first
         if isinstance(drawn, tag_scripts.Drawn) and drawn.status == "ok" and self.state.ended is None:
-            if not self.state.went_back(drawn.low, before) and (numbers := self.supply.accept(drawn, n)):
-                return numbers[0] - 1, numbers[-1]
+            if not self.state.went_back(drawn.low, before) and (taken := self.supply.accept(drawn, n)):
+                return taken
             drawn = None  # `Supply.obtain` checks the hash and draws again
         self._node = NOWHERE
         numbers = self._runner.run(self.supply.obtain(n, deadline, drawn), deadline, self.tag)
@@ -260,7 +252,7 @@ class Combiner:
                 self.supply.used()  # again: if `rest` was called meanwhile, sweeps would not check the tag
             if self._packed_as != self.state.scheme_id:
                 self._pack()
-        return numbers[0] - 1, numbers[-1]
+        return numbers
 
     def _unanswered(self, error: redis.TimeoutError, seconds: float) -> RedisUnavailable:
         if self._redis is None:
@@ -308,7 +300,7 @@ class Combiner:
             batch = self._batch
             seat = next(batch.seats)
         # No time is left to wait for another thread.
-        return self._draw(1, deadline)[1]
+        return self._draw(1, deadline)[0]
 
     @property
     def _within(self) -> bool:
@@ -333,8 +325,8 @@ class Combiner:
                 # The draw in progress waits for a segment, or its thread was interrupted. Draw nevertheless: two draws
                 # at the same time do no harm.
                 self._turn = threading.Lock()
-            batch.low, high = self._draw(seats, deadline)
-            batch.got = high - batch.low
+            batch.numbers = self._draw(seats, deadline)
+            batch.got = len(batch.numbers)
             if batch.got >= PASSES:
                 self._passing = batch.passed
                 # While threads of this batch still take their numbers, a new call must join a batch and not draw alone.

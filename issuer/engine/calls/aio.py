@@ -9,7 +9,6 @@ from issuer.clock import Deadline
 from issuer.core import scheme_record
 from issuer.core.issued import Issued
 from issuer.core.requests import TAKE_MOST, check_contiguous, whole
-from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.engine.base import BaseEngine
@@ -135,7 +134,7 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
             check_contiguous(state.record or record, wanted)
             missing = wanted if state.buffer is None else wanted - len(drawn)
             more = await combiner.draw(missing, deadline)
-            if state.scheme_id:
+            if state.scheme_id or not isinstance(more, range):
                 # The tag got a scheme after the record was read, so these counters are not numbers for users.
                 drawn = range(0)
                 continue
@@ -155,23 +154,11 @@ class AsyncEngineCalls(BaseEngine[AsyncCombiner]):
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.registry.combiner(tag)
-            try:
-                await combiner.run(combiner.supply.warm(deadline), deadline)
-            except OtherStrategyError:
-                await self.generated(combiner, 1, deadline)
+            await combiner.run(combiner.supply.warm(deadline), deadline)
 
     async def lease_for_stream(self, tag: str, timeout: float | None) -> None:
         """For a stream: let later draws from a trend tag fetch many numbers at once, unless a `lease` is set."""
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.registry.combiner(tag)
-            if combiner.serving is None:
-                await combiner.run(combiner.supply.origin.lease_for_stream(STREAM_LEASE), deadline)
-
-    async def generated(self, combiner: AsyncCombiner, n: int, deadline: Deadline) -> list[int]:
-        """Return n numbers of a tag with a strategy that has no counter."""
-        numbers = await combiner.run(self.issuing.generate(combiner, n, deadline), deadline)
-        ready = combiner.serving.ready if combiner.serving is not None and self.chain is None else None
-        if ready is not None:
-            self.registry.publish(combiner, ready)
-        return numbers
+            await combiner.run(combiner.supply.origin.lease_for_stream(STREAM_LEASE), deadline)

@@ -10,7 +10,6 @@ from issuer.clock import Deadline
 from issuer.core import scheme_record
 from issuer.core.issued import Issued
 from issuer.core.requests import TAKE_MOST, check_contiguous, whole
-from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Steps
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.engine.base import BaseEngine
@@ -136,7 +135,7 @@ class EngineCalls(BaseEngine[Combiner]):
             check_contiguous(state.record or record, wanted)
             missing = wanted if state.buffer is None else wanted - len(drawn)
             more = combiner.draw(missing, deadline)
-            if state.scheme_id:
+            if state.scheme_id or not isinstance(more, range):
                 # The tag got a scheme after the record was read, so these counters are not numbers for users.
                 drawn = range(0)
                 continue
@@ -156,23 +155,11 @@ class EngineCalls(BaseEngine[Combiner]):
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.registry.combiner(tag)
-            try:
-                combiner.run(combiner.supply.warm(deadline), deadline)
-            except OtherStrategyError:
-                self.generated(combiner, 1, deadline)
+            combiner.run(combiner.supply.warm(deadline), deadline)
 
     def lease_for_stream(self, tag: str, timeout: float | None) -> None:
         """For a stream: let later draws from a trend tag fetch many numbers at once, unless a `lease` is set."""
         deadline = self.deadline(timeout)
         with self.attempt(tag):
             combiner = self.registry.combiner(tag)
-            if combiner.serving is None:
-                combiner.run(combiner.supply.origin.lease_for_stream(STREAM_LEASE), deadline)
-
-    def generated(self, combiner: Combiner, n: int, deadline: Deadline) -> list[int]:
-        """Return n numbers of a tag with a strategy that has no counter."""
-        numbers = combiner.run(self.issuing.generate(combiner, n, deadline), deadline)
-        ready = combiner.serving.ready if combiner.serving is not None and self.chain is None else None
-        if ready is not None:
-            self.registry.publish(combiner, ready)
-        return numbers
+            combiner.run(combiner.supply.origin.lease_for_stream(STREAM_LEASE), deadline)

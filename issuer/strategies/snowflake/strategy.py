@@ -188,6 +188,11 @@ class Snowflake(Strategy):
         tenure = self._ticks.tenure
         return None if tenure is None else tenure.machine
 
+    @property
+    def equipped(self) -> bool:
+        """Whether this process holds a machine number now."""
+        return self.machine is not None
+
     # ------------------------------------------------------------------ numbers
 
     @property
