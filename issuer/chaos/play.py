@@ -44,8 +44,8 @@ def play(world: World, faults: Iterable[Fault]) -> Verdict:
     return verdict
 
 
-def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) -> Verdict:
-    """Cause faults for `seconds` seconds on new servers. Return the verdict. `without`: guards to remove."""
+def play_for(seconds: float, faults: Sequence[Fault]) -> Verdict:
+    """Cause faults for `seconds` seconds on new servers. Return the verdict."""
     screen = Screen(round(seconds))
     begun = monotonic()
     program, total = binary(), Verdict()
@@ -67,7 +67,7 @@ def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) ->
 
     while left() > 0 and not total.stuck:
         made = TemporaryDirectory(prefix="issuer-chaos-", ignore_cleanup_errors=True)
-        with made as folder, World(Path(folder), program, Terms(without=tuple(without))) as world:
+        with made as folder, World(Path(folder), program, Terms()) as world:
             total.add(play(world, islice(shuffled(), BOUT)))
     screen.clear()
     return total

@@ -16,14 +16,13 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from issuer.api.aio import AsyncIssuer
 from issuer.chaos.call_files import CallFile, runs
-from issuer.chaos.guards import take_out
 from issuer.clock import monotonic_ns as now
 from issuer.core.events import Event, SegmentLoaded
 from issuer.core.steps import Steps
@@ -70,7 +69,7 @@ class Job:
 class Setup:
     """Settings of a worker. Times are in seconds. `pace`: pause between two calls.
 
-    `colour`: whether the worker draws in threads or in asyncio tasks. `without`: guards to remove. `loads`: whether the
+    `colour`: whether the worker draws in threads or in asyncio tasks. `loads`: whether the
     worker records the segments that it loads, in the folder LOADS.
     """
 
@@ -85,7 +84,6 @@ class Setup:
     timeout: float = 4.0
     redis_timeout: float = 0.5
     store_timeout: float = 0.6
-    without: list[str] = field(default_factory=list)
     journal: str = ""
     loads: bool = False
 
@@ -374,6 +372,4 @@ def work(setup: Setup, stop: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    own = Setup.parsed(sys.argv[1])
-    take_out(own.without)
-    work(own, told_to_stop())
+    work(Setup.parsed(sys.argv[1]), told_to_stop())

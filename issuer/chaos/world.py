@@ -18,7 +18,6 @@ from issuer.chaos.call_files import all_calls
 from issuer.chaos.checker import Verdict, check
 from issuer.chaos.crew import Worker, Workers
 from issuer.chaos.gaps import THE_END
-from issuer.chaos.guards import scripts_without
 from issuer.chaos.proxy import FaultProxy
 from issuer.chaos.scratch import plain_environment
 from issuer.chaos.server import RedisServer
@@ -27,6 +26,7 @@ from issuer.chaos.watched import Strike, Watched
 from issuer.chaos.worker import Colour, Job, Setup
 from issuer.clock import monotonic_ns
 from issuer.errors import IssuerError
+from issuer.gateway.commands import script
 from issuer.gateway.keys import redis_key
 from issuer.wiring import connect, without_environment
 from issuer_persistence.records import Tag
@@ -65,7 +65,7 @@ class Terms:
     `step`, `lease`: settings of the tags. `callers`: how many threads or tasks of a worker do the same job. `pace`:
     pause between two calls of a caller.
     `most`: maximum count of numbers of a call. `timeout`: timeout of a call. `patience`: time without numbers after
-    which a run is stuck. `without`: guards to remove. `journal`: whether reservations are written to a journal.
+    which a run is stuck. `journal`: whether reservations are written to a journal.
     """
 
     step: int = 1500
@@ -75,7 +75,6 @@ class Terms:
     callers: int = 2
     timeout: float = 4.0
     patience: float = 20.0
-    without: tuple[str, ...] = ()
     journal: bool = False
 
 
@@ -98,7 +97,6 @@ class World:
         self.crew = Workers(terms.patience)
         self.strikes: list[Strike] = []
         self.tags: list[Watched] = []
-        self.scripts = scripts_without(terms.without)
         self._ends = ExitStack()
         self._stop = threading.Event()
         self._sampling = threading.Lock()
@@ -221,7 +219,6 @@ class World:
                 colour=colour,
                 pace=self.terms.pace,
                 timeout=self.terms.timeout,
-                without=[*self.terms.without],
                 journal=self.journal,
             )
             for name, front, colour, jobs in each
@@ -275,9 +272,9 @@ class World:
         """Return the Redis key of the tag with this index."""
         return redis_key(PREFIX, self.tags[at].name)
 
-    def sha(self, script: str) -> bytes:
+    def sha(self, name: str) -> bytes:
         """Return the SHA-1 of a script in hex. Each call of the script contains these bytes."""
-        return self.scripts[script].sha.encode()
+        return script(name).sha.encode()
 
     @contextmanager
     def held_load(self) -> Iterator[list[bytes]]:

@@ -19,9 +19,9 @@ from issuer.chaos.checker import Verdict
 from issuer.chaos.faults import Fault
 from issuer.chaos.play import play
 from issuer.chaos.report import content, rows
-from issuer.chaos.world import Terms
 from issuer.cli.exits import ending_in_order
 from issuer.terminal import Column, table
+from tests.chaos.guards import MoreTerms
 from tests.chaos.kinds import BOUT, KINDS, Kind
 from tests.chaos.more import LASTS
 from tests.chaos.worlds import binary, folder, named
@@ -68,7 +68,7 @@ def bouts(wanted: Sequence[Fault], times: int) -> Iterator[tuple[Kind, list[Faul
 def run(arguments: argparse.Namespace) -> Verdict:
     """Play all bouts, on each kind of server that is here in turn, and return what was found in all."""
     # Fast enough for 20 million numbers: a number's cost lies in its call, so a call brings many.
-    terms = Terms(step=200_000, lease=5_000, pace=0.002, most=1_000, without=tuple(arguments.without), journal=True)
+    terms = MoreTerms(step=200_000, lease=5_000, pace=0.002, most=1_000, without=tuple(arguments.without), journal=True)
     servers = [binary()] if arguments.one_server else [*find_servers().values()] or [binary()]
     total = Verdict()
     for number, (kind, faults) in enumerate(bouts(named(arguments.faults), arguments.times)):

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from issuer.chaos.worker import Job, Setup
 from issuer.chaos.world import PREFIX, Terms, World, now
 from issuer.errors import IssuerError
 from tests.chaos.door_client import DoorSetup
+from tests.chaos.guards import removed
 from tests.chaos.more import MORE, Pair
 from tests.chaos.worker import guests
 from tests.programs import children
@@ -27,6 +29,7 @@ from tests.waiting import until
 #: `issuer` without some guards.
 _SERVER = """
 import sys
+from collections.abc import Sequence
 from tests.chaos.guards import take_out
 take_out(sys.argv[1].split())
 from issuer.cli import main
@@ -46,8 +49,8 @@ KEYED = "keyed"
 class DoorServer:
     """`issuer serve` with both doors. Its clients find each behind a proxy."""
 
-    def __init__(self, folder: Path, redis: str, terms: Terms, **settings: str) -> None:
-        """`settings`: options of the command."""
+    def __init__(self, folder: Path, redis: str, terms: Terms, without: Sequence[str], **settings: str) -> None:
+        """`without`: guards to remove. `settings`: options of the command."""
         self._folder = folder
         self._ports = {door: free_port() for door in ("http", "resp")}
         self.fronts = {door: FaultProxy((LOOPBACK, port)) for door, port in self._ports.items()}
@@ -57,7 +60,7 @@ class DoorServer:
             *("env", *(f"--unset={name}" for name in os.environ if name.startswith("ISSUER_"))),
             *(f"TMPDIR={folder}", "ISSUER_REDIS_TIMEOUT=0.5", "ISSUER_STORE_TIMEOUT=0.6"),
             *(f"ISSUER_JOURNAL={folder / 'journal' / 'journal'}" if terms.journal else "ISSUER_JOURNAL=",),
-            *(sys.executable, "-c", _SERVER, " ".join(terms.without), "--redis", redis, *options),
+            *(sys.executable, "-c", _SERVER, " ".join(without), "--redis", redis, *options),
             *("serve", *listening, "--workers", str(WORKERS)),
         ]
         self._starts = 0
@@ -117,7 +120,7 @@ class DoorWorld(Pair):
         self.servers = []
         for front in self.fronts:
             settings = {"store": self.store, "prefix": PREFIX, "timeout": str(self.terms.timeout), "config": config}
-            self.servers.append(DoorServer(self.folder, front.url, self.terms, **settings))
+            self.servers.append(DoorServer(self.folder, front.url, self.terms, removed(self), **settings))
             self._ends.callback(self.servers[-1].close)
         until(lambda: all(server.serves for server in self.servers), 120, "the servers serve")
         doors = {"w0": (0, "http"), "w1": (1, "resp"), "w2": (1, "http"), "w3": (0, "resp")}

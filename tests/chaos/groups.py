@@ -14,7 +14,7 @@ from issuer.chaos.world import STRICT, TREND, Terms, World
 from issuer_persistence.records import fresh_version
 from tests.chaos.more import LASTS, Pair, store_restored, store_restored_under_direct_segments
 from tests.chaos.wire import go_direct
-from tests.chaos.worker import MoreSetup
+from tests.chaos.worker import Guarded
 from tests.servers.cluster import ClusterServers
 from tests.servers.mongo import MongoServers, needed_mongod
 from tests.servers.proxy import FaultProxy
@@ -32,10 +32,8 @@ HAND_BACK = {
 }
 
 
-class _Group(World):
+class _Group(Guarded):
     """No proxies: Sentinels and Clusters tell their clients where to go."""
-
-    setup_kind = MoreSetup
 
     @property
     def desk_url(self) -> str:

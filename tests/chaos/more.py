@@ -21,8 +21,8 @@ from issuer_persistence.journalled import Journalled
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.opening import open_store
 from tests.chaos.copies import copied
-from tests.chaos.guards import hand_back_whatever_the_version
-from tests.chaos.worker import MoreSetup, closed, relieve, set_clock
+from tests.chaos.guards import hand_back_whatever_the_version, removed, scripts_without
+from tests.chaos.worker import Guarded, closed, relieve, set_clock
 from tests.servers.disks import filled, is_small
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
@@ -37,10 +37,9 @@ HOUR = 3600.0
 LASTS = {"both alive": 1.0, "stopped": 2.0, "else": 0.5}
 
 
-class Pair(World):
+class Pair(Guarded):
     """The world of `issuer chaos` on servers and before proxies that the faults of these tests ask more of."""
 
-    setup_kind = MoreSetup
     master: RedisServer
     fronts: list[FaultProxy]  # type: ignore[assignment]
 
@@ -142,7 +141,7 @@ def end_with_a_lease(world: World, seen: Callable[[], object]) -> None:
 
 @fault("F22c", "a segment handed back to the store, and again when somebody else has it")
 def handed_back_again(world: World) -> None:
-    hand_back = hand_back_whatever_the_version if "version" in world.terms.without else direct.hand_back
+    hand_back = hand_back_whatever_the_version if "version" in removed(world) else direct.hand_back
     record = CallFile(world.folder, PLAIN, f"desk{secrets.token_hex(4)}", 0)
     opened = open_store(world.store)
     kept = Journalled(opened, world.journal) if world.journal else opened
@@ -172,11 +171,11 @@ def handed_back_again(world: World) -> None:
 
 @fault("F22d", "a lease given back again when others have drawn up to its end")
 def given_back_again(world: World) -> None:
-    record = CallFile(world.folder, TREND, f"desk{secrets.token_hex(4)}", 0)
+    record, scripts = CallFile(world.folder, TREND, f"desk{secrets.token_hex(4)}", 0), scripts_without(removed(world))
     with world.master.client() as client, world.fault("F22 given back again", segments=8):
 
         def script(name: str, *words: object) -> list[bytes]:
-            reply: Any = client.eval(world.scripts[name].text, 1, world.key(TREND), *map(str, words))
+            reply: Any = client.eval(scripts[name].text, 1, world.key(TREND), *map(str, words))
             return list(reply)
 
         def drawn_by_another() -> tuple[Sequence[bytes], int, int] | None:

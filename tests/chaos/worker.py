@@ -5,24 +5,39 @@ python -m tests.chaos.worker SETUP, a JSON object: see `MoreSetup`.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from issuer.chaos.crew import Worker
 from issuer.chaos.worker import Colour, Job, Setup, told_to_stop, work
 from issuer.chaos.world import World
-from tests.chaos.guards import take_out
+from tests.chaos.guards import removed, scripts_without, take_out
 
 
 @dataclass(frozen=True, slots=True)
 class MoreSetup(Setup):
-    """`clock`: error of the wall clock, in seconds."""
+    """`clock`: error of the wall clock, in seconds. `without`: guards to remove."""
 
     clock: float = 0.0
+    without: Sequence[str] = ()
 
     program: ClassVar[str] = "tests.chaos.worker"
+
+
+class Guarded(World):
+    """A world in which guards can be missing."""
+
+    setup_kind = MoreSetup
+
+    def setups(self, config: str) -> list[Setup]:
+        """Return the settings of the workers."""
+        return [replace(each, without=removed(self)) for each in super().setups(config)]  # type: ignore[call-arg]  # its kind
+
+    def sha(self, name: str) -> bytes:
+        """Return the SHA-1 of a script in hex, as the workers send it."""
+        return scripts_without(removed(self))[name].sha.encode()
 
 
 def guest(world: World, front: str, colour: Colour, *jobs: Job) -> Setup:

@@ -8,7 +8,7 @@ from pathlib import Path
 from issuer.chaos.checker import Verdict
 from issuer.chaos.faults import Fault, chosen
 from issuer.chaos.play import play
-from issuer.chaos.world import Terms
+from tests.chaos.guards import MoreTerms
 from tests.chaos.kinds import BOUT, KINDS, Kind
 from tests.servers.absent import absent
 from tests.servers.binaries import primary_server
@@ -48,7 +48,7 @@ def suffer(
 
     A world is made anew when its bout is over.
     """
-    terms = Terms(without=without, patience=patience, journal=journal)
+    terms = MoreTerms(without=without, patience=patience, journal=journal)
     kind = kind_of(faults)
     plan = [*faults] * times
     total = Verdict()

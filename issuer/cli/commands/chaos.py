@@ -17,7 +17,6 @@ SECTION = "Tools"
     Examples:
       issuer chaos --seconds 60
       issuer chaos --faults F2,F3            # only kill, roll back, fail over
-      issuer chaos --without fence           # the harm that the fence prevents
 
     \b
     Exit codes: 0 every promise was kept, 4 a promise was broken.
@@ -25,12 +24,9 @@ SECTION = "Tools"
 )
 @click.option("--seconds", metavar="S", type=Seconds(1, 86400), default=30.0, help="Duration. Default: 30.")
 @click.option("--faults", metavar="LIST", default="", help="Cause only these faults, as in F2,F9b. See --list.")
-@click.option(
-    "--without", metavar="GUARD", multiple=True, help="Remove this guard before the start. Can be repeated. See --list."
-)
-@click.option("--list", "as_list", is_flag=True, help="List the faults and the guards, and exit.")
+@click.option("--list", "as_list", is_flag=True, help="List the faults, and exit.")
 @json_option("Print JSON; times are in seconds.")
-def chaos(*, seconds: float, faults: str, without: tuple[str, ...], as_list: bool, as_json: bool) -> int:
+def chaos(*, seconds: float, faults: str, as_list: bool, as_json: bool) -> int:
     """Cause faults while four processes draw numbers, and check every number.
 
     The command kills, delays and disconnects Redis and the processes, and restores old data of Redis. It checks that no
@@ -43,22 +39,17 @@ def chaos(*, seconds: float, faults: str, without: tuple[str, ...], as_list: boo
     """
     # These modules are imported here, so that the other commands start fast.
     from issuer.chaos.faults import FAULTS, chosen
-    from issuer.chaos.guards import GUARDS, scripts_without
     from issuer.chaos.play import play_for
     from issuer.chaos.report import content, rows
 
     if as_list:
         known = {one.name: one.what for one in FAULTS}
-        guards = {name: guard.what for name, guard in GUARDS.items()}
         if as_json:
-            show_json({"faults": known, "guards": guards})
+            show_json({"faults": known})
             return OK
         show(table([Column("FAULT"), Column("WHAT HAPPENS", flexible=True)], [*known.items()], screen_width()))
-        show("")
-        show(table([Column("GUARD"), Column("WHAT IT ENSURES", flexible=True)], [*guards.items()], screen_width()))
         return OK
-    scripts_without(without)
-    verdict = play_for(seconds, chosen(faults.split(",") if faults else [], FAULTS), without)
+    verdict = play_for(seconds, chosen(faults.split(",") if faults else [], FAULTS))
     if as_json:
         show_json(content(verdict))
     else:
