@@ -13,6 +13,7 @@ import redis
 
 import issuer
 from issuer import Issuer, events
+from issuer.clock import Deadline
 from issuer.core.steps import Steps
 from issuer.plugins import Call, Plugin
 from issuer.strategies import Context, Instance, Strategy, register, registry
@@ -264,6 +265,32 @@ def test_a_plugin_hears_of_each_number_also_of_leased_and_strategy_tags(
         odd = [ids.next("o"), ids.next("o")]
         assert sorted(number for tag, number in history.numbers if tag == "t") == sorted(numbers)
         assert sorted(number for tag, number in history.numbers if tag == "o") == odd
+
+
+def test_a_strategy_is_swept_though_its_tag_rests_and_closed_with_the_issuer(
+    connect: Connect, redis_url: str, store: MemoryStore
+) -> None:
+    done: list[str] = []
+
+    class Swept(Odd):
+        def sweep(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - as the contract has it
+            done.append("sweep")
+            return
+            yield
+
+        def close(self) -> None:
+            done.append("close")
+
+    register("swept", Swept)
+    with connect(redis=redis_url, store=store, scheduler=None) as ids:
+        ids.create("o", strategy="swept")
+        ids.next("o")
+        for _ in range(3):
+            ids.engine.care.sweep()
+        assert done == ["sweep"] * 3
+        ids.tick()
+        assert done == ["sweep"] * 4
+    assert done == ["sweep"] * 4 + ["close"]
 
 
 def test_a_deleted_tag_gives_its_machine_number_back(

@@ -360,8 +360,6 @@ class Origin:
         """
         with self.lock.thread, self.lock.call():
             self._state.ended = kept(why)
-            if self._state.source is not None:
-                self._state.source.end()
             buffer, self._state.buffer = self._state.buffer, None
         if buffer is None:
             return (), 0
