@@ -160,12 +160,12 @@ class AsyncCare:
             journals = await self._run(recovery.journals(from_journal), self._deadline(timeout), tag)
             known = await self._run(recovery.witnesses(journals), self._deadline(timeout), tag)
         if tag is None:
-            names = sorted({*known, *await self._tags(timeout)})
+            names = [*{*known, *await self._tags(timeout)}]
         else:
             names = await self._run(recovery.with_parts(tag, known), self._deadline(timeout), tag)
             if lowest:
                 recovery.check_whole(tag, names, lowest)
-        names = [name for name in names if name > after and name not in spared]
+        names = sorted(name for name in names if name > after and name not in spared)
         for first in range(0, len(names), PAGE):
             steps = {
                 name: recovery.recover(

@@ -161,12 +161,12 @@ class Care:
             journals = self._run(recovery.journals(from_journal), self._deadline(timeout), tag)
             known = self._run(recovery.witnesses(journals), self._deadline(timeout), tag)
         if tag is None:
-            names = sorted({*known, *self._tags(timeout)})
+            names = [*{*known, *self._tags(timeout)}]
         else:
             names = self._run(recovery.with_parts(tag, known), self._deadline(timeout), tag)
             if lowest:
                 recovery.check_whole(tag, names, lowest)
-        names = [name for name in names if name > after and name not in spared]
+        names = sorted(name for name in names if name > after and name not in spared)
         for first in range(0, len(names), PAGE):
             steps = {
                 name: recovery.recover(

@@ -321,8 +321,8 @@ def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[
         record = witnesses[tag].record
     if record is None or not parts.has_parts(record):
         return [tag]
-    lost = [name for name, known in witnesses.items() if parts.is_part(known.record, tag)]
-    return [tag, *sorted({*lost, *(yield from parts.of(record))})]
+    lost = sorted(name for name, known in witnesses.items() if parts.is_part(known.record, tag))
+    return [*dict.fromkeys([tag, *(yield from parts.of(record)), *lost])]
 
 
 def journals(named: Named) -> Steps[Journals]:

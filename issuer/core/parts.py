@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from issuer.core.record import select
+from issuer.core.record import listed
 from issuer.core.scheme_record import MACHINE, PART_OF, PARTS
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
 from issuer.gateway.keys import PART
+from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import Tag
 
 #: A tag can store the last timestamp of a machine number. The description of such a tag begins with this text.
@@ -26,11 +27,13 @@ def parents(records: Iterable[Tag]) -> dict[str, str]:
 
 
 def of(record: Tag) -> Steps[list[str]]:
-    """Return the names of the tag's parts in the store. Empty if the tag has no parts."""
-    if not has_parts(record):
-        return []
-    found = yield from select(lambda each: is_part(each, record.tag), f"{record.tag}{PART}")
-    return [each.tag for each in found]
+    """Return the names of the tag's parts in the store. Empty if the tag has no parts.
+
+    Damaged records that have the name of a part are the last ones, so that a loop meets their errors after all else.
+    """
+    found = (yield from listed(f"{record.tag}{PART}")) if has_parts(record) else []
+    damaged = [each.tag for each in found if isinstance(each, Corrupt)]
+    return [each.tag for each in found if isinstance(each, Tag) and is_part(each, record.tag)] + damaged
 
 
 def is_part(record: Tag, of_tag: str) -> bool:

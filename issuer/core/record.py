@@ -52,19 +52,19 @@ def sound(record: Tag | Corrupt) -> Tag:
 
 
 def select(chosen: Callable[[Tag], bool] = lambda _: True, prefix: str = "") -> Steps[list[Tag]]:
-    """Return the records of the tags that `chosen` accepts, sorted by name. The store is read by pages.
+    """Return the records of `listed` that `chosen` accepts. If one is damaged, raise CorruptState."""
+    return list(filter(chosen, map(sound, (yield from listed(prefix)))))
 
-    Args:
-        chosen: Function that returns whether a record is wanted.
-        prefix: Only the tags with names that are longer than this text and begin with it.
-    """
-    wanted: list[Tag] = []
+
+def listed(prefix: str) -> Steps[list[Tag | Corrupt]]:
+    """Return the records of the tags with names that are longer than `prefix` and begin with it, sorted by name."""
+    found: list[Tag | Corrupt] = []
     after: str | None = prefix or None
     while True:
         page = yield from page_of_tags(after)
-        wanted += filter(chosen, [sound(each) for each in page if each.tag.startswith(prefix)])
+        found += [each for each in page if each.tag.startswith(prefix)]
         if len(page) < PAGE or not page[-1].tag.startswith(prefix):
-            return wanted
+            return found
         after = page[-1].tag
 
 

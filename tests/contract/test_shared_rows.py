@@ -329,8 +329,15 @@ def test_rows_of_tinyid_with_a_delta_are_left_to_it(mariadb_server: MariaDBServe
             bench.run("UPDATE tiny_id_info SET delta = %s, remainder = %s WHERE biz_type = %s", delta, remainder, tag)
         assert [each.tag for each in bench.store.tags(count=10, timeout=TIMEOUT)] == ["fine"]
         for tag in ("odd", "never"):
-            with pytest.raises(Misconfigured, match="delta"):
+            with pytest.raises(Corrupt, match="delta"):
                 reserve(bench.store, tag=tag)
+        # One that was shared before is a damaged record beside the others.
+        bench.add("other")
+        reserve(bench.store, tag="fine")
+        bench.run("UPDATE tiny_id_info SET delta = 2 WHERE biz_type = 'fine'")
+        damaged, other = bench.store.tags(count=10, timeout=TIMEOUT)
+        assert isinstance(damaged, Corrupt)
+        assert (damaged.tag, other.tag) == ("fine", "other")
     finally:
         bench.drop()
 

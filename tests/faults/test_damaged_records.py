@@ -79,12 +79,21 @@ def test_a_keeper_loads_segments_of_the_others(make: Make, monkeypatch: pytest.M
 def test_a_damaged_part_is_told_when_its_tag_is_recovered_and_no_other_one(make: Make, path: Path) -> None:
     with make(scheduler=None) as ids:
         for tag in ("bills", "notes"):
-            ids.create(tag, keyed=True)
-            ids.issue(tag, restart_key="x")
+            ids.create(tag, keyed=True, step=100)
+            for part in ("x", "w", "z"):
+                ids.issue(tag, restart_key=part)
         with closing(sqlite3.connect(path)) as database, database:
             database.execute("PRAGMA ignore_check_constraints = ON")
             database.execute("UPDATE tags SET step = 0 WHERE tag = 'bills#x'")
+            database.execute("UPDATE tags SET max = 0 WHERE tag = 'bills#z'")
         with pytest.raises(issuer.CorruptState, match="bills#x"):
             ids.recover("bills")
+        for part in ("w", "z"):  # those before and after it were recovered
+            assert ids.issue("bills", restart_key=part).value == 101
+        with pytest.raises(issuer.CorruptState, match="bills#x"):
+            ids.halt("bills")
+        assert [ids.inspect(f"bills#{part}").store.halted for part in ("w", "z")] == [True, True]
+        ids.recover("bills#w")
+        ids.recover("bills#z")
         assert ids.issue("bills", restart_key="y").value == 1
-        assert [each.tag for each in ids.recover("notes")] == ["notes", "notes#x"]
+        assert [each.tag for each in ids.recover("notes")] == ["notes", "notes#w", "notes#x", "notes#z"]

@@ -173,6 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read no more. Answer the commands that have arrived, then close the connection."""
         if self._farewell is not None:
             self.abort()
+            return
         self._last = self._last or b""
         self._read(on=False)
         self.flush()

@@ -86,8 +86,9 @@ class SharedStatements(Statements):
         )
         self.one_of_theirs = f"{self.theirs} WHERE {key} = %s"
         self.page_of_theirs = (
-            f"{self.theirs} WHERE {name} > %s AND {layout.fits} AND NOT EXISTS (SELECT * FROM {self.tags} "  # noqa: S608
-            f'AS "ours" WHERE "ours"."tag" = {name} AND "ours"."deleted") ORDER BY {name} LIMIT %s'
+            # A row that does not fit is the other program's alone, unless this store has drawn from it before.
+            f'{self.theirs} WHERE {name} > %s AND coalesce((SELECT NOT "deleted" FROM {self.tags} AS "ours" '  # noqa: S608
+            f'WHERE "ours"."tag" = {name}), {layout.fits}) ORDER BY {name} LIMIT %s'
         )
         self.update_theirs = f'UPDATE {table} SET %s{layout.moved} WHERE {key} = %%s AND "max_id" = %%s'  # noqa: S608
         described = [f'"{layout.description}"'] if layout.description else []

@@ -6,7 +6,6 @@ import socket
 import ssl
 from contextlib import ExitStack, suppress
 from functools import cached_property
-from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
@@ -144,7 +143,6 @@ class MySQLStore(SQLStore):
                 password=unquote_to_bytes(parts.password or ""),  # PyMySQL would encode a text as Latin-1
                 database=unquote(parts.path.strip("/")),
                 charset="utf8mb4",
-                connect_timeout=ceil(left),
                 defer_connect=True,
                 init_command=_SESSION % (_LOCK_WAIT, _SESSION_IDLE),
                 autocommit=True,

@@ -100,7 +100,7 @@ class SharedRowTransaction(SQLTransaction):
         tag, max_id, step, description, fits, now = found
         layout = self.statements.layout
         if not fits:
-            raise Misconfigured(f"tag {tag!r}: its row in {layout.table} cannot be shared, because not {layout.fits}")
+            raise Corrupt(tag, f"its row of {layout.table} cannot be shared, because it must have {layout.fits}")
         if max_id < 0:
             raise Corrupt(tag, f"max_id of {layout.table} must be an integer in 0..2^63-1, not {max_id}")
         self._rows[tag] = Row(tag, max_id, step, description, now, top=max(max_id - layout.ahead, 0))
