@@ -10,6 +10,7 @@ from issuer.clock import Deadline
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
 from issuer.gateway.commands import script
+from issuer.gateway.keys import redis_key
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect, run
@@ -101,6 +102,21 @@ def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler(
         numbers += other.take("a", 50) + ids.take("a", 1500)
         assert repeats(numbers) == []
         assert max(numbers) <= other.inspect("a").store.max
+
+
+def test_a_hash_that_was_put_back_within_its_term_costs_two_leases_and_is_an_error(
+    connect: Connect, server: RedisServer, other: issuer.Issuer
+) -> None:
+    store, key = other.engine.config.store, redis_key("issuer", "a")
+    with server.client() as client, connect(redis=server.url, store=store, lease=10, scheduler=None) as ids:
+        numbers = [ids.next("a") for _ in range(100)]
+        before = client.dump(key)
+        assert isinstance(before, bytes)
+        numbers += [ids.next("a") for _ in range(100)]
+        client.restore(key, 0, before, replace=True)
+        with pytest.raises(issuer.CorruptState, match="went back in time: it returned"):
+            numbers += [ids.next("a") for _ in range(30)]
+        assert repeats(numbers) == []
 
 
 def test_processes_that_lease_a_tag_stop_soon_after_it_was_deleted(

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer.operations import tags
 from issuer_persistence.errors import MaxBehind
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Tag, TagChanges
 from tests.colours import Connect
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -46,6 +48,26 @@ def test_a_stale_read_halts_no_tag_and_is_not_taken_for_a_restored_store(connect
         with pytest.raises(issuer.StoreBehind):
             ids.reserve("a", 5)
         assert ids.inspect("a").store.halted
+
+
+class Busy(MemoryStore):
+    """Another process changes the tag before each change."""
+
+    refused = 0
+
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
+        self.refused += 1
+        super().configure(tag, TagChanges(description=str(self.refused)), timeout=timeout)
+        return super().configure(tag, changes, timeout=timeout)
+
+
+def test_a_change_of_a_tag_that_others_change_each_time_is_given_up(connect: Connect) -> None:
+    store = Busy()
+    with connect(redis="none", store=store, scheduler=None) as ids:
+        ids.create("a", order="trend")
+        with pytest.raises(issuer.StoreUnavailable, match="read the tag again"):
+            ids.configure("a", limit=10**6)
+    assert store.refused == tags.ATTEMPTS
 
 
 def test_a_stale_read_halts_no_tag_on_redis_either(connect: Connect, redis_url: str) -> None:

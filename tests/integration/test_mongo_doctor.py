@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 import issuer
 from issuer_persistence.errors import StoreError
 from issuer_persistence.ledger import Purpose
-from issuer_persistence.mongodb import MongoStore
+from issuer_persistence.mongodb import MongoStore, server
 from issuer_persistence.mongodb.call import INDEX
 from issuer_persistence.records import Tag, TagChanges, TagSettings
 from tests.servers.mongo import Mongod, MongoServers, needed_mongod
@@ -75,6 +76,10 @@ def test_a_replica_set_of_which_a_server_is_away_or_only_one_is_used(with_arbite
     [other] = [each for each in with_arbiter.secondaries() if each is not with_arbiter.members[2]]
     said = f"servers of the replica set: 2 of 3 are available; not available: {other.address}"
     with other.frozen():  # it accepts connections, and answers none
+        pauses: list[None] = []
+        with closing(MongoStore.open(with_arbiter.url)) as store, store._call(TIMEOUT) as call:
+            server.facts(server.Collections(call.tags, call.segments, call.meta), lambda: pauses.append(None))
+        assert 0 < len(pauses) <= server._WAITS
         assert [each.what for each in weak(with_arbiter.url).values()] == [said]
     other.kill()
     assert [each.what for each in weak(with_arbiter.url).values()] == [said]

@@ -19,7 +19,8 @@ from issuer.doors.lookups import LookUps
 from issuer.doors.rates import RateBuckets
 from issuer.doors.resp.server import start
 from issuer.doors.web.app import application
-from issuer.errors import UnknownTag
+from issuer.drivers.aio import runner
+from issuer.errors import Unavailable, UnknownTag
 from issuer_persistence.memory import MemoryStore
 from tests.clocks import Clock
 from tests.http.doors import Door as Http
@@ -214,6 +215,7 @@ def test_a_store_that_is_silent_keeps_no_number_back_that_redis_has(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookups, "WITHIN", 0.05)
+    monkeypatch.setattr(runner, "GRACE", 60.0)  # the store does not end its calls by itself
 
     async def main() -> None:
         store = Watched()
@@ -226,7 +228,22 @@ def test_a_store_that_is_silent_keeps_no_number_back_that_redis_has(
                     assert await client.ask("INCR", "a") == 2
                     assert store.asked["a"]
 
-    run(main())
+    run(main(), 30.0)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_call_waits_for_the_look_up_of_another_one_until_its_own_deadline() -> None:
+    async def main() -> None:
+        async with doors(store := Watched()) as served:
+            with store.held():
+                other = asyncio.create_task(served.look_ups.look_up("no", "caller"))
+                await eventually(lambda: store.asked["no"])
+                with pytest.raises(Unavailable, match="too many unknown tags"):
+                    await served.look_ups.look_up("no", "caller", timeout=0.05)
+            with pytest.raises(UnknownTag):
+                await other
+
+    run(main(), 30.0)
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -194,20 +194,20 @@ def test_requests_that_would_wait_too_long_are_told_so_and_the_server_ends_in_or
     assert server.next("orders") == 1
     commands: list[tuple[object, ...]] = [("INCR", "orders"), ("INCRBY", "orders", 5), ("INCR", "orders")]
     beneath.pause()
-    try:
-        with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(4) as pool:
+        try:
             clients = [redis.Redis(port=server.port("redis"), socket_timeout=240, retry=NEVER) for _ in commands]
             drawn = [pool.submit(client.execute_command, *each) for client, each in zip(clients, commands, strict=True)]
             asked = pool.submit(server.fresh().post, "/v1/tags/orders/next")
             until(lambda: _callers(server, "orders") == 3, message="two INCRs and the request wait for Redis")
             server.process.terminate()
-            assert asked.result().status_code == 503
+            assert asked.result(60).status_code == 503
             for each in drawn:
                 with pytest.raises(redis.ResponseError, match=r"^UNAVAILABLE .*; retry in "):
-                    each.result()
+                    each.result(60)
             assert server.process.wait(240) == 0
-    finally:
-        beneath.resume()
+        finally:
+            beneath.resume()
 
 
 def test_a_client_that_sends_half_a_request_or_none_is_not_waited_for_for_ever(serve: Serve) -> None:

@@ -3,6 +3,7 @@
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from issuer.errors import (
 )
 from issuer.strategies import Instance, Layout
 from issuer.strategies.snowflake.files import Properties
+from issuer.strategies.snowflake.machines import ROUNDS
 from issuer_persistence.opening import open_store
 from tests.strategies import Desk, Host, each_ms
 from tests.unit.refusals import refused
@@ -177,6 +179,25 @@ def test_one_that_is_free_is_found_though_others_are_quicker(host: Host, monkeyp
     slow = host.start(port=1, **options)
     once_answered(slow, b"HGETALL", lambda: [host.start(**options).next() for _ in range(16)], monkeypatch)
     assert slow.next()
+
+
+def test_a_redis_that_shows_leased_numbers_as_free_is_asked_a_few_times_only(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in range(2):
+        host.start(port=each, found=not each, machine_bits=1).next()
+    late = host.start(port=2, machine_bits=1)
+    do, outdated = late.runner.redis.do, []
+
+    def done(step: Any, *args: Any, **more: Any) -> Any:
+        if b"HGETALL" in step.call.packed:
+            outdated.append(step)
+            step = replace(step, call=replace(step.call, decode=lambda _: {}))
+        return do(step, *args, **more)
+
+    monkeypatch.setattr(late.runner.redis, "do", done)
+    refused(NoMachineNumber, "all 2 machine numbers", late.next)
+    assert len(outdated) == ROUNDS
 
 
 def test_what_lapsed_is_taken_last_and_when_all_are_held_the_error_says_for_how_long(host: Host) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
 
+import issuer
 from issuer.engine import scheduler
 from issuer.engine.scheduler import Scheduler, Tasks, Threads
 from tests.waiting import eventually, run, until
@@ -108,3 +110,25 @@ def test_a_job_that_comes_while_the_issuer_closes_starts_no_timer(monkeypatch: p
     monkeypatch.setattr(scheduler, "in_uwsgi_master", closing)  # is asked just before the timer starts
     assert not jobs.background(lambda: None)
     assert made == []
+
+
+def test_a_scheduler_of_the_caller_gets_no_job_while_it_does_not_run() -> None:
+    theirs = BackgroundScheduler()
+    with issuer.connect(redis="none", store="memory://", scheduler=theirs) as ids:
+        ids.create("a", step=1)
+        assert ids.take("a", 3) == [1, 2, 3]
+        assert theirs.get_jobs() == []
+
+
+def test_close_bears_that_the_caller_has_removed_the_job_store_of_the_sweeps() -> None:
+    theirs = BackgroundScheduler()
+    theirs.start()
+    try:
+        with issuer.connect(redis="none", store="memory://", scheduler=theirs) as ids:
+            ids.create("a", step=1)
+            assert ids.take("a", 3) == [1, 2, 3]
+            stores = {each._jobstore_alias for each in theirs.get_jobs()} - {"default"}
+            assert len(stores) == 1
+            theirs.remove_jobstore(stores.pop())
+    finally:
+        theirs.shutdown()

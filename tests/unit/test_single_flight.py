@@ -9,7 +9,7 @@ import pytest
 from issuer.clock import Deadline
 from issuer.core.steps import SingleFlight, Step, Wait
 from issuer.drivers.blocking.runner import Runner, new_flight
-from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, Unavailable
 from issuer.strategies.snowflake.machines import blocking
 from issuer_persistence.memory import MemoryStore
 from tests.unit.refusals import refused
@@ -32,8 +32,8 @@ class Crew(Runner):
         self.go = threading.Event()
         self._pool = pool
 
-    def ask(self) -> Future[None]:
-        deadline = Deadline(WAIT)
+    def ask(self, seconds: float = WAIT) -> Future[None]:
+        deadline = Deadline(seconds)
         steps = self.flights.do(lambda: blocking(self._find), lambda: self.done, deadline, tag="orders", what="it")
         return self._pool.submit(lambda: self.run(steps, deadline))
 
@@ -74,6 +74,16 @@ def test_whoever_has_time_left_goes_on_where_another_had_none(crew: Callable[...
     refused(RedisUnavailable, "no answer in time", hasty.result, WAIT)
     assert patient.result(WAIT) is None
     assert asked.tried == 2
+
+
+def test_a_caller_waits_for_another_one_until_its_own_deadline(crew: Callable[..., Crew]) -> None:
+    asked = crew(None)
+    first = asked.ask()
+    until(lambda: asked.tried == 1, timeout=WAIT)
+    refused(Unavailable, "it took too long", asked.ask(0.05).result, WAIT / 2)
+    assert not first.done()
+    asked.go.set()
+    assert first.result(WAIT) is None
 
 
 def test_what_asking_again_will_not_better_is_told_to_all(crew: Callable[..., Crew]) -> None:

@@ -11,6 +11,7 @@ import issuer
 from issuer import Issuer
 from issuer.core.supply.mode import Mode
 from issuer.gateway.commands import script
+from issuer.gateway.keys import redis_key
 from tests.audit import repeats
 from tests.virtual.world import World
 
@@ -117,6 +118,16 @@ def test_nothing_is_given_up_for_a_redis_that_takes_no_writes(made: World) -> No
         assert "hand_back" not in made.store.begun
         numbers += ids.take("a", 70)  # what was in hand
         assert numbers[-1] == 200
+
+
+def test_a_damaged_hash_that_redis_is_back_with_is_reported(made: World, caplog: pytest.LogCaptureFixture) -> None:
+    with made.connect(scheduler=None) as ids:
+        gone_direct(made, ids)
+        made.wire.server.client().hset(redis_key("issuer", "a"), "max", "x")
+        comes_back(made)
+        ids.tick()
+        assert "background work failed: Redis key" in caplog.text
+        assert ids.next("a") == 131  # what was in hand
 
 
 @pytest.mark.parametrize("scheduler", ["background", None])

@@ -107,6 +107,30 @@ print(first, failures, ids().next("orders"), issuer.next("orders"))
     assert shop.shell(program) == "1 0 1001 1002"  # a new issuer, with a range of its own
 
 
+def test_an_issuer_of_asyncio_that_was_open_before_the_tests_is_not_used_by_them(shop: Shop) -> None:
+    shop.manage("migrate", "--run-syncdb")
+    program = """
+import asyncio
+from django.test.utils import setup_test_environment
+import issuer
+from issuer.contrib.django import ids
+
+async def default():
+    return issuer.adefault()
+
+async def drawn():
+    return await issuer.adefault().next("orders")
+
+loop = asyncio.new_event_loop()
+first, earlier = loop.run_until_complete(drawn()), loop.run_until_complete(default())
+setup_test_environment()
+ids()
+print(first, loop.run_until_complete(default()) is earlier)
+loop.run_until_complete(earlier.close())
+"""
+    assert shop.shell(program) == "1 False"
+
+
 SERVER = """
 from django.core import mail
 from django.core.mail.backends.locmem import EmailBackend
@@ -439,7 +463,9 @@ def test_a_forgotten_app_is_named(shop: Shop) -> None:
 
 def test_a_file_as_the_store_is_named_before_a_deployment(shop: Shop) -> None:
     assert "issuer.W003" in shop.manage("check", "--deploy", SHOP_DEBUG="0")
-    assert "issuer.W003" not in shop.manage("check", SHOP_DEBUG="0")
+    shown = shop.manage("check", SHOP_DEBUG="0")
+    assert "issuer.W003" not in shown
+    assert "issuer.W004" not in shown  # the tags of its unique fields count on
 
 
 def test_a_server_without_a_store_issues_no_number(shop: Shop) -> None:
