@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -12,14 +12,9 @@ from issuer.core.error_mapping import store_error
 from issuer.core.events import Observers, RejectedLog, log_event
 from issuer.errors import ConfigurationError, brief
 from issuer.forks import no_fork
-from issuer.numbers.scrambling import checked_key
+from issuer.instance import Instance
 from issuer.operations.config import IssuerConfig
-from issuer.plugins.chain import AsyncChain, Chain
-from issuer.plugins.contract import AsyncPlugin, Plugin
-from issuer.plugins.hooks import named
 from issuer.settings import DEFINITIONS, Settings, load
-from issuer.strategies.contract import Instance
-from issuer.strategies.registry import strategy_names
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
 from issuer_persistence.journalled import Journalled
@@ -36,6 +31,7 @@ if TYPE_CHECKING:
     from issuer.api.blocking import Issuer
     from issuer.drivers.aio.connections import AsyncConnections
     from issuer.drivers.blocking.connections import Connections
+    from issuer.plugins.contract import AsyncPlugin, Plugin
 
     #: A function that is called with an issuer. From then on, the issuer's events are counted for the metrics.
     Measure = Callable[[Issuer | AsyncIssuer], object]
@@ -198,7 +194,7 @@ def _connect(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Issuer
         raise ConfigurationError(
             f"scheduler must be 'background', None or an APScheduler scheduler, not {brief(scheduler)}"
         )
-    resolved, to_redis, measure = _parts(arguments, environ, Chain(arguments["plugins"]), connections=_redis)
+    resolved, to_redis, measure = _parts(arguments, environ, connections=_redis, tasks=False)
     ids = Issuer(resolved, to_redis, scheduler)
     if measure is not None:
         measure(ids)
@@ -213,7 +209,7 @@ def _aconnect(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Async
     scheduler = arguments["scheduler"]
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler must be 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
-    resolved, to_redis, measure = _parts(arguments, environ, AsyncChain(arguments["plugins"]), connections=_async_redis)
+    resolved, to_redis, measure = _parts(arguments, environ, connections=_async_redis, tasks=True)
     ids = AsyncIssuer(resolved, to_redis, scheduler)
     if measure is not None:
         measure(ids)
@@ -226,9 +222,9 @@ _CALLS: Final[Mapping[Any, Callable[..., Any]]] = {connect: _connect, aconnect: 
 def _parts(
     arguments: Mapping[str, Any],
     environ: Mapping[str, str],
-    chain: Chain | AsyncChain,
     *,
     connections: Callable[[object, float, int], T | None],
+    tasks: bool,
 ) -> tuple[IssuerConfig, T | None, Measure | None]:
     """Return three parts of an issuer: its configuration, its connections to Redis, and its metrics.
 
@@ -238,17 +234,21 @@ def _parts(
     Args:
         arguments: Arguments of `connect`. `issuer.settings` defines which arguments are settings.
         environ: Environment variables.
-        chain: The plugins.
         connections: Function that returns the connections to Redis. Its arguments: URL or client, timeout in seconds,
             maximum number of connections.
+        tasks: Whether tasks of an event loop use the issuer.
     """
     instance = arguments["instance"]
-    _check_hooks(chain, instance)
+    if instance is not None and not isinstance(instance, Instance):
+        raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(instance)}")
+    plugins = _plugins(arguments["plugins"], tasks=tasks)
     given = {
         each.name: _given(each.argument, arguments[each.argument]) for each in DEFINITIONS.values() if each.connect
     }
     settings = load(given, config=arguments["config"], environ=environ)
     for name, key in settings.keys.items():
+        from issuer.numbers.scrambling import checked_key
+
         checked_key(name, key, settings.sources["keys"])
     instance = _instance(settings) if instance is None else instance
     measure = _metrics() if settings.metrics else None
@@ -267,7 +267,7 @@ def _parts(
         redis=None if to_redis is None else to_redis.name,
         store=store,
         own_store=own_store,
-        plugins=chain.plugins,
+        plugins=plugins,
         events=Observers([log_event, RejectedLog()]),
         instance=instance,
     )
@@ -319,21 +319,26 @@ def default_is_known() -> None:
     _told_of_default = True
 
 
-def _check_hooks(chain: Chain | AsyncChain, instance: object) -> None:
-    """Raise ConfigurationError if `instance` is invalid, or if a plugin names an unknown strategy.
+def _plugins(given: Iterable[Any], *, tasks: bool) -> Sequence[Plugin | AsyncPlugin]:
+    """Return the plugins by their order. Raises ConfigurationError.
 
-    A plugin for an unknown strategy would never run. `chain`: the plugins. `instance`: identity of this process, for
-    strategies.
+    A plugin for an unknown strategy is rejected, because it would never run.
     """
-    if instance is not None and not isinstance(instance, Instance):
-        raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(instance)}")
+    plugins = list(given)
+    if not plugins:
+        return plugins
+    from issuer.plugins.chain import AsyncChain, Chain
+    from issuer.strategies.registry import strategy_names
+
+    chain = AsyncChain(plugins) if tasks else Chain(plugins)
     for plugin in chain.plugins:
         there = strategy_names() if plugin.strategies else []
         for name in sorted({*(plugin.strategies or ())} - {*there}):
             raise ConfigurationError(
-                f"{named(plugin)}.strategies: unknown strategy {name!r}; the strategies are {', '.join(there)}. "
-                "Register your own strategy before the plugin that uses its name"
+                f"{type(plugin).__name__}.strategies: unknown strategy {name!r}; the strategies are "
+                f"{', '.join(there)}. Register your own strategy before the plugin that uses its name"
             )
+    return chain.plugins
 
 
 def _instance(settings: Settings) -> Instance:

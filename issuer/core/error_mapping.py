@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from issuer.errors import (
     ConfigurationError,
     CorruptState,
@@ -92,3 +95,13 @@ def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:
         f"Redis key {key} belongs to another store (id {theirs}, this one is {ours}): two stores on one "
         "prefix would issue the same numbers; configure another prefix for each store"
     )
+
+
+@contextmanager
+def named(tag: str) -> Iterator[None]:
+    """If the `with` block raises an IssuerError that has no tag, add the tag to the error."""
+    try:
+        yield
+    except IssuerError as error:
+        error.tag = error.tag or tag
+        raise

@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from issuer.errors import InvalidArgument, SchemeError, brief
 
-Restart = Literal["daily", "weekly", "monthly", "yearly"]
+Cycle = Literal["daily", "weekly", "monthly", "yearly"]
+Restart = Literal[Cycle, "never"]
 
 #: How many bits of a counter are the number within the period. The higher bits are the period's index.
 PERIOD_BITS = 40
@@ -40,13 +41,13 @@ class Periods:
     __slots__ = ("_zone", "restart", "timezone")
 
     def __init__(self, restart: str, timezone: str = "UTC") -> None:
-        if restart not in get_args(Restart):
+        if restart not in get_args(Cycle):
             raise SchemeError(
-                f"must be one of {', '.join(get_args(Restart))}, never; not {brief(restart)}",
+                f"must be one of {', '.join(get_args(Restart))}; not {brief(restart)}",
                 setting="restart",
                 value=restart,
             )
-        self.restart = cast("Restart", restart)
+        self.restart = cast("Cycle", restart)
         self.timezone = timezone
         self._zone = _zone(timezone)
 

@@ -6,7 +6,7 @@ import asyncio
 from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from issuer.care.aio import AsyncCare
 from issuer.clock import Deadline
@@ -25,8 +25,10 @@ from issuer.forks import GENERATION, notice, refuse_inherited
 from issuer.gateway.keys import check_tag
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
-from issuer.plugins.chain import AsyncChain
 from issuer.threads import in_thread
+
+if TYPE_CHECKING:
+    from issuer.plugins.chain import AsyncChain
 
 T = TypeVar("T")
 
@@ -45,7 +47,6 @@ class AsyncEngine(AsyncEngineCalls):
     _executor = Tasks
     _flight = staticmethod(new_flight)
     _care = AsyncCare
-    _chain = AsyncChain
     _runner = AsyncRunner
     care: AsyncCare
     runner: AsyncRunner
@@ -87,6 +88,12 @@ class AsyncEngine(AsyncEngineCalls):
         if self._loop is not get_running_loop():
             self.enter()
         return self.registry.combiner(tag)
+
+    @staticmethod
+    def _chain(plugins: Iterable[Any]) -> AsyncChain:
+        from issuer.plugins.chain import AsyncChain
+
+        return AsyncChain(plugins)
 
     def make_combiner(self, tag: str) -> AsyncCombiner:
         """Create the combiner of a tag."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from apscheduler.schedulers.base import BaseScheduler
 
@@ -24,9 +24,11 @@ from issuer.forks import GENERATION, living, refuse_inherited
 from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import Issuing
 from issuer.operations.registry import AnyCombiner, TagRegistry
-from issuer.plugins.chain import AsyncChain, Chain
 from issuer.settings import seconds
 from issuer_persistence.records import Tag
+
+if TYPE_CHECKING:
+    from issuer.plugins.chain import AsyncChain, Chain
 
 L = TypeVar("L", bound=AnyCombiner)
 
@@ -44,7 +46,6 @@ class BaseEngine(ABC, Generic[L]):
     _executor: ClassVar[Any]
     _flight: ClassVar[Any]
     _care: ClassVar[Any]
-    _chain: ClassVar[Any]
     _runner: ClassVar[Any]
 
     #: The plugins, or None without plugins.
@@ -67,6 +68,11 @@ class BaseEngine(ABC, Generic[L]):
         self._pruning = Pruning(config.store.url)
         self.start()
         OPEN_ENGINES.add(self)
+
+    @staticmethod
+    @abstractmethod
+    def _chain(plugins: Iterable[Any]) -> Any:
+        """Return the chain of the plugins."""
 
     def start(self) -> None:
         """Create everything that belongs to one process and one event loop."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from issuer.care.blocking import Care
 from issuer.clock import Deadline
@@ -21,7 +21,9 @@ from issuer.errors import IssuerError
 from issuer.forks import GENERATION, notice, refuse_inherited
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
-from issuer.plugins.chain import Chain
+
+if TYPE_CHECKING:
+    from issuer.plugins.chain import Chain
 
 T = TypeVar("T")
 
@@ -33,7 +35,6 @@ class Engine(EngineCalls):
     _executor = Threads
     _flight = staticmethod(new_flight)
     _care = Care
-    _chain = Chain
     _runner = Runner
     care: Care
     runner: Runner
@@ -57,6 +58,12 @@ class Engine(EngineCalls):
         super().start()
         # With plugins the dict is empty, because plugins must see each call.
         self._publish(self.runtime.fast_path.numbers if self.chain is None else {})
+
+    @staticmethod
+    def _chain(plugins: Iterable[Any]) -> Chain:
+        from issuer.plugins.chain import Chain
+
+        return Chain(plugins)
 
     def make_combiner(self, tag: str) -> Combiner:
         """Create the combiner of a tag."""

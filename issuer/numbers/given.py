@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
-from issuer.core.periods import SEQ_MOST, Periods
+from issuer.core.periods import SEQ_MOST, Periods, Restart
 from issuer.core.scheme_record import SEGMENT, id_after, last_value
 from issuer.errors import SchemeError, brief
 from issuer.numbers import scrambling, stride
@@ -15,8 +15,6 @@ from issuer.numbers.dates import tells
 from issuer.numbers.sharding import SHARDS_MOST
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Order, Tag
-
-Restart = Literal["daily", "weekly", "monthly", "yearly", "never"]
 
 #: Default bits of a tag with shards: 6 for the shard, 8 for the application.
 SHARD_BITS, APP_BITS = 6, 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from issuer.clock import Deadline
 from issuer.core.events import Alarm, Observers
@@ -13,11 +13,14 @@ from issuer.core.steps import Steps
 from issuer.core.supply.runtime import Runtime
 from issuer.errors import SchemeError
 from issuer.gateway.keys import redis_key
-from issuer.numbers.codec import Scheme
+from issuer.instance import Instance
 from issuer.settings import Settings
-from issuer.strategies.contract import Context, Instance
 from issuer_persistence.contract import Store
 from issuer_persistence.records import Tag
+
+if TYPE_CHECKING:
+    from issuer.numbers.codec import Scheme
+    from issuer.strategies.contract import Context
 
 #: Time limit for returning unused numbers in `close` or at the exit of the process, in seconds.
 CLOSING = 3.0
@@ -59,6 +62,8 @@ class IssuerConfig:
 
         Raises ConfigurationError, for example if a secret key is missing.
         """
+        from issuer.numbers.codec import Scheme
+
         known = self._schemes.get(tag.tag)
         if known is None or known[0] != tag.scheme:
             if len(self._schemes) >= SCHEMES_MOST:
@@ -74,6 +79,8 @@ class IssuerConfig:
         try:
             return self.texts(tag)
         except SchemeError:
+            from issuer.numbers.codec import Scheme
+
             return Scheme(tag, self.settings.keys, reading=True)
 
     def context(self, tag: Tag, runtime: Runtime, run: Callable[[Steps[Any], Deadline], Any]) -> Context:
@@ -81,6 +88,8 @@ class IssuerConfig:
 
         `run`: function that runs steps to their end, see `Context`.
         """
+        from issuer.strategies.contract import Context
+
         return Context(
             tag=tag.tag,
             options=tag.scheme.get("options", {}),

@@ -18,10 +18,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from issuer.clock import Deadline, monotonic
 from issuer.core import parts, scheme_record
+from issuer.core.error_mapping import named
 from issuer.core.events import Rejected
 from issuer.core.issued import Issued
 from issuer.core.record import read_record
@@ -42,18 +43,16 @@ from issuer.errors import (
     brief,
 )
 from issuer.gateway.keys import check_found, check_key, kept_key, part_tag
-from issuer.numbers.codec import Decoded, Scheme
-from issuer.numbers.sharding import shard_of
-from issuer.operations import tags
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
-from issuer.plugins.chain import AsyncChain, Chain
-from issuer.plugins.contract import Call
-from issuer.strategies.registry import decode, holder
-from issuer.strategies.snowflake import aside
-from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer_persistence.errors import StoreError, TagPresent
 from issuer_persistence.records import Tag, now_ms
+
+if TYPE_CHECKING:
+    from issuer.numbers.codec import Decoded, Scheme
+    from issuer.plugins.chain import AsyncChain, Chain
+    from issuer.plugins.contract import Call
+    from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 
 log = logging.getLogger("issuer")
 
@@ -75,6 +74,8 @@ def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain
     if as_drawn and chain.changes(strategy):
         problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
         raise ConfigurationError(problem, tag=tag)
+    from issuer.plugins.contract import Call
+
     return Call(tag, n, strategy, how.shard_key, how.key)
 
 
@@ -226,17 +227,21 @@ class Issuing(Generic[L]):
             record = yield from self.record(tag, make=False)
         except SchemeError:  # one secret key is missing; numbers that were scrambled with other keys can be decoded
             record = yield from read_record(tag)
-        with tags.named(tag):
+        with named(tag):
             scheme = self._config.reader(record)
             found = scheme.decode(shown) if isinstance(shown, int) else scheme.parse(shown)
             strategy = scheme_record.strategy(record.scheme)
             if strategy == scheme_record.SEGMENT:
                 return found
             options = record.scheme.get("options", {})
+            from issuer.strategies.registry import decode
+
             found = replace(found, fields=decode(strategy, options, found.value))
         return replace(found, holder=(yield from self._holder(strategy, options, found))) if who else found
 
     def _holder(self, strategy: str, options: Mapping[str, Any], found: Decoded) -> Steps[str | None]:
+        from issuer.strategies.registry import holder
+
         try:
             told: str | None = yield from holder(
                 strategy, options, found.value, found.tag, self._config.settings.prefix
@@ -262,6 +267,8 @@ class Issuing(Generic[L]):
 
     def delete(self, tag: str, deadline: Deadline) -> Steps[None]:
         """Delete a tag with its shards or series, see Issuer.delete."""
+        from issuer.operations import tags
+
         for name in (yield from tags.delete(tag, self._config)):
             combiner = self._registry.drop(name)
             if combiner is not None and combiner.supply.state.source is not None:
@@ -272,10 +279,14 @@ class Issuing(Generic[L]):
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
         """Return all machine numbers that were ever used for the tag, see Issuer.machines."""
+        from issuer.strategies.snowflake import aside
+
         return (yield from aside.look((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
         """Exclude machine numbers that were used with future timestamps from further use, see Issuer.set_aside."""
+        from issuer.strategies.snowflake import aside
+
         return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
@@ -303,6 +314,8 @@ class Issuing(Generic[L]):
                 problem = f"tag {tag!r} {'requires a' if wanted else 'does not accept a'} {name}"
                 raise InvalidArgument(problem, tag=tag, value=given)
         if how.shard_key is not None and shards is not None:
+            from issuer.numbers.sharding import shard_of
+
             shard = shard_of(how.shard_key, 1 << int(shards["shard_bits"]))
             return _Part(self._combiner(part_tag(tag, str(shard))), record, shard)
         if how.restart_key is not None:
@@ -336,6 +349,8 @@ class Issuing(Generic[L]):
         If the tag of the part was deleted earlier, it continues after its old numbers. `series_most`: maximum number of
         series of the parent tag, or None.
         """
+        from issuer.operations import tags
+
         tag, whole = part.combiner.tag, part.record.tag
         known = yield from tags.records((whole, tag))
         found, record = known[tag], known[whole]
@@ -378,12 +393,12 @@ class Issuing(Generic[L]):
         today = self._today(part.record)
         whole = self._config.texts(part.record)
         if not part.combiner.supply.state.counts:
-            with tags.named(part.record.tag):
+            with named(part.record.tag):
                 return Issued(part.record.tag, counter, whole.text_of(counter, today=today) if text else "")
         value = scheme.value(counter)
         if part.shard is not None:
             value = whole.sharded(value, part.shard)
-        with tags.named(part.record.tag):
+        with named(part.record.tag):
             shown = whole.text(counter, today=today, shard=part.shard, key=part.restart_key) if text else ""
         return Issued(part.record.tag, value, shown, counter, scheme.period_name(counter), part.shard)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from issuer.core.periods import Restart
 from issuer.core.requests import above_of, flag, seconds, share, whole
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
-from issuer.numbers.given import Restart
 from issuer_persistence.records import (
     DEFAULT_MAX_STEP,
     DEFAULT_STEP,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer.core import floor, parts, requests, scheme_record
 from issuer.core.batch import TagBatch
+from issuer.core.error_mapping import named
 from issuer.core.record import check_owner, identity, read_record, select
 from issuer.core.steps import Steps, ask, pipeline, send
 from issuer.errors import (
@@ -25,11 +26,8 @@ from issuer.errors import (
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import PART, check_found, check_tag, part_tag, redis_key
 from issuer.numbers import limits
-from issuer.numbers.codec import shard_layout, strides
-from issuer.numbers.given import changed, made
 from issuer.operations.config import IssuerConfig
 from issuer.operations.tag_options import TagOptions
-from issuer.strategies.registry import check, settled
 from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
 from issuer_persistence.reads import ReadTag
 from issuer_persistence.records import HIGHEST, PACING, Order, Tag, TagSettings
@@ -50,16 +48,6 @@ SEGMENT_MOST = 1 << 32
 #: Settings of a scheme that can be changed later. After a change, the scheme contains both the old and the new values,
 #: each for a range of counter values.
 _PIECES = {"stride", "offset", "scramble"}
-
-
-@contextmanager
-def named(tag: str) -> Iterator[None]:
-    """If the `with` block raises an IssuerError that has no tag, add the tag to the error."""
-    try:
-        yield
-    except IssuerError as error:
-        error.tag = error.tag or tag
-        raise
 
 
 def create_many(
@@ -142,6 +130,8 @@ def records(tags: Iterable[str]) -> Steps[Mapping[str, Tag | None]]:
 
 def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
     """Add the values that the strategy chooses, such as the default epoch. `there`: the existing tag, or None."""
+    from issuer.strategies.registry import settled
+
     said = asked.given.get("options", {})
     if not isinstance(said, Mapping):
         return asked
@@ -164,6 +154,8 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     they were given, the start if it is above the tag's `max`. Other settings must only be valid: operators change them
     while programs run, and a program that restarts with its old values must still work.
     """
+    from issuer.numbers.given import made
+
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
     order = scheme_record.in_true_order(found).order
@@ -258,6 +250,9 @@ def _scheme(
     tag: str, asked: TagOptions, last: int, config: IssuerConfig
 ) -> Steps[tuple[TagOptions, Mapping[str, Any], int]]:
     """Check the options of a tag with a scheme. Return the options, the scheme and the last counter value."""
+    from issuer.numbers.given import made
+    from issuer.strategies.registry import check
+
     given, redis = asked.given, config.redis is not None
     strategy = given.get("strategy", scheme_record.SEGMENT)
     _check_counters(tag, strategy, asked, last)
@@ -307,6 +302,8 @@ def scheme_of_parts(tag: str, scheme: Mapping[str, Any]) -> dict[str, Any]:
 def limit_of_parts(record: Tag) -> int:
     """Return the last counter value that each shard or series of the tag may use."""
     shards = record.scheme.get("shards")
+    from issuer.numbers.codec import shard_layout
+
     return record.limit if shards is None else shard_layout(shards).most("sequence")
 
 
@@ -320,6 +317,8 @@ def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bo
     for name in names:
         if name in there and not parts.is_part(there[name], tag):
             raise parts.not_a_part(there[name], tag)
+    from issuer.numbers.codec import shard_layout
+
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
     return {name: asked.settings(name, limit=limit, redis=redis, scheme=own) for name in names if name not in there}
 
@@ -378,6 +377,8 @@ class _Change:
             # another process changes the scheme in between, this value is wrong. With `seen`, the store rejects it.
             seen = before.version if "stride" in before.scheme else None
             if given or self.last is not None:
+                from issuer.numbers.given import changed
+
                 scheme, limit = changed(before, given, limit=self.last, above=above, keys=self.keys)
                 seen = before.version
                 limit = self._limit(scheme, limit)
@@ -388,6 +389,8 @@ class _Change:
             if above is not None and "stride" in ways:
                 if above > scheme_record.last_value(ways, before.limit):
                     raise self._too_low(before, above)
+                from issuer.numbers.codec import strides
+
                 raise_to = strides(ways).highest(above)
             changes = asked.changes(
                 self.tag, limit=limit, min_step=before.min_step, raise_to=raise_to, scheme=scheme, seen=seen
@@ -422,6 +425,8 @@ class _Change:
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
     """Raise SchemeError if the tag's stride has no number up to `limit`: `counter`, the last one, is below `first`."""
     if "stride" in scheme and counter < first:
+        from issuer.numbers.codec import strides
+
         problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
 
@@ -480,6 +485,8 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:
     """Return the number that users see for the counter value of a limit. Of the scheme, only a stride changes it."""
+    from issuer.numbers.codec import strides
+
     return strides(scheme).value(counter) if "stride" in scheme else counter
 
 

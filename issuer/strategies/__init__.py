@@ -4,7 +4,8 @@
 interfaces. `snowflake` makes numbers from time, machine and sequence.
 """
 
-from issuer.strategies.contract import Context, Instance, Strategy
+from issuer.instance import Instance
+from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.registry import make, register, strategy_names
 from issuer.strategies.serving import StrategyRunner
 from issuer.strategies.snowflake.layout import Layout, Parts

@@ -16,8 +16,9 @@ from issuer.errors import (
     StrategyFailed,
     brief,
 )
+from issuer.instance import Instance
 from issuer.interrupts import raise_interrupt
-from issuer.strategies.contract import Context, Instance, Strategy
+from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.snowflake.strategy import Snowflake
 from issuer_persistence.errors import StoreError

@@ -11,8 +11,8 @@ import pytest
 import issuer
 from issuer.clock import Deadline
 from issuer.core import floor
+from issuer.instance import Instance
 from issuer.numbers.codec import Scheme
-from issuer.strategies.contract import Instance
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.memory import MemoryStore

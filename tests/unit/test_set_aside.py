@@ -8,8 +8,9 @@ import pytest
 
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, InvalidArgument, NoMachineNumber
+from issuer.instance import Instance
 from issuer.strategies import registry
-from issuer.strategies.contract import Context, Instance, Strategy
+from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.snowflake import aside
 from issuer.strategies.snowflake.machines import Clock
 from issuer.strategies.snowflake.stored import Stored

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from issuer.errors import ConfigurationError, SchemeError
+from issuer.instance import own_ip
 from issuer.strategies import Instance, Strategy, register, strategy_names
-from issuer.strategies.contract import own_ip
 from tests.strategies import Desk
 from tests.unit.refusals import refused
 

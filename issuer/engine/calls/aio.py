@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core import scheme_record
@@ -15,8 +15,10 @@ from issuer.engine.base import BaseEngine
 from issuer.errors import Unavailable
 from issuer.operations.config import STREAM_LEASE
 from issuer.operations.numbers import PLAIN, DrawOptions, plugin_call
-from issuer.plugins.chain import AsyncChain, AsyncDraw
 from issuer_persistence.records import HIGHEST, Tag
+
+if TYPE_CHECKING:
+    from issuer.plugins.chain import AsyncChain, AsyncDraw
 
 T = TypeVar("T")
 

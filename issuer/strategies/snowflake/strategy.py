@@ -24,7 +24,8 @@ from issuer.errors import (
 )
 from issuer.gateway.keys import check_tag
 from issuer.gateway.machine_scripts import machines, machines_key
-from issuer.strategies.contract import Context, Instance, Strategy
+from issuer.instance import Instance
+from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.options import Scalar, check_names, number, text, whole
 from issuer.strategies.snowflake import layout as layout_
 from issuer.strategies.snowflake import stored
