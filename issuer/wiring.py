@@ -17,7 +17,6 @@ from issuer.operations.config import IssuerConfig
 from issuer.settings import DEFINITIONS, Settings, load
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
-from issuer_persistence.journalled import Journalled
 from issuer_persistence.opening import open_store
 from issuer_persistence.urls import mask
 
@@ -364,7 +363,11 @@ def _store(settings: Settings) -> Store:
             raise store_error(error, None) from error
     if not isinstance(store, Store):
         raise ConfigurationError(f"store must be a URL or a Store, not {type(store).__name__}")
-    return Journalled(store, settings.journal) if settings.journal else store
+    if not settings.journal:
+        return store
+    from issuer_persistence.journalled import Journalled
+
+    return Journalled(store, settings.journal)
 
 
 def _redis(named: object, timeout: float, most: int) -> Connections | None:
