@@ -131,12 +131,13 @@ def test_the_same_key_has_the_same_number_from_any_process(make: Make) -> None:
 def test_a_scheme_is_built_once_and_not_after_each_reservation(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that keeps one for each version of a record grows with each segment."""
     built: list[str] = []
+    made = codec.Scheme
 
     def scheme(tag: Tag, *arguments: Any, **options: Any) -> codec.Scheme:
         built.append(tag.tag)
-        return codec.Scheme(tag, *arguments, **options)
+        return made(tag, *arguments, **options)
 
-    monkeypatch.setattr("issuer.operations.config.Scheme", scheme)
+    monkeypatch.setattr("issuer.numbers.codec.Scheme", scheme)
     ids = make()
     ids.create("a", step=2, format="A{seq}")
     assert [ids.issue("a", key=f"k{number}").text for number in range(20)] == [f"A{n}" for n in range(1, 21)]
