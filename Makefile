@@ -1,6 +1,7 @@
 # make demo    show numbers being issued; needs only Python >= 3.11
 # make check   style, types, layers and quick tests: before each commit
-# make test    all tests that are not marked soak, on real servers; or K=tests/lua, K="-k fence"
+# make test    most tests, on real servers, in six minutes; or, of all but soak, K=tests/lua, K="-k fence"
+# make all     what make test leaves out: slow tests, and second engines, layouts and colours
 # make oldest  tests with the oldest version of each library that pyproject.toml admits
 # make soak    long and random tests, with a fresh seed, over two hours; or SEED=123, K='tests/x.py::test_y'
 # make mutate  remove each guard in turn, and check that a test finds the harm; or K="fence load-born"
@@ -16,7 +17,8 @@ PY = $(V)/bin/python
 FIND = sh tests/servers/find_python.sh
 PIP = -m pip install --quiet --disable-pip-version-check
 
-# Five at a time on two cores, as many tests wait for servers; JOBS says otherwise.
+# Five at a time on two cores, as many tests wait for servers; JOBS says otherwise. Those of `make check` wait for none,
+# and each process spends four seconds on collecting them.
 SIDE_BY_SIDE = -n $(or $(JOBS),5) --dist worksteal
 
 # What touches Redis's, MongoDB's and HTTP's libraries, the scheduler, the command line and the metrics.
@@ -27,10 +29,10 @@ TOUCHES_LIBRARIES = tests/unit tests/lua tests/contract tests/integration tests/
 # pytest rewrite every assertion, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo generate lint check test oldest soak mutate chaos bench docs ready clean
+.PHONY: help demo generate lint check test all oldest soak mutate chaos bench docs ready clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -9
+	@sed -n 's/^# //p' Makefile | head -10
 
 demo: $(V)/.demo
 	@$(V)/bin/issuer demo
@@ -47,11 +49,13 @@ lint: $(V)/.dev
 	$(V)/bin/lint-imports
 
 check: lint
-	$(V)/bin/pytest -q $(SIDE_BY_SIDE) -m "not live and not soak"
+	$(V)/bin/pytest -q -n $(or $(JOBS),2) --dist worksteal -m "not live and not slow and not matrix and not soak"
 
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
-test: ready
-	@$(V)/bin/pytest $(SIDE_BY_SIDE) -m "not soak" $(or $(K),--rows)$(if $(STATUS),; echo $$? >$(STATUS))
+test: CHOSEN = -m "$(if $(K),,not slow and not matrix and )not soak" $(or $(K),--times)
+all: CHOSEN = -m "(slow or matrix) and not soak" --times --rows
+test all: ready
+	@$(V)/bin/pytest $(SIDE_BY_SIDE) $(CHOSEN)$(if $(STATUS),; echo $$? >$(STATUS))
 
 # Each library in the oldest version that pyproject.toml admits.
 oldest:

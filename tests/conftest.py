@@ -1,6 +1,6 @@
 """Fixtures that every test may use: real servers, the fenced fake one, proxies.
 
-A test that uses a real server is marked `live` by the fixtures it asks for. A server that this machine lacks skips the
+Which tests are marked `live`, `slow` and `matrix` is in tests/marks.py. A server that this machine lacks skips the
 test on a laptop and fails it where CI is set: there, silence would pass for proof.
 """
 
@@ -20,6 +20,7 @@ import redis
 from hypothesis import Phase, settings
 
 from tests.colours import COLOURS, Connect
+from tests.marks import LIVE, mark
 from tests.rows import RowsShown, rows_of
 from tests.seeds import chosen
 from tests.servers.absent import absent
@@ -34,8 +35,8 @@ from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.servers.tls import Certificates, make_certificates, tls_server
+from tests.times import Times
 
-_LIVE_FIXTURES = {"start_redis", "start_tls", "mongo_url", "pools"}
 _NONE = "none-found"
 
 # The same examples in each run: what is red is red again. A seed of `make soak` asks for fresh ones. An example takes
@@ -70,6 +71,7 @@ if threading.current_thread() is threading.main_thread():
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rows", action="store_true", help="fail if a claimed row of requirements.toml was not shown")
+    parser.addoption("--times", action="store_true", help="hold tests/slow.txt against the processor time of each test")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -82,17 +84,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--rows") and not hasattr(config, "workerinput"):  # not in the processes of xdist
-        config.pluginmanager.register(RowsShown())
+    for option, plugin in (("--rows", RowsShown), ("--times", Times)):
+        if config.getoption(option):
+            config.pluginmanager.register(plugin())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a real server before `-m "not live"` chooses; note the rows for who counts them."""
+    """Mark tests before `-m "not live"` chooses; note the rows for who counts them."""
+    mark(items)
     for item in items:
         item.user_properties.extend(("covers", row) for row in rows_of(item))
-        if _LIVE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.live)
+
+
+@pytest.fixture(autouse=True)
+def _no_server_unmarked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test without the mark `live` that has used a real server: `make check` must start none."""
+    yield
+    used = sorted(LIVE.intersection(request.fixturenames))
+    if used and request.node.get_closest_marker("live") is None:
+        pytest.fail(f"{request.node.nodeid} uses {', '.join(used)}: mark it live")
 
 
 @dataclass(frozen=True)

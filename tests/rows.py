@@ -1,7 +1,8 @@
 """The rows of requirements.toml, held against the tests that ran.
 
-A test names what it shows: `@pytest.mark.covers("0.13", "3.4")`. With `--rows` a run of the whole suite is red if a
-claimed row was shown by no test that ran and passed. Skipped, deselected and failed tests show nothing.
+A test names what it shows: `@pytest.mark.covers("0.13", "3.4")`. With `--rows` a run of `make all` is red if a claimed
+row was shown by no test that ran and passed. A test that was left out because `make test` runs it counts as well: if it
+does not pass, `make test` is red. Skipped and failed tests, and those of `make soak`, show nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ _COVERS = "covers"
 
 @dataclass(frozen=True)
 class Requirements:
-    """Rows by id; those that `make test` shows; those that only `make soak` shows."""
+    """Rows by id; those that `make test` and `make all` show; those that only `make soak` shows."""
 
     rows: Mapping[str, str]
     claimed: Sequence[str]
@@ -57,6 +59,18 @@ class RowsShown:
         self.shown: set[str] = set()
         self.skipped = 0
         self.complaints: list[str] = []
+        self.left: list[tuple[str, str]] = []
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note what this run leaves to `make test`."""
+        for item in items:
+            if item.get_closest_marker("soak") is None:
+                self.left.extend((row, item.nodeid) for row in rows_of(item))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a process of xdist has left: this one collects no tests."""
+        self.left.extend(getattr(node, "workeroutput", {}).get(_COVERS, ()))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         rows = [str(row) for name, row in report.user_properties if name == _COVERS]
@@ -67,6 +81,11 @@ class RowsShown:
                 self.shown |= set(rows)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[_COVERS] = self.left
+            return
+        self.covered |= dict(self.left)
+        self.shown |= dict(self.left).keys()
         if self.skipped and not os.environ.get("CI"):
             return  # a laptop without some server; CI fails such tests
         self.complaints = Requirements.load(_PATH.read_text(encoding="utf-8")).complaints(self.covered, self.shown)

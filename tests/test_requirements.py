@@ -42,3 +42,12 @@ def test_rows_are_shown_by_tests_that_ran_and_passed(reports: list[pytest.TestRe
         seen.pytest_runtest_logreport(each)
     found = Requirements({"0.1": "A.", "0.2": "B."}, ["0.1"], ["0.2"]).complaints(seen.covered, seen.shown)
     assert [got.startswith(want) for got, want in zip(found, complaints, strict=True)] == [True] * len(complaints)
+
+
+def test_a_test_that_a_run_leaves_to_make_test_shows_its_rows_there(request: pytest.FixtureRequest) -> None:
+    request.node.add_marker(pytest.mark.covers("0.1"))
+    seen = RowsShown()
+    seen.pytest_deselected([request.node])
+    request.node.add_marker(pytest.mark.soak)
+    seen.pytest_deselected([request.node])
+    assert seen.left == [("0.1", request.node.nodeid)]

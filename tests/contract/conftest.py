@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a MongoDB by a parameter. Leave out what a store on Leaf's table does not promise."""
+    """Leave out what a store on Leaf's table does not promise."""
     for item in [*items]:
         callspec = getattr(item, "callspec", None)
         on_leaf = callspec is not None and "leaf" in callspec.params.values()
         if on_leaf and WEAKER.keys() & {item.name, getattr(item, "originalname", "")}:
             items.remove(item)
-        if callspec is not None and "mongo" in callspec.params.values():
-            item.add_marker(pytest.mark.live)
 
 
 def mongo_bench_at(url: str) -> Iterator[MongoBench]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from issuer.cli import tag_files
 from issuer.cli.exits import PROBLEM
-from issuer.cli.tag_files import COLUMNS, PAGE
+from issuer.cli.tag_files import COLUMNS
 from tests.e2e.conftest import KEYS, Cli
 
 pytestmark = pytest.mark.covers("U.20")
@@ -132,26 +133,28 @@ WRONG = [
 @pytest.mark.parametrize("form", WRITERS)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_error_names_its_line_and_its_page_creates_nothing(
-    direct: Cli, home: Path, form: str, wrong: tuple[str, str, str]
+    direct: Cli, home: Path, monkeypatch: pytest.MonkeyPatch, form: str, wrong: tuple[str, str, str]
 ) -> None:
+    page = 20
+    monkeypatch.setattr(tag_files, "PAGE", page)
     direct("create", "there")
     bad, problem = wrong[form == "csv"], wrong[2]
-    lines = [f"t{at},,,," if form == "csv" else json.dumps({"tag": f"t{at}"}) for at in range(PAGE + 10)]
-    lines.insert(PAGE + 5, bad)
+    lines = [f"t{at},,,," if form == "csv" else json.dumps({"tag": f"t{at}"}) for at in range(page + 10)]
+    lines.insert(page + 5, bad)
     if form == "csv":
         lines.insert(0, "tag,start,step,order,shards")
     (home / f"tags.{form}").write_text("\n".join(lines), encoding="utf-8")
     before = direct("tags", "--json").json()
-    line = PAGE + 5 + 1 + (form == "csv")
+    line = page + 5 + 1 + (form == "csv")
     if problem == "above is 0":
         dry = direct("import", "--from", f"tags.{form}", "--dry-run")
-        assert (dry.code, f"{PAGE + 10:,} new, 0 the same, 1 differ" in dry.err) == (PROBLEM, True)
+        assert (dry.code, f"{page + 10:,} new, 0 the same, 1 differ" in dry.err) == (PROBLEM, True)
     ended = direct("import", "--from", f"tags.{form}")
     assert (ended.code > 0, f"error: line {line}: " in ended.err) == (True, True), ended.err
     assert any(each in ended.err for each in problem.split("|")), ended.err
-    assert f"{PAGE} tags of the lines before were imported" in ended.err
+    assert f"{page} tags of the lines before were imported" in ended.err
     after = [each for each in direct("tags", "--json").json() if each["tag"] != "there"]
-    assert sorted(each["tag"] for each in after) == sorted(f"t{at}" for at in range(PAGE))
+    assert sorted(each["tag"] for each in after) == sorted(f"t{at}" for at in range(page))
     assert before == [each for each in direct("tags", "--json").json() if each["tag"] == "there"]
 
 

@@ -66,7 +66,7 @@ print(json.dumps([drawn, *map(json.loads, told)]))
 
 
 @pytest.mark.parametrize("way", ["Python", "C"])
-@pytest.mark.parametrize("behind", ["a store", "redis"])
+@pytest.mark.parametrize("behind", ["a store", pytest.param("redis", marks=pytest.mark.live)])
 def test_two_threads_fork_at_the_same_time(
     way: str, behind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -147,8 +147,8 @@ def test_a_fault_of_the_short_way_is_one_as_well(monkeypatch: pytest.MonkeyPatch
 
 def test_a_store_that_is_away_is_a_503_on_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     async def behave(door: Door) -> None:
-        await door.ids.create("a", step=1)
-        await door.good("POST", NEXT)
+        await door.ids.create("a", step=1, timeout=60)
+        await door.good("POST", NEXT, {"timeout": 60})
 
         def away(*_: object, **__: object) -> None:
             raise Unconfirmed(f"mongodb is away, {SECRET[:7]}")
