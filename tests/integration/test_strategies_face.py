@@ -1,4 +1,4 @@
-"""Strategies, plugins and the rejected handler on a real Redis."""
+"""Strategies, plugins and calls that fail on a real Redis."""
 
 import os
 import socket
