@@ -44,9 +44,9 @@ def play(world: World, faults: Iterable[Fault]) -> Verdict:
     return verdict
 
 
-def play_for(seconds: float, faults: Sequence[Fault]) -> Verdict:
+def play_for(seconds: int, faults: Sequence[Fault]) -> Verdict:
     """Cause faults for `seconds` seconds on new servers. Return the verdict."""
-    screen = Screen(round(seconds))
+    screen = Screen(seconds)
     begun = monotonic()
     program, total = binary(), Verdict()
     struck = 0

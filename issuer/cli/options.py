@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -77,17 +76,6 @@ class Whole(click.IntRange):
     """The type of an option: a whole number in a range. click shows `name` in error messages."""
 
     name = "integer"
-
-
-class Seconds(click.FloatRange):
-    """The type of an option: a number of seconds in a range. click shows `name` in error messages."""
-
-    name = "number of seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number. NaN is rejected here, because click's comparison with the bounds accepts it."""
-        found = super().convert(value, param, ctx)
-        return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if math.isnan(found) else found
 
 
 class InSection(click.Option):

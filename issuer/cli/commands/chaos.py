@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from issuer.cli.exits import OK, PROBLEM, json_option
-from issuer.cli.options import Seconds
+from issuer.cli.options import Whole
 from issuer.terminal import Column, screen_width, show, show_json, table
 
 SECTION = "Tools"
@@ -22,11 +22,11 @@ SECTION = "Tools"
     Exit codes: 0 every promise was kept, 4 a promise was broken.
     """,
 )
-@click.option("--seconds", metavar="S", type=Seconds(1, 86400), default=30.0, help="Duration. Default: 30.")
+@click.option("--seconds", metavar="S", type=Whole(1, 86400), default=30, help="Duration. Default: 30.")
 @click.option("--faults", metavar="LIST", default="", help="Cause only these faults, as in F2,F9b. See --list.")
 @click.option("--list", "as_list", is_flag=True, help="List the faults, and exit.")
 @json_option("Print JSON; times are in seconds.")
-def chaos(*, seconds: float, faults: str, as_list: bool, as_json: bool) -> int:
+def chaos(*, seconds: int, faults: str, as_list: bool, as_json: bool) -> int:
     """Cause faults while four processes draw numbers, and check every number.
 
     The command kills, delays and disconnects Redis and the processes, and restores old data of Redis. It checks that no
