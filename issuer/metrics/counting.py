@@ -63,6 +63,7 @@ COUNTS: dict[type[Event], Count] = {
     events.CallersWait: _one(of.WAITS),
     events.CallersServed: _and_seconds(of.WAIT_SECONDS),
     events.Rejected: _refused,
+    events.Alarm: _one(of.ALARMS),
 }
 
 

@@ -74,6 +74,7 @@ STORE_SILENCES = _counter("store_silences", "Outages of the store that reservati
 STORE_BACK = _counter("store_returns", "Number of times that the store answered again after an outage")
 WAITS = _counter("waits", "Waits of callers for a second or longer, or until their timeout")
 WAIT_SECONDS = _counter("wait_seconds", "Total duration of waits, in seconds; a wait is added when it ends")
+ALARMS = _counter("alarms", "Errors of strategies that an operator must handle, such as a clock that went back")
 REFUSALS = _counter("refusals", "Calls that failed with an error instead of a number, by error code", "code")
 FAILED = _counter("background_failures", "Failures of background work, by kind", "work")
 

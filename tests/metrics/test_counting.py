@@ -53,6 +53,7 @@ MOVED: dict[type[events.Event], tuple[str, dict[str, str]]] = {
     events.CallersWait: ("waits_total", {}),
     events.CallersServed: ("wait_seconds_total", {}),
     events.Rejected: ("refusals_total", {}),
+    events.Alarm: ("alarms_total", {}),
 }
 
 
