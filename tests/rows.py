@@ -64,7 +64,7 @@ class RowsShown:
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Note what this run leaves to `make test`."""
         for item in items:
-            if item.get_closest_marker("soak") is None:
+            if not any(item.get_closest_marker(mark) for mark in ("slow", "matrix", "soak")):
                 self.left.extend((row, item.nodeid) for row in rows_of(item))
 
     @pytest.hookimpl(optionalhook=True)

@@ -48,6 +48,6 @@ def test_a_test_that_a_run_leaves_to_make_test_shows_its_rows_there(request: pyt
     request.node.add_marker(pytest.mark.covers("0.1"))
     seen = RowsShown()
     seen.pytest_deselected([request.node])
-    request.node.add_marker(pytest.mark.soak)
+    request.node.add_marker(pytest.mark.slow)
     seen.pytest_deselected([request.node])
     assert seen.left == [("0.1", request.node.nodeid)]

@@ -301,7 +301,10 @@ def test_callers_that_are_cancelled_are_no_failures_of_the_store(redis_url: str,
     """Counted as failures, they would stretch the pause before the next reservation, for every caller."""
 
     async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store=store, timeout=60, scheduler=scheduler) as ids:
+        # The store holds its answers: after the time of a request, its silence would count.
+        async with issuer.aconnect(
+            redis=redis_url, store=store, store_timeout=300, timeout=60, scheduler=scheduler
+        ) as ids:
             await ids.create("a", step=1000)
             await ids.next("a")
             flights = ids.engine.registry.combiner("a").supply.refill.segments.flights
