@@ -30,7 +30,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 
 _context = multiprocessing.get_context("forkserver")
-_OURS = ("cli.group", "wiring", "api.blocking", "api.aio")
+# The last one reads the version, for which git is run in a checkout.
+_OURS = ("cli.group", "wiring", "api.blocking", "api.aio", "doors.resp.commands")
 _STORES = ("mongodb", "sqlite", "memory", "journalled")
 _LIBRARIES = ("redis.asyncio", "redis.sentinel", "redis.cluster", "pymongo", "apscheduler.schedulers.background")
 _context.set_forkserver_preload(
