@@ -37,7 +37,7 @@ help:
 demo: $(V)/.demo
 	@$(V)/bin/issuer demo
 
-# The blocking twins of modules that are written as async code.
+# Modules that only pass arguments on: methods of Issuer, and functions of `issuer`.
 generate: $(V)/.dev
 	@$(PY) -m tests.generate
 

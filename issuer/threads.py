@@ -1,5 +1,7 @@
 """The issuer's own threads. They start when needed, execute jobs, and end with the process.
 
+`finished` runs in any thread what is written for threads and for tasks.
+
 Threads of concurrent.futures, which asyncio also uses, are not suitable: they accept no jobs after the main thread has
 returned. But other threads of the program may continue to draw for days (seen: each load of a segment waited 0.25 s).
 """
@@ -11,7 +13,7 @@ import contextvars
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -158,3 +160,19 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     if not begun(run, "issuer-call"):
         run()
     return await called
+
+
+def finished(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine that never waits for an event loop, and return its result.
+
+    `make` returns the coroutine. It must be a function written in Python that does nothing else, such as a lambda. Then
+    Python runs no signal handler between the creation of the coroutine and its start. If a handler raised an exception
+    there, Python would print "coroutine was never awaited". A coroutine as argument has this fault (seen), and so
+    has a function written in C, such as `partial`.
+    """
+    try:
+        make().send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise RuntimeError("a blocking call waits for an event loop")

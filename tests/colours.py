@@ -12,6 +12,7 @@ import issuer
 from issuer import AsyncIssuer, Issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
+from issuer.threads import finished
 
 T = TypeVar("T")
 
@@ -96,8 +97,10 @@ def connect_awaited(**settings: Any) -> Issuer:
 
 def run(ids: Issuer, tag: str, steps: Steps[T], deadline: Deadline) -> T:
     """Run steps of the core for that tag, as the issuer's own calls do."""
-    done: Any = ids.engine.registry.combiner(tag).run(steps, deadline)
-    return cast("T", ids.wait(done) if isinstance(ids, Awaited) else done)
+    combiner = ids.engine.registry.combiner(tag)
+    if isinstance(ids, Awaited):
+        return ids.wait(combiner.run(steps, deadline))
+    return finished(lambda: combiner.run(steps, deadline))
 
 
 #: By name, what makes an issuer. The arguments are those of `issuer.connect`.

@@ -1,9 +1,8 @@
 """Generated modules: `make generate` writes them, `make lint` compares.
 
-They are the blocking twins of modules that are written as async code, and issuer/functions.py.
-
-A twin is its source without `async` and `await`, with other names for what each colour has of its own. So what both
-colours do is written once, and a blocking call enters no generator and no trampoline.
+They have no logic. Each function only passes its arguments on: a method of Issuer to the coroutine of the same name,
+and a function of the module `issuer` to the method of the default issuer. The signatures and docstrings are copied, so
+that an editor shows them and mypy checks calls.
 """
 
 from __future__ import annotations
@@ -12,63 +11,70 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from tokenize import NAME, STRING, TokenInfo, generate_tokens
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Each source and its twin, below issuer/.
-TWINS = {
-    "api/calls/aio.py": "api/calls/blocking.py",
-    "care/aio.py": "care/blocking.py",
-    "care/keeper/aio.py": "care/keeper/blocking.py",
-    "drivers/aio/channel.py": "drivers/blocking/channel.py",
-    "drivers/aio/wire.py": "drivers/blocking/wire.py",
-    "engine/calls/aio.py": "engine/calls/blocking.py",
+#: The generated modules, below issuer/, and their sources.
+GENERATED = {
+    "api/calls/blocking.py": ("api/calls/aio.py",),
+    "functions.py": ("api/blocking.py", "api/calls/blocking.py"),
 }
 
-#: The module's functions that call a method of the default issuer, and the modules that they are copied from.
+#: Their docstrings.
+TOLD = {
+    "api/calls/blocking.py": "The methods of an issuer that are the same for threads and for asyncio, for threads.",
+    "functions.py": "Functions that call the methods of the default issuer.",
+}
+
+#: The module's functions that call a method of the default issuer.
 FUNCTIONS = ("next", "take", "issue", "peek", "decode", "reserve", "stream")
-_METHODS, _TWIN = "issuer/api/blocking.py", "api/calls/blocking.py"
 
-#: The name in a source, and the name in its twin. In texts too, so that docstrings follow. Besides, Async is taken off.
-NAMES = {
-    "aio": "blocking",
-    "__aenter__": "__enter__",
-    "__aexit__": "__exit__",
-    "__aiter__": "__iter__",
-    "__anext__": "__next__",
-    "StopAsyncIteration": "StopIteration",
-    "aclose": "close",
-    "aclosing": "closing",
-    "enter_async_context": "enter_context",
-    "push_async_callback": "callback",
-}
-_FUTURE = "__future__"
-_KEYWORDS = ("async", "await")
-_NAMED = re.compile(rf"\b(?:{'|'.join(NAMES)})\b|\bAsync(?=[A-Z][a-z])")
+_METHODS = '''
+class IssuerCalls(AnyIssuer):
+    """The methods of an Issuer that wait for the same as those of an AsyncIssuer."""
+
+    def __init__(self, engine: EngineCalls[Any]) -> None:
+        super().__init__(engine)
+        self._calls = AsyncIssuerCalls(engine)
+'''
 
 
-def blocking(source: Path) -> str:
-    """Return the text of the source's twin."""
-    lines = source.read_text(encoding="utf-8").splitlines(keepends=True)
-    return _formatted(source.relative_to(ROOT).as_posix(), _converted(lines))
+def methods(nodes: list[ast.stmt]) -> str:
+    """Return the text of the blocking methods that run these coroutine functions of AsyncIssuerCalls."""
+    parts = [*_imports(nodes), "from issuer.api.calls.aio import AsyncIssuerCalls"]
+    parts += ["from issuer.engine.calls import EngineCalls", "from issuer.threads import finished", _METHODS]
+    for node in _defined(nodes, ast.AsyncFunctionDef):
+        docstring = re.sub(r"\bAsync(?=[A-Z])", "", ast.get_docstring(node) or "")
+        head = f"def {node.name}({ast.unparse(node.args)}) -> {_returned(node)}:"
+        call = f"return finished(lambda: {_passed_on(node)})"
+        parts += [_indented(head, "    "), _indented(f'"""{docstring}\n"""\n{call}', " " * 8)]
+    return "\n".join(parts)
 
 
-def functions(*sources: str) -> str:
-    """Return the text of the functions that call the methods of the default issuer, which these modules define."""
-    nodes = [node for source in sources for node in ast.parse(source).body]
-    imports = [ast.unparse(node) for node in nodes if isinstance(node, ast.ImportFrom) and node.module != _FUTURE]
-    methods = {
-        node.name: node
-        for kind in nodes
-        if isinstance(kind, ast.ClassDef)
-        for node in kind.body
-        if isinstance(node, ast.FunctionDef)
-    }
-    parts = ['"""Functions that call the methods of the default issuer."""', f"from {_FUTURE} import annotations"]
-    parts += ["import issuer", *imports, *(_function(methods[name]) for name in FUNCTIONS)]
-    return _formatted(f"{_METHODS} and api/calls/aio.py", "\n".join(parts))
+def _passed_on(node: ast.AsyncFunctionDef) -> str:
+    """Return the call of the coroutine function with the arguments of the method.
+
+    Python may run a signal handler right after a call with `**`, which `finished` forbids. So a method with such a
+    parameter makes the same call as its source.
+    """
+    if node.args.kwarg:
+        match node.body[1:]:
+            case [ast.Return(value=ast.Await(value=call))]:
+                return ast.unparse(call)
+        raise ValueError(f"{node.name} has a parameter with **, and not only a docstring and `return await ...`")
+    passed = [each.arg for each in node.args.args[1:]] + [f"{each.arg}={each.arg}" for each in node.args.kwonlyargs]
+    return f"self._calls.{node.name}({', '.join(passed)})"
+
+
+def functions(nodes: list[ast.stmt]) -> str:
+    """Return the text of the functions that call these methods, of the default issuer."""
+    defined = {node.name: node for node in _defined(nodes, ast.FunctionDef)}
+    return "\n".join(["import issuer", *_imports(nodes), *(_function(defined[name]) for name in FUNCTIONS)])
 
 
 def _function(method: ast.FunctionDef) -> str:
@@ -82,9 +88,9 @@ def _function(method: ast.FunctionDef) -> str:
     passed = ", ".join([one.arg for one in (tag, *others)] + [f"{one.arg}={one.arg}" for one, _ in defaults])
     summary, arguments = _told(ast.get_docstring(method) or "")
     text = f"{summary}\n\nUses the default issuer. Details and errors: see Issuer.{method.name}.\n\n{arguments}"
-    lines = [f"    {line}".rstrip() for line in f'"""{text}\n"""'.splitlines()]
-    head = f"def {method.name}({parameters}) -> {ast.unparse(method.returns) if method.returns else None}:"
-    return "\n".join([head, *lines, f"    return issuer.default().{method.name}({passed})", ""])
+    head = f"def {method.name}({parameters}) -> {_returned(method)}:"
+    call = f"return issuer.default().{method.name}({passed})"
+    return "\n".join([head, _indented(f'"""{text}\n"""\n{call}', "    "), ""])
 
 
 def _told(docstring: str) -> tuple[str, str]:
@@ -93,48 +99,44 @@ def _told(docstring: str) -> tuple[str, str]:
     return docstring.splitlines()[0], found[0].rstrip() if found else ""
 
 
-def _formatted(source: str, text: str) -> str:
-    """Return the text as ruff would write it, below a line that names its source."""
-    text = f"# Generated by `make generate` from {source}: change that file, not this one.\n{text}"
+def _imports(nodes: Iterable[ast.stmt]) -> list[str]:
+    found = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [ast.unparse(node) for node in found if getattr(node, "module", "") != "__future__"]
+
+
+def _defined(nodes: Iterable[ast.stmt], kind: type[T]) -> list[T]:
+    """Return the methods of that kind that the classes of a module define."""
+    return [node for each in nodes if isinstance(each, ast.ClassDef) for node in each.body if isinstance(node, kind)]
+
+
+def _returned(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return ast.unparse(node.returns) if node.returns else "None"
+
+
+def _indented(text: str, by: str) -> str:
+    return "\n".join(f"{by}{line}".rstrip() for line in text.splitlines())
+
+
+def _formatted(name: str, text: str) -> str:
+    """Return the text of the module as ruff would write it, below a line that names its sources."""
+    named = " and ".join(f"issuer/{source}" for source in GENERATED[name])
+    head = f"# Generated by `make generate` from {named}: do not edit."
+    text = f'{head}\n"""{TOLD[name]}"""\nfrom __future__ import annotations\n{text}\n'
     for command in (["check", "--select=I,UP,F401", "--fix-only", "--quiet"], ["format", "--quiet"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename=issuer/generated.py", "-"]
         text = subprocess.run(ruff, cwd=ROOT, input=text, capture_output=True, text=True, check=True).stdout
     return text
 
 
-def _converted(lines: list[str]) -> str:
-    """Return the lines with the keywords dropped and the names replaced; all else as it is, comments too."""
-    text, row, column = "", 1, 0
-    for token in generate_tokens(iter(lines).__next__):
-        for missing in range(row, token.start[0]):
-            text += lines[missing - 1][column:]
-            column = 0
-        row = token.start[0]
-        text += lines[row - 1][column : token.start[1]] if row <= len(lines) else ""
-        text += _replaced(token)
-        row, column = token.end
-        if token.string in _KEYWORDS:
-            column += 1  # the space behind it
-    return text
-
-
-def _replaced(token: TokenInfo) -> str:
-    if token.type == NAME and token.string in _KEYWORDS:
-        return ""
-    if token.type in (NAME, STRING):
-        return _NAMED.sub(lambda found: NAMES.get(found[0], ""), token.string)
-    return token.string
-
-
 def main() -> int:
     """Write each module; with --check only compare, and return 1 if one is stale."""
     stale = []
-    texts = {twin: blocking(ROOT / "issuer" / source) for source, twin in TWINS.items()}
-    texts["functions.py"] = functions((ROOT / _METHODS).read_text(encoding="utf-8"), texts[_TWIN])
-    for twin, text in texts.items():
-        there = ROOT / "issuer" / twin
+    for name, sources in GENERATED.items():
+        nodes = [node for each in sources for node in ast.parse((ROOT / "issuer" / each).read_text("utf-8")).body]
+        text = _formatted(name, methods(nodes) if name.startswith("api") else functions(nodes))
+        there = ROOT / "issuer" / name
         if not there.exists() or there.read_text(encoding="utf-8") != text:
-            stale.append(twin)
+            stale.append(name)
             if "--check" not in sys.argv:
                 there.write_text(text, encoding="utf-8")
     if stale and "--check" in sys.argv:

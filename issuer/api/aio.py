@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
 
 from issuer.api.calls.aio import AsyncIssuerCalls
-from issuer.core.requests import TTL, only_one
+from issuer.core.requests import TAKE_MOST, TTL, only_one, whole
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.connections import AsyncConnections
 from issuer.engine.aio import AsyncEngine
@@ -38,8 +40,10 @@ class AsyncIssuer(AsyncIssuerCalls):
     raise CorruptState or FenceError. The other errors are listed for each method.
     """
 
+    engine: AsyncEngine
+
     def __init__(self, config: IssuerConfig, redis: AsyncConnections | None, scheduler: Chosen) -> None:
-        self.engine = AsyncEngine(config, redis, scheduler)
+        super().__init__(AsyncEngine(config, redis, scheduler))
 
     async def next(
         self,
@@ -108,6 +112,20 @@ class AsyncIssuer(AsyncIssuerCalls):
             self.engine.refused(combiner.tag, error)
             raise
 
+    async def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
+        """Return a list of exactly n numbers of a tag, in increasing order.
+
+        The numbers can span several segments, so they need not be contiguous. Raises the errors of `next`. If an error
+        occurs part-way, for example at the tag's limit, the error's attribute `drawn` contains the numbers that were
+        drawn before the error.
+
+        Args:
+            tag: Name of the tag.
+            n: How many numbers, 1..1 000 000.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
+        """
+        return await self.engine.take(tag, whole(n, "n", 1, TAKE_MOST), self.engine.deadline(timeout))
+
     def stream(self, tag: str, *, timeout: float | None = None) -> AsyncIterator[int]:
         """Return an endless iterator over the tag's numbers. Use each iterator in one thread or task only.
 
@@ -140,3 +158,19 @@ class AsyncIssuer(AsyncIssuerCalls):
                 continue
             for number in self.engine.combiner(tag).state.open:  # looked up each time: a fork replaces the combiner
                 yield number
+
+    async def close(self) -> None:
+        """Stop background work, return unused numbers, and close the issuer's connections.
+
+        A second call does nothing. Clients, stores and schedulers that were passed to `connect` or `aconnect` stay
+        open.
+        """
+        await self.engine.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -27,7 +27,7 @@ def _completed(context: click.Context, _param: click.Parameter, incomplete: str)
         if is_missing(store):
             return []
         with closing(connect(redis="none", store=store, config=session.config, scheduler=None)) as issuer:
-            page = next(issuer.engine.care.tag_pages(PATIENCE, after=_before(incomplete)))
+            page = next(iter(issuer.engine.care.tag_pages(PATIENCE, after=_before(incomplete))))
             return [record.tag for record in page if record.tag.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - an error would be printed into the command that the user is typing
         return []

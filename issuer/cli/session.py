@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ import click
 
 from issuer import settings as settings_
 from issuer.api.blocking import Issuer
-from issuer.care import Outcome
+from issuer.care.results import Outcome
 from issuer.cli.options import given_settings
 from issuer.clock import monotonic
 from issuer.errors import ConfigurationError
@@ -126,7 +126,7 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
             bar.render_finish()
 
 
-def with_progress(outcomes: Iterator[Outcome[T]], label: str) -> Iterator[Outcome[T]]:
+def with_progress(outcomes: Iterable[Outcome[T]], label: str) -> Iterator[Outcome[T]]:
     """Yield the outcomes, one per tag. If there are MANY tags or more, show a progress bar."""
     with progress_bar(label) as progress:
         for done, outcome in enumerate(outcomes, 1):

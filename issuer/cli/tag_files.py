@@ -30,6 +30,7 @@ from issuer.operations.exporting import export_page
 from issuer.operations.tag_options import TAG_OPTIONS, TagOptions
 from issuer.operations.tags import compare
 from issuer.terminal import numbered, plain, say
+from issuer.threads import finished
 from issuer.times import lasting
 from issuer.views import said
 
@@ -172,7 +173,7 @@ def _compared(issuer: Issuer, lines: Iterator[Line]) -> int:
     for page in _pages(lines):
         batch = TagBatch({tag: _compare(line, engine.config) for tag, line in page.items()}, engine.config.store)
         while batch.pending:
-            engine.run(batch.go_on(), engine.deadline(None), None)
+            finished(lambda: engine.run(batch.go_on(), engine.deadline(None), None))  # noqa: B023 - called at once
         for tag, line in page.items():
             if error := batch.errors.get(tag):
                 complain(f"line {line.number}: {said(error)}")
@@ -218,7 +219,7 @@ def export(issuer: Issuer, write: Callable[[bytes], object], *, as_json: bool) -
     write((",".join(COLUMNS) + "\n").encode() if not as_json else b"")
     after: str | None = None
     while True:
-        page = engine.run(export_page(after), engine.deadline(None), None)
+        page = finished(lambda: engine.run(export_page(after), engine.deadline(None), None))  # noqa: B023 - called at once
         write(_text(page.tags, as_json=as_json).encode())
         count, after = count + len(page.tags), page.last
         left_out += page.left_out

@@ -9,6 +9,7 @@ import weakref
 from contextlib import suppress
 from typing import Any
 
+from issuer.clock import Deadline
 from issuer.forks import GENERATION, living, refuse_inherited
 
 
@@ -27,6 +28,22 @@ class AnyLink:
         self.permit = permit
         connection.generation = GENERATION.now
         LINKS.add(self)
+
+    async def connect(self, end: Deadline) -> None:
+        """Connect and log in before the deadline."""
+        raise NotImplementedError
+
+    async def reply(self, packed: bytes, end: Deadline) -> Any:
+        """Send a call and return the reply. If the reply is an error of the server, raise it."""
+        raise NotImplementedError
+
+    async def replies(self, packed: bytes, count: int, end: Deadline) -> list[Any]:
+        """Send `count` packed calls at once, and return their replies. An error reply is an exception in the list."""
+        raise NotImplementedError
+
+    async def stale(self) -> bool:
+        """Return whether the server has closed the idle connection, or has sent a reply that nobody has read."""
+        raise NotImplementedError
 
     def drop(self) -> None:
         """Close the connection at once, without waiting."""

@@ -234,12 +234,12 @@ class Permit:
 
 
 class AnyWaker(Protocol):
-    """Lets a call sleep until a connection is free. `wait` returns None, or an awaitable for tasks."""
+    """Lets a call sleep until a connection is free."""
 
     def wake(self) -> None:
         """Wake the call. If it is not asleep, its next sleep ends at once. May be called from any thread."""
 
-    def wait(self, seconds: float) -> Any:
+    async def wait(self, seconds: float) -> None:
         """Sleep until `wake`, at most `seconds` seconds."""
 
 
@@ -400,7 +400,11 @@ class Servers(Generic[N_co]):
     node_class: type[N_co]
     waker_class: type[AnyWaker]
     pool_class: type[redis.ConnectionPool | redis.asyncio.ConnectionPool]
-    pubsub_class: type[redis.client.PubSub | redis.asyncio.client.PubSub]
+    pubsub_class: type[Any]
+    link_class: type[Any]
+    #: See `Target.recipe`.
+    shown_class: type
+    no_retry: Any
 
     def __init__(self, target: Target, timeout: float, most: int = REDIS_CONNECTIONS) -> None:
         """`timeout`: limit of one round trip, in seconds. `most`: maximum number of connections."""
@@ -417,9 +421,9 @@ class Servers(Generic[N_co]):
         self.nodes: dict[Address, N_co] = {}
         self.pool = Pool(self._most, self.waker_class)
 
-    def connection_pool(self, address: Address, retry: Any) -> Any:
+    def connection_pool(self, address: Address) -> Any:
         """Return a connection pool of redis-py for one server. Its connections do not count against our maximum."""
-        recipe = self.target.recipe(address, retry)
+        recipe = self.target.recipe(address, self.no_retry)
         limits = {"socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
         return self.pool_class(connection_class=recipe.kind, **{**recipe.settings, **limits})
 

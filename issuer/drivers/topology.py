@@ -1,6 +1,6 @@
 """Finds the server that has a tag's hash: a single one, a Sentinel's master, or the owner of a Cluster slot.
 
-A topology stores the answers of servers and decides which server to query next. The I/O is in aio/wire.py.
+A topology stores the answers of servers and decides which server to query next. The I/O is in wire.py.
 """
 
 from __future__ import annotations

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from issuer.care.aio import AsyncCare
 from issuer.clock import Deadline
 from issuer.core.record import read_record
-from issuer.core.requests import check_reserving
+from issuer.core.requests import TAKE_MOST, check_contiguous, check_reserving, whole
 from issuer.core.steps import Steps
 from issuer.drivers.aio.combiner import AsyncCombiner
 from issuer.drivers.aio.connections import AsyncConnections
 from issuer.drivers.aio.runner import AsyncRunner, new_flight
 from issuer.drivers.servers import SHORTEST
 from issuer.engine.base import OPEN_ENGINES
-from issuer.engine.calls.aio import AsyncEngineCalls
+from issuer.engine.calls import EngineCalls
 from issuer.engine.scheduler import Chosen, Tasks
-from issuer.errors import IssuerError, UnknownTag
+from issuer.errors import IssuerError, Unavailable, UnknownTag
 from issuer.forks import GENERATION, notice, refuse_inherited
 from issuer.gateway.keys import check_tag
 from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.numbers import PLAIN
+from issuer.operations.numbers import PLAIN, DrawOptions
 from issuer.threads import in_thread
+from issuer_persistence.records import Tag
 
 if TYPE_CHECKING:
     from issuer.plugins.chain import AsyncChain
@@ -35,20 +35,24 @@ T = TypeVar("T")
 #: How many counters of a draw are converted to numbers at once. During this time, 0.1 ms, no other task runs.
 PIECE = 1000
 
+#: Maximum number of draws of `contiguous`, for a strict and for a trend tag. A draw at the end of a segment returns too
+#: few numbers, so `contiguous` draws again. After the last draw it raises an error for a strict tag. For a trend tag,
+#: the store then reserves a range.
+CONTIGUOUS_DRAWS = 16
+CONTIGUOUS_DRAWS_OF_TREND = 3
+
 #: If all connections to Redis are in use, `take` of at most this many numbers shares a draw with others. A connection
 #: for each would cost 160 tasks two thirds of their numbers. More numbers would keep the calls that share waiting.
 SHARES = 100
 
 
-class AsyncEngine(AsyncEngineCalls):
+class AsyncEngine(EngineCalls[AsyncCombiner]):
     """An AsyncIssuer without its public methods; see BaseEngine. Some methods are for the HTTP and Redis servers."""
 
     face = "AsyncIssuer"
     _executor = Tasks
     _flight = staticmethod(new_flight)
-    _care = AsyncCare
     _runner = AsyncRunner
-    care: AsyncCare
     runner: AsyncRunner
 
     def __init__(self, config: IssuerConfig, redis: AsyncConnections | None, chosen: Chosen) -> None:
@@ -126,6 +130,12 @@ class AsyncEngine(AsyncEngineCalls):
         if self._loop is None:
             raise RuntimeError("no event loop runs the issuer")
         return asyncio.run_coroutine_threadsafe(self.run(steps, deadline, tag), self._loop).result()
+
+    async def number(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
+        """Return the next number of the tag. `how`: key, shard key and other options; see AsyncIssuer.next."""
+        if how.key is None and how.shard_key is None:
+            return (await self.take(tag, 1, self.deadline(timeout)))[0]
+        return await super().number(tag, how, timeout)
 
     async def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers. Plugins are called before and after the draw."""
@@ -238,6 +248,45 @@ class AsyncEngine(AsyncEngineCalls):
             first, last = value(reserved.low + 1), value(reserved.high)
             return range(first, last + 1, (last - first) // (n - 1) if n > 1 else 1)
 
+    async def contiguous(self, tag: str, n: int) -> range:
+        """Return n contiguous numbers, drawn as `next` draws them. This works for strict tags too. `n`: 1..1 000 000.
+
+        A draw can return too few numbers, as at the end of a segment. If they come from Redis, they are a gap, and n
+        numbers are drawn again. If they come from memory, the next draw continues after them.
+
+        Raises the errors of `next`. Raises InvalidArgument if the tag's numbers are not counter values. For a strict
+        tag, raises Unavailable if no draw has returned n numbers, because other callers drew numbers in between.
+        """
+        deadline = self.deadline(None)
+        with self.attempt(tag):
+            wanted = whole(n, "n", 1, TAKE_MOST)
+            combiner = self.registry.combiner(tag)
+            record = await self.record(tag, deadline)
+            if self.chain is not None:
+                await self._allow(record, wanted, self.chain)
+            return await self._contiguous(combiner, record, wanted, deadline)
+
+    async def _contiguous(self, combiner: AsyncCombiner, record: Tag, wanted: int, deadline: Deadline) -> range:
+        drawn, tag, state = range(0), combiner.tag, combiner.supply.state
+        for _ in range(CONTIGUOUS_DRAWS if record.order == "strict" else CONTIGUOUS_DRAWS_OF_TREND):
+            check_contiguous(state.record or record, wanted)
+            missing = wanted if state.buffer is None else wanted - len(drawn)
+            more = await combiner.draw(missing, deadline)
+            if state.scheme_id or not isinstance(more, range):
+                # The tag got a scheme after the record was read, so these counters are not numbers for users.
+                drawn = range(0)
+                continue
+            drawn = range(drawn.start, more.stop) if drawn and drawn.stop == more.start else more
+            if len(drawn) >= wanted:
+                return drawn[-wanted:]
+        check_contiguous(state.record or record, wanted)
+        if record.order == "trend":
+            return await combiner.run(combiner.supply.reserve(wanted), deadline)
+        problem = (
+            f"tag {tag!r}: other callers drew numbers in between, so {wanted} contiguous numbers were not available"
+        )
+        raise Unavailable(f"{problem}; retry, or raise the tag's step", tag=tag, retry_after=0.1)
+
     async def last(self, tag: str) -> int | None:
         """Return the highest number that was issued, as Redis reports it, or None; see Issuing.last."""
         deadline = self.deadline(None)
@@ -267,6 +316,10 @@ class AsyncEngine(AsyncEngineCalls):
         return await self.run(self.issuing.exists(tag), deadline, tag)
 
     # ------------------------------------------------------------------ background work
+
+    def background(self, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+        """Run a coroutine function in the background; see Scheduler.background."""
+        return self.scheduler.background(work)
 
     async def sweep(self) -> None:
         """Do the background work of all tags in use. The scheduler calls this every second."""

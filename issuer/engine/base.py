@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from apscheduler.schedulers.base import BaseScheduler
 
+from issuer.care.care import Care
 from issuer.care.pruning import Pruning
 from issuer.clock import Deadline
 from issuer.core.scheme_record import strategy
@@ -28,9 +29,10 @@ from issuer.settings import seconds
 from issuer_persistence.records import Tag
 
 if TYPE_CHECKING:
-    from issuer.plugins.chain import AsyncChain, Chain
+    from issuer.plugins.chain import Plugins
 
 L = TypeVar("L", bound=AnyCombiner)
+T = TypeVar("T")
 
 
 class BaseEngine(ABC, Generic[L]):
@@ -45,17 +47,16 @@ class BaseEngine(ABC, Generic[L]):
     #: Classes and functions that differ for threads and for asyncio tasks. Each subclass sets its own.
     _executor: ClassVar[Any]
     _flight: ClassVar[Any]
-    _care: ClassVar[Any]
     _runner: ClassVar[Any]
 
     #: The plugins, or None without plugins.
-    chain: Chain | AsyncChain | None
+    chain: Plugins[Any] | None
     runner: Any
     scheduler: Scheduler
     runtime: Runtime
     registry: TagRegistry[L]
     issuing: Issuing[L]
-    care: Any
+    care: Care
 
     def __init__(self, config: IssuerConfig, redis: object, chosen: Chosen) -> None:
         """`redis`: the connections to Redis, or None. `chosen`: the argument `scheduler` of `connect`, see Chosen."""
@@ -100,13 +101,13 @@ class BaseEngine(ABC, Generic[L]):
         self.registry = TagRegistry(self.make_combiner, self.runtime)
         shared = self.registry, self.config, self.runtime
         self.issuing = Issuing(*shared)
-        self.care = self._care(
+        self.care = Care(
             *shared,
             self.runner.redis,
             pruning=self._pruning,
             run=self.run,
             deadline=self.deadline,
-            background=self.scheduler.background,
+            background=self.background,
         )
 
     @property
@@ -156,8 +157,12 @@ class BaseEngine(ABC, Generic[L]):
         self.issuing.failed(tag, error)
 
     @abstractmethod
-    def run(self, steps: Steps[Any], deadline: Deadline, tag: str | None) -> Any:
-        """Run the steps (calls to Redis and the store) to their end, and return their result."""
+    async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        """Run the steps (calls to Redis and the store) to their end. Raises IssuerError if the issuer is closed."""
+
+    @abstractmethod
+    def background(self, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+        """Run a coroutine function in the background; see Scheduler.background."""
 
     @abstractmethod
     def run_in_thread(self, steps: Steps[Any], deadline: Deadline, *, tag: str) -> Any:

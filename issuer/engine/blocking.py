@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from issuer.care.blocking import Care
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight, run_in_thread
 from issuer.engine.base import OPEN_ENGINES
-from issuer.engine.calls.blocking import EngineCalls
+from issuer.engine.calls import EngineCalls
 from issuer.engine.scheduler import Chosen, Threads
 from issuer.errors import IssuerError
 from issuer.forks import GENERATION, notice, refuse_inherited
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
+from issuer.threads import finished
 
 if TYPE_CHECKING:
     from issuer.plugins.chain import Chain
@@ -28,15 +27,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Engine(EngineCalls):
+class Engine(EngineCalls[Combiner]):
     """An Issuer without its public methods; see BaseEngine."""
 
     face = "Issuer"
     _executor = Threads
     _flight = staticmethod(new_flight)
-    _care = Care
     _runner = Runner
-    care: Care
     runner: Runner
 
     def __init__(
@@ -71,7 +68,7 @@ class Engine(EngineCalls):
 
     enter = staticmethod(notice)
 
-    def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+    async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
         """Run the steps (calls to Redis and the store) to their end, and return their result."""
         if self.registry.closed:
             raise IssuerError("this issuer is closed", tag=tag)
@@ -85,11 +82,14 @@ class Engine(EngineCalls):
 
     def take(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers. Plugins are called before and after the draw."""
-        if self.chain is None:
+        return self._taken(tag, n, deadline) if self.chain is None else self._around(tag, n, deadline)
+
+    def _around(self, tag: str, n: int, deadline: Deadline) -> list[int]:
+        async def draw() -> list[int]:
             return self._taken(tag, n, deadline)
-        draw = partial(self._taken, tag, n, deadline)
+
         with self.attempt(tag):
-            return self.around(tag, n, PLAIN, deadline, draw)
+            return finished(lambda: self.around(tag, n, PLAIN, deadline, draw))
 
     # `_drawn` in aio.py does the same for asyncio. Code for both would need a generator, which takes 2 to 6 us more for
     # each draw.
@@ -100,7 +100,7 @@ class Engine(EngineCalls):
             combiner = self.registry.combiner(tag)
             while (left := n - len(numbers)) > 0:
                 if combiner.state.lacks(left):
-                    combiner.run(combiner.supply.check_left(left), deadline)
+                    self.runner.run(combiner.supply.check_left(left), deadline, tag)
                 drawn = combiner.draw(left, deadline)
                 numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
         except IssuerError as error:
@@ -112,9 +112,13 @@ class Engine(EngineCalls):
 
     # ------------------------------------------------------------------ background work
 
+    def background(self, work: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+        """Run a coroutine function in the background; see Scheduler.background."""
+        return self.scheduler.background(finished, work)
+
     def sweep(self) -> None:
         """Do the background work of all tags in use. The scheduler calls this every second."""
-        self.care.sweep()
+        finished(self.care.sweep)
 
     # ------------------------------------------------------------------ end and forks
 
@@ -136,9 +140,9 @@ class Engine(EngineCalls):
             if self.runner.redis is not None:
                 ends.callback(self.runner.redis.close)
             if self.care.keeper is not None:
-                ends.callback(self.care.keeper.end)
+                ends.callback(finished, self.care.keeper.end)
             for combiner in combiners:
-                ends.callback(combiner.run, combiner.supply.close(deadline), deadline)
+                ends.callback(self.runner.run, combiner.supply.close(deadline), deadline, combiner.tag)
             ends.callback(self.scheduler.stop)
 
 

@@ -50,7 +50,7 @@ from issuer_persistence.records import Tag, now_ms
 
 if TYPE_CHECKING:
     from issuer.numbers.codec import Decoded, Scheme
-    from issuer.plugins.chain import AsyncChain, Chain
+    from issuer.plugins.chain import Plugins
     from issuer.plugins.contract import Call
     from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 
@@ -60,7 +60,7 @@ log = logging.getLogger("issuer")
 SERIES_COUNTED_FOR = 1.0
 
 
-def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
+def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Plugins[Any], *, as_drawn: bool) -> Call:
     """Return the description of a call for the plugins.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline, monotonic
 from issuer.core.sparing import Sparing
@@ -15,9 +15,11 @@ from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavaila
 from issuer.gateway.keys import check_tag
 from issuer.reentry import CallLock
 
+T = TypeVar("T")
+
 
 class AnyCombiner(Protocol):
-    """Interface of the combiners of both drivers. In the asyncio driver, methods return an awaitable of the result."""
+    """Interface of the combiners of both drivers."""
 
     tag: str
     supply: Supply
@@ -26,16 +28,13 @@ class AnyCombiner(Protocol):
     def waiting(self) -> int:
         """Number of callers that wait for a number now."""
 
-    def draw(self, n: int, deadline: Deadline) -> Any:
-        """Draw at least one number, and at most n, as a sequence. If there is none, wait until the deadline."""
-
     def rest(self) -> None:
         """Make the next draw take the slow path, which reports that the tag is in use again.
 
         Called if the tag was not used for a while.
         """
 
-    def run(self, steps: Steps[Any], deadline: Deadline) -> Any:
+    async def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run steps (a generator that yields requests to Redis and the store), and return their result."""
 
 

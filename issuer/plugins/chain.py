@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import ClassVar, Generic, TypeVar
 
 from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, brief
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
-from issuer.plugins.hooks import Surroundings, finished, named
-
-#: Function that draws the numbers of a call.
-Draw = Callable[[], list[int]]
-AsyncDraw = Callable[[], Awaitable[list[int]]]
-
+from issuer.plugins.hooks import Draw, Surroundings, named
+from issuer.threads import finished
 
 P = TypeVar("P", bound=Plugin | AsyncPlugin)
 
 
-class _Plugins(Generic[P]):
+class Plugins(Generic[P]):
     """Base class of Chain and AsyncChain. A chain without plugins is false."""
 
     _kinds: ClassVar[tuple[type, ...]]
@@ -50,9 +46,10 @@ class _Plugins(Generic[P]):
 
     def changes(self, strategy: str) -> bool:
         """Return True if a plugin may change the numbers of that strategy."""
-        return self._of(strategy).changes
+        return self.surroundings(strategy).changes
 
-    def _of(self, strategy: str) -> Surroundings:
+    def surroundings(self, strategy: str) -> Surroundings:
+        """Return what runs the hooks of the plugins for that strategy."""
         found = self._by_strategy.get(strategy)
         if found is None:
             theirs = [each for each in self.plugins if each.strategies is None or strategy in each.strategies]
@@ -60,7 +57,7 @@ class _Plugins(Generic[P]):
         return found
 
 
-class Chain(_Plugins[Plugin]):
+class Chain(Plugins[Plugin]):
     """Plugins of an Issuer. Threads can share the chain. Its plugins cannot be changed after its creation.
 
     Raises:
@@ -70,7 +67,7 @@ class Chain(_Plugins[Plugin]):
     _kinds = (Plugin,)
     _tasks = False
 
-    def around(self, call: Call, draw: Draw) -> list[int]:
+    def around(self, call: Call, draw: Callable[[], list[int]]) -> list[int]:
         """Call `before` of each plugin, then `draw`, then `after` of each plugin. Return the resulting numbers.
 
         If `draw` fails after it has drawn some numbers, `after` is called for these numbers. The error's attribute
@@ -80,18 +77,22 @@ class Chain(_Plugins[Plugin]):
             Refused: A plugin rejected the call. `draw` was not called.
             TransformFailed: A plugin that changes numbers failed.
         """
-        return finished(self._of(call.strategy).around(call, draw))
+
+        async def drawn() -> list[int]:
+            return draw()
+
+        return finished(lambda: self.surroundings(call.strategy).around(call, drawn))
 
     def before(self, call: Call) -> None:
         """Call `before` of each plugin. Raises Refused if a plugin rejects the call."""
-        finished(self._of(call.strategy).before(call))
+        finished(lambda: self.surroundings(call.strategy).before(call))
 
     def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
         """Call `after` of each plugin, and return the resulting numbers. Raises TransformFailed."""
-        return finished(self._of(call.strategy).after(call, numbers))
+        return finished(lambda: self.surroundings(call.strategy).after(call, numbers))
 
 
-class AsyncChain(_Plugins[Plugin | AsyncPlugin]):
+class AsyncChain(Plugins[Plugin | AsyncPlugin]):
     """Plugins of an AsyncIssuer: Plugin and AsyncPlugin. The methods are those of Chain, as coroutines.
 
     Raises:
@@ -101,17 +102,17 @@ class AsyncChain(_Plugins[Plugin | AsyncPlugin]):
     _kinds = (Plugin, AsyncPlugin)
     _tasks = True
 
-    async def around(self, call: Call, draw: AsyncDraw) -> list[int]:
+    async def around(self, call: Call, draw: Draw) -> list[int]:
         """Run the plugins around a draw, and return the resulting numbers; see Chain.around."""
-        return await self._of(call.strategy).around(call, draw)
+        return await self.surroundings(call.strategy).around(call, draw)
 
     async def before(self, call: Call) -> None:
         """Call `before` of each plugin. Raises Refused if a plugin rejects the call."""
-        await self._of(call.strategy).before(call)
+        await self.surroundings(call.strategy).before(call)
 
     async def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
         """Call `after` of each plugin, and return the resulting numbers. Raises TransformFailed."""
-        return await self._of(call.strategy).after(call, numbers)
+        return await self.surroundings(call.strategy).after(call, numbers)
 
 
 def _check(plugin: object, kinds: tuple[type, ...]) -> None:

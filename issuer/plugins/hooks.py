@@ -1,16 +1,16 @@
 """Runs hooks around a draw. The code is the same for threads and for asyncio.
 
-The methods are coroutines. A coroutine waits only for a hook, a draw or other tasks. If the hooks and the draw are
-blocking functions, the coroutine never waits. So any thread can run it, without an event loop; see `finished`.
+The methods are coroutines. A coroutine waits only for a hook, a draw or other tasks. If the hooks and the draw block,
+the coroutine never waits. So any thread can run it, without an event loop; see `issuer.threads.finished`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, IssuerError, Refused, TransformFailed, brief
@@ -18,10 +18,8 @@ from issuer.interrupts import raise_interrupt
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
 from issuer_persistence.records import HIGHEST
 
-T = TypeVar("T")
-
 #: A function that draws the numbers of a call, in a thread or a task.
-Draw = Callable[[], list[int]] | Callable[[], Awaitable[list[int]]]
+Draw = Callable[[], Awaitable[list[int]]]
 
 #: After every 100 numbers of a call, other tasks of the event loop can run.
 TURN_EVERY = 100
@@ -62,8 +60,7 @@ class Surroundings:
         if self._befores:
             await self.before(call)
         try:
-            drawn = draw()
-            numbers = await cast("Awaitable[list[int]]", drawn) if self._tasks else cast("list[int]", drawn)
+            numbers = await draw()
         except IssuerError as error:
             # The caller receives these numbers with the error. So they must be transformed, too: otherwise one of them
             # could be equal to the transformed value of another number.
@@ -145,17 +142,6 @@ class Surroundings:
         kind = (id(plugin), where, type(error))
         told = "tag %r: plugin %s: %s failed"
         self._sparing.say(log.error, call.tag, kind, told, call.tag, named(plugin), where, error=error)
-
-
-def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, and return its result."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    coroutine.close()
-    raise RuntimeError("a blocking plugin or draw waits for an event loop")
 
 
 def named(plugin: Plugin | AsyncPlugin) -> str:

@@ -14,10 +14,11 @@ from unittest.mock import patch
 
 import issuer
 from issuer import Issuer
-from issuer.care.keeper.blocking import PAGE_EVERY
+from issuer.care.keeper import PAGE_EVERY
 from issuer.core.record import PAGE
 from issuer.gateway.commands import script
 from issuer.gateway.keys import redis_key
+from issuer.threads import finished
 from issuer_persistence.contract import Store
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
@@ -163,7 +164,7 @@ def _keeper(server: RedisServer, folder: str, rounds: int) -> Iterator[Figure]:
         for _ in range(rounds + 1):
             until(lambda: keeper.walks)
             began = time.process_time()
-            keeper.walk()
+            finished(keeper.walk)
             pages.append((time.process_time() - began) * 1000)
     del pages[0]  # it opened connections
     yield Figure(f"keeper, {FEW} of {FEW} tags drawn: processor", tuple(alone), "%")

@@ -353,9 +353,9 @@ def test_a_lease_counts_from_before_the_request_was_sent(
     with Desk("leased", {}, redis=fake_server.client(), instance=instance, timeout=_LONGEST) as desk:
         send = desk.runner.redis.do
 
-        def slow(*arguments: Any, **options: Any) -> Any:
+        async def slow(*arguments: Any, **options: Any) -> Any:
             asked.append(moved.seconds)
-            answer = send(*arguments, **options)
+            answer = await send(*arguments, **options)
             moved.seconds += 7
             return answer
 

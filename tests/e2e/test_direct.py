@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from issuer.care.blocking import Care
+from issuer.care.care import Care
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.records import Tag
 from issuer_persistence.sqlite.schema import SCHEMA

@@ -15,7 +15,7 @@ import click
 import pytest
 
 import issuer
-from issuer.care import Outcome
+from issuer.care.results import Outcome
 from issuer.cli import exits, main
 from issuer.cli.commands.next import CHUNK
 from issuer.cli.session import MANY, with_progress

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import issuer
-from issuer.care.keeper import aio as async_keeper
-from issuer.care.keeper import blocking as keeper
+from issuer.care import keeper
 from issuer_persistence.sqlite import SQLiteStore
 from tests.colours import Connect
 from tests.deadlines import ENDLESS
@@ -67,8 +66,7 @@ def test_the_server_is_ready_and_the_other_tags_are_recovered(make: Make) -> Non
 
 
 def test_a_keeper_loads_segments_of_the_others(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (keeper, async_keeper):
-        monkeypatch.setattr(each, "PAGE", 2)
+    monkeypatch.setattr(keeper, "PAGE", 2)
     with make(scheduler=None) as ids, make() as kept:
         for tag in ("a", "z"):
             ids.take(tag, 85)

@@ -18,6 +18,7 @@ import issuer.forks
 import issuer.metrics
 import issuer.metrics.book
 import issuer_persistence.forks
+from issuer.threads import finished
 from issuer_persistence.holding import acquired
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.sqlite.store import SQLiteStore
@@ -134,5 +135,5 @@ def test_hiredis_packs_no_command(redis_url: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hiredis, "pack_command", crash)
     with issuer.connect(redis=redis_url, store=MemoryStore()) as ids:
         ids.create("a")
-        ids.engine.care.keep(timeout=60)  # subscribes to reports
+        finished(lambda: ids.engine.care.keep(timeout=60))  # subscribes to reports
         assert ids.next("a") == 1

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from issuer.drivers.aio.wire import AsyncRoundTrips
-from issuer.drivers.blocking.wire import RoundTrips
 from issuer.drivers.topology import Exchange
+from issuer.drivers.wire import RoundTrips
 from issuer.gateway.keys import redis_key
 from issuer.values import Recovery
 from issuer_persistence.memory import MemoryStore
@@ -35,13 +34,9 @@ SETTINGS: dict[str, Any] = {"scheduler": None, "timeout": 40, "redis_timeout": 8
 AWAY = (redis.ConnectionError, redis.TimeoutError)
 
 
-def nobody_answers(_: object, exchange: Exchange) -> Exception:
+async def nobody_answers(_: object, exchange: Exchange) -> Exception:
     """The mutation of `_attempted`: the master alone is looked at."""
     return redis.ConnectionError(f"{exchange.address} is not asked")
-
-
-async def no_task_is_answered(trips: object, exchange: Exchange) -> Exception:
-    return nobody_answers(trips, exchange)
 
 
 #: Either colour with another protocol.
@@ -100,7 +95,6 @@ def test_a_replica_that_has_not_yet_followed_its_master_into_oblivion(
 ) -> None:
     if not looks:
         monkeypatch.setattr(RoundTrips, "_attempted", nobody_answers)
-        monkeypatch.setattr(AsyncRoundTrips, "_attempted", no_task_is_answered)
     # The first copy goes out at once. The master that was started again waits with it.
     master, replica = start_redis("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600"), start_redis()
     with master.client() as client:

@@ -17,6 +17,7 @@ from issuer.clock import Deadline
 from issuer.core.floor import floor
 from issuer.core.supply import rejoin
 from issuer.core.supply.mode import Mode
+from issuer.threads import finished
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
@@ -105,7 +106,7 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
 
     def returned() -> bool:
         line = ids.engine.registry.combiner("a")
-        line.run(line.supply.rejoin(), Deadline(20))
+        finished(lambda: line.run(line.supply.rejoin(), Deadline(20)))
         return line.supply.origin.mode is not Mode.DIRECT
 
     if when.startswith("asked"):
@@ -351,7 +352,7 @@ def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
                 numbers.extend(beside.submit(lambda: [ids.next("a") for _ in range(6)]).result())
 
     def tried() -> int:
-        line.run(line.supply.rejoin(), Deadline(20))
+        finished(lambda: line.run(line.supply.rejoin(), Deadline(20)))
         return floors
 
     monkeypatch.setattr(rejoin, "floor", then_drawn)

@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import issuer
-from issuer.care.aio import AsyncCare
+from issuer.care.care import Care
 from issuer.contrib.fastapi import readyz
 from issuer.core.requests import TAKE_MOST
 from issuer.doors.access import Access
@@ -204,7 +204,7 @@ def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_secon
 def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_was_seen_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = AsyncCare.store_ready
+    real = Care.store_ready
 
     async def seen(door: Door, **constants: float) -> str | None:
         for name, seconds in constants.items():
@@ -218,12 +218,12 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
 
     async def behave(door: Door) -> None:
         assert await seen(door, within=60.0, waited_for=60.0) is None
-        monkeypatch.setattr(AsyncCare, "store_ready", hangs)
+        monkeypatch.setattr(Care, "store_ready", hangs)
         assert await seen(door, waited_for=0.01) is None
         door.app._service.probe._looking.cancel()
         door.app._service.probe._looking = None
         assert await seen(door, within=0.0, waited_for=60.0) == "store_unavailable"
-        monkeypatch.setattr(AsyncCare, "store_ready", real)
+        monkeypatch.setattr(Care, "store_ready", real)
         assert await seen(door, within=60.0) is None
 
     monkeypatch.setattr("issuer.doors.web.probe.LOOK_FOR", 0.0)
@@ -268,7 +268,7 @@ def test_a_store_that_has_not_answered_yet_is_unknown(monkeypatch: pytest.Monkey
         found = await (readyz(door.ids) if of == "router" else door.good("GET", "/readyz"))
         assert (found["ready"], found["store"], found["redis"]) == (True, "unknown", None)
 
-    monkeypatch.setattr(AsyncCare, "store_ready", hangs)
+    monkeypatch.setattr(Care, "store_ready", hangs)
     _looking(monkeypatch, waited_for=0.01)
     through(behave)
 

@@ -8,7 +8,7 @@ import pytest
 
 import issuer
 from issuer import errors
-from issuer.care.aio import AsyncCare
+from issuer.care.care import Care
 from issuer.core.sparing import Sparing
 from issuer.doors.outside import outside
 from issuer.doors.resp.replies import failure
@@ -111,7 +111,7 @@ def test_a_fault_within_is_a_500_that_tells_nothing(
     async def behave(door: Door) -> None:
         await door.ids.create("a")
         if found := {"tags": "tag_pages", "ready": "store_ready"}.get(broken):  # they read the store by pages
-            monkeypatch.setattr(AsyncCare, found, fails)
+            monkeypatch.setattr(Care, found, fails)
         elif broken == "take":
             monkeypatch.setattr(AsyncEngine, "ranges", fails)
         else:

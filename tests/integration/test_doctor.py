@@ -15,11 +15,12 @@ from redis import Redis
 
 import issuer
 from issuer import Issuer, RedisUnavailable, StoreUnavailable
-from issuer.care import blocking as care
+from issuer.care import care
 from issuer.care.doctor import examination, redis, store, tags
 from issuer.care.doctor.findings import Facts
 from issuer.core import arithmetic
 from issuer.drivers import topology
+from issuer.threads import finished
 from issuer.values import Finding
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
@@ -531,7 +532,9 @@ def test_a_redis_that_goes_away_half_way_is_waited_for_once_and_what_is_left_out
         return
     seen = []
     care_of = ids.engine.care
-    every: Any = care_of.verified(None, None) if what == "verify" else care_of.inspected(ids.tags(), None)
+    every: Any = care_of.inspected(ids.tags(), None)
+    if what == "verify":
+        every = finished(lambda: care_of.verified(None, None))
     for done, each in enumerate(every, 1):
         found = each.result
         seen.append(found == [] if isinstance(found, list) else found is not None and found.redis_error is None)

@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from issuer import IssuerError, RedisUnavailable
-from issuer.care import aio, blocking
-from issuer.drivers.aio.wire import AsyncRoundTrips
-from issuer.drivers.blocking.wire import RoundTrips
+from issuer.care import care
 from issuer.drivers.topology import Exchange
+from issuer.drivers.wire import RoundTrips
 from issuer.gateway.keys import redis_key
+from issuer.threads import finished
 from issuer_persistence.contract import Store
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.memory import MemoryStore
@@ -36,8 +36,7 @@ PAGE = 20
 
 @pytest.fixture(autouse=True)
 def pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (aio, blocking):
-        monkeypatch.setattr(module, "PAGE", PAGE)
+    monkeypatch.setattr(care, "PAGE", PAGE)
 
 
 @pytest.fixture(params=["memory", "sqlite", "mongodb"])
@@ -118,14 +117,11 @@ def test_all_tags_at_once_are_verified_and_recovered_like_each_alone(
 
 def _all(ids: Any, what: str, **options: Any) -> dict[str, Any]:
     """The outcomes of a loop over all tags, by tag."""
-    outcomes = getattr(ids.engine.care, what)(None, timeout=None, **options)
-    if hasattr(outcomes, "__aiter__"):
-        return {each.tag: each for each in ids.wait(_listed(outcomes))}
-    return {each.tag: each for each in outcomes}
 
+    async def listed() -> list[Any]:
+        return [each async for each in await getattr(ids.engine.care, what)(None, timeout=None, **options)]
 
-async def _listed(outcomes: Any) -> list[Any]:
-    return [each async for each in outcomes]
+    return {each.tag: each for each in (ids.wait(listed()) if hasattr(ids, "wait") else finished(listed))}
 
 
 def _recovered(ids: Any, *, dry_run: bool) -> dict[str, Any]:
@@ -162,23 +158,15 @@ def test_in_a_cluster_a_master_that_is_away_costs_only_its_own_tags(
         ports = {tag: cluster.node_of(redis_key("issuer", tag)).port for tag in TAGS[:30]}
         away = ports[TAGS[0]]
 
-        def refuses(exchange: Exchange) -> None:
+        real = RoundTrips._asked
+
+        async def asked(trips: RoundTrips, exchange: Exchange, *, trusts: bool) -> Any:
             if exchange.address.port == away:
                 raise redis.ConnectionError("away")
-
-        blocking_asked, async_asked = RoundTrips._asked, AsyncRoundTrips._asked
-
-        def asked(trips: RoundTrips, exchange: Exchange, *, trusts: bool) -> Any:
-            refuses(exchange)
-            return blocking_asked(trips, exchange, trusts=trusts)
-
-        async def async_(trips: AsyncRoundTrips, exchange: Exchange, *, trusts: bool) -> Any:
-            refuses(exchange)
-            return await async_asked(trips, exchange, trusts=trusts)
+            return await real(trips, exchange, trusts=trusts)
 
         with monkeypatch.context() as patch:
             patch.setattr(RoundTrips, "_asked", asked)
-            patch.setattr(AsyncRoundTrips, "_asked", async_)
             found = _all(ids, "recovered", dry_run=False)
         failed = {tag for tag, each in found.items() if each.error is not None}
         assert failed == {tag for tag, port in ports.items() if port == away}

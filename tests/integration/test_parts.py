@@ -12,6 +12,7 @@ import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Ask
 from issuer.drivers.store_pool import StorePool
+from issuer.threads import finished
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import TagChanges
 from tests.colours import BOTH
@@ -69,8 +70,8 @@ def test_background_work_is_silent_about_a_part_that_a_caller_is_creating(
     ids = make()
     ids.create("cust", keyed=True)
     ids.engine.registry.combiner("cust#a")  # as the caller does first
-    ids.engine.care.sweep()
-    ids.engine.care.refresh()
+    finished(ids.engine.care.sweep)
+    finished(ids.engine.care.refresh)
     ids.tick()
     assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
     assert ids.issue("cust", restart_key="a").counter == 1
@@ -84,7 +85,7 @@ def test_background_work_creates_no_part_as_a_tag_of_its_own(monkeypatch: pytest
         ids.create("cust", keyed=True)
         part = ids.engine.registry.combiner("cust#a")  # as a caller does first
         with pytest.raises(issuer.UnknownTag):
-            part.run(part.supply.refresh(), Deadline(20))
+            finished(lambda: part.run(part.supply.refresh(), Deadline(20)))
         assert ids.issue("cust", restart_key="a").counter == 1
 
 

@@ -17,6 +17,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Steps
 from issuer.plugins import Call, Plugin
 from issuer.strategies import Context, Instance, Strategy, register, registry
+from issuer.threads import finished
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import TagSettings
@@ -286,7 +287,7 @@ def test_a_strategy_is_swept_though_its_tag_rests_and_closed_with_the_issuer(
         ids.create("o", strategy="swept")
         ids.next("o")
         for _ in range(3):
-            ids.engine.care.sweep()
+            finished(ids.engine.care.sweep)
         assert done == ["sweep"] * 3
         ids.tick()
         assert done == ["sweep"] * 4

@@ -17,6 +17,7 @@ from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.servers import from_url
 from issuer.gateway import tag_scripts
+from issuer.threads import finished
 from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused
@@ -139,7 +140,7 @@ def test_a_forked_child_does_not_talk_over_its_parents_connection(start_tls: Sta
     """Under gevent a child goes on with copies of all greenlets, in the middle of a draw, too."""
     draw = tag_scripts.draw(KEY, 1, 4)
     with closing(Connections(from_url(start_tls().url, "main", Connections.pool_class), 30.0)) as connections:
-        assert connections.do(Send(draw), Deadline(30)).status == "empty"
+        assert finished(lambda: connections.do(Send(draw), Deadline(30))).status == "empty"
         (link,) = connections.node(KEY).idle
 
         def in_between() -> object:
@@ -148,4 +149,4 @@ def test_a_forked_child_does_not_talk_over_its_parents_connection(start_tls: Sta
             return "refused"
 
         assert in_child(in_between)() == "refused"
-        assert connections.do(Send(draw), Deadline(30)).status == "empty"
+        assert finished(lambda: connections.do(Send(draw), Deadline(30))).status == "empty"

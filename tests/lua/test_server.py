@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from statistics import median
+from typing import Any
 
 import pytest
 import redis
@@ -18,7 +19,8 @@ from issuer.drivers.servers import from_url
 from issuer.drivers.topology import Address
 from issuer.errors import FenceError, RedisUnavailable
 from issuer.gateway import tag_scripts
-from issuer.gateway.commands import folder
+from issuer.gateway.commands import RedisCall, folder
+from issuer.threads import finished
 from tests import programs
 from tests.lua.hashes import BORN, KEY, STORE, TagHash, command, numbers, unchanged
 from tests.servers.redis import RedisServer
@@ -62,6 +64,10 @@ def connected(server: RedisServer, user: str = "") -> Iterator[Connections]:
     connections.close()
 
 
+def asked(connections: Connections, call: RedisCall[Any]) -> Any:
+    return finished(lambda: connections.do(Send(call), Deadline(60)))
+
+
 @contextmanager
 def configured(tag: TagHash, **settings: str | int) -> Iterator[None]:
     names = {name: name.replace("_", "-") for name in settings}
@@ -86,7 +92,7 @@ class TestRights:
         tag.client.script_flush()
         with connected(any_redis, f"{USER}:secret@") as connections:
             # INFO server, EVALSHA, NOSCRIPT, SCRIPT LOAD, EVALSHA.
-            assert connections.do(Send(tag_scripts.draw(KEY, 1, 4)), Deadline(60)).status == "empty"
+            assert asked(connections, tag_scripts.draw(KEY, 1, 4)).status == "empty"
         _, reign, born, *_ = mine.open()
         assert mine.load(0, 100, reign=reign, born=born) == ["current"]
         assert mine.next(30)[3:] == ["extend", "100"]
@@ -107,7 +113,7 @@ class TestRights:
             connections.route.checked.add(Address())
             for call in CALLS.values():
                 with pytest.raises(FenceError, match=r"\+info"):
-                    connections.do(Send(call), Deadline(60))
+                    asked(connections, call)
 
     def test_without_another_right_or_on_another_key_nothing_is_drawn_either(
         self, tag: TagHash, any_redis: RedisServer
@@ -118,7 +124,7 @@ class TestRights:
             with unchanged(tag), connected(any_redis, f"{USER}:secret@") as connections:
                 for name in ("next", "lease"):
                     with pytest.raises(FenceError):
-                        pytest.fail(f"{rights}, {name}: {connections.do(Send(CALLS[name]), Deadline(60))}")
+                        pytest.fail(f"{rights}, {name}: {asked(connections, CALLS[name])}")
 
     def test_a_right_that_is_missed_half_way_costs_a_gap_and_never_a_repeat(self, tag: TagHash, mine: TagHash) -> None:
         for denied in ("hset", "hget", "time"):
@@ -152,7 +158,7 @@ def test_a_server_that_may_not_write_issues_nothing(
         others = () if "maxmemory" in settings else (back, CALLS["floor"])
         for call in (CALLS["next"], CALLS["next"], CALLS["lease"], *others):
             with pytest.raises(RedisUnavailable, match="can't serve now") as error:
-                connections.do(Send(call), Deadline(60))
+                asked(connections, call)
             assert error.value.retry_after >= SETTLING
     assert numbers(tag.next())[0] == cur + 1
 
@@ -187,7 +193,7 @@ class TestStuckScript:
             with connected(server) as connections:
                 connections.route.checked.add(Address())
                 with pytest.raises(RedisUnavailable, match="BUSY"):
-                    connections.do(Send(CALLS["next"]), Deadline(60))
+                    asked(connections, CALLS["next"])
             server.client().script_kill()
         assert TagHash(server.client(decode_responses=True)).next() == ["ok", "50", "51"]
 

@@ -1,14 +1,12 @@
 """The mutations of mutations.toml: which guard is taken out, what harm follows, and which tests find it."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.generate import TWINS
+from tests.generate import GENERATED
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _LIST = Path(__file__).with_name("mutations.toml")
@@ -39,17 +37,16 @@ class Mutation:
             return f"{self.name}: its guard stands {times} times in {self.file}, and must stand there once"
         if not self.tests or missing:
             return f"{self.name}: no such tests: {missing or 'none is named'}"
-        if self.file.removeprefix("issuer/") in TWINS.values():
-            return f"{self.name}: {self.file} is generated: take the guard out of its source"
+        if self.file.removeprefix("issuer/") in GENERATED:
+            return f"{self.name}: {self.file} is generated, and has no guards"
         if bool(self.twin) + bool(self.alone) != bool(self.counterpart):
             return f"{self.name}: its counterpart is {self.counterpart or 'none'}: either `twin` or `alone` names it"
         return ""
 
     @property
     def colour(self) -> str:
-        """The colour of the file, "" if it belongs to both, or if both are generated from it."""
-        colour = next((part for part in Path(self.file).with_suffix("").parts if part in _OTHER), "")
-        return "" if self._twin else colour
+        """The colour of the file, "" if it belongs to both."""
+        return next((part for part in Path(self.file).with_suffix("").parts if part in _OTHER), "")
 
     @property
     def counterpart(self) -> str:
@@ -62,18 +59,9 @@ class Mutation:
         text = path.read_text(encoding="utf-8")
         assert self.old in text, f"{self.file} was changed meanwhile"
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
-        if self._twin:
-            subprocess.run([sys.executable, "-m", "tests.generate"], cwd=root, check=True)
 
     def undone(self, root: Path) -> None:
-        for file in filter(None, (self.file, self._twin)):
-            (root / file).write_bytes((REPOSITORY / file).read_bytes())
-
-    @property
-    def _twin(self) -> str:
-        """The module that is generated from the file, "" if none is."""
-        twin = TWINS.get(self.file.removeprefix("issuer/"))
-        return f"issuer/{twin}" if twin else ""
+        (root / self.file).write_bytes((REPOSITORY / self.file).read_bytes())
 
 
 def mutations() -> list[Mutation]:

@@ -29,6 +29,7 @@ from issuer.drivers.blocking.combiner import Combiner
 from issuer.engine.base import OPEN_ENGINES
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import redis_key
+from issuer.threads import finished
 from issuer_persistence.errors import StoreError
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Order
@@ -201,7 +202,8 @@ class IssuerMachine(RuleBasedStateMachine):
     def leases_are_looked_at(self, process: int) -> None:
         line = self.ids[process].engine.registry.combiners.get("trend")
         if line is not None and line.supply.state.buffer is not None and line.supply.origin.mode is not Mode.DIRECT:
-            self.attempt(lambda: line.run(line.supply._check(line.supply.state.buffer), Deadline(5)))
+            checks = line.supply._check(line.supply.state.buffer)
+            self.attempt(lambda: finished(lambda: line.run(checks, Deadline(5))))
             self.knows[process] = self.retired["trend"]
 
     @rule(process=processes)
@@ -243,7 +245,11 @@ class IssuerMachine(RuleBasedStateMachine):
             while not (isinstance(step, Send) and step.call.decode is tag_scripts._loaded):
                 try:
                     assert isinstance(step, (Ask, Send))
-                    result = step.question(self.store, 1.0) if isinstance(step, Ask) else redis.do(step, Deadline(0.02))
+                    if isinstance(step, Ask):
+                        result = step.question(self.store, 1.0)
+                    else:
+                        sent = step
+                        result = finished(lambda: redis.do(sent, Deadline(0.02)))  # noqa: B023 - called at once
                 except (StoreError, issuer.IssuerError) as error:
                     step = steps.throw(error)
                 else:
@@ -261,7 +267,7 @@ class IssuerMachine(RuleBasedStateMachine):
             self.in_flight.remove((tag, step))
         redis = self.operator.engine.runner.redis
         assert redis is not None
-        self.attempt(lambda: redis.do(step, Deadline(0.02)))
+        self.attempt(lambda: finished(lambda: redis.do(step, Deadline(0.02))))
 
     @rule(process=processes)
     def crash(self, process: int) -> None:

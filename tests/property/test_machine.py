@@ -14,6 +14,7 @@ from issuer.clock import Deadline
 from issuer.core.supply.state import TagState
 from issuer.gateway import commands
 from issuer.gateway.commands import Script
+from issuer.threads import finished
 from tests.property.machine import PROCESSES, IssuerMachine, twin_of
 from tests.seeds import SEED, chosen, seeded
 
@@ -58,7 +59,7 @@ class HandedBackAndKept(IssuerMachine):
         for line in self.ids[process].engine.registry.combiners.values():
             hand = line.supply.state.buffer
             kept = None if hand is None else twin_of(hand, self.ids[process].engine.runtime.fast_path)
-            line.run(line.supply.close(Deadline(1)), Deadline(1))
+            finished(lambda: line.run(line.supply.close(Deadline(1)), Deadline(1)))  # noqa: B023 - called at once
             line.supply.state.buffer, line.supply.state.ended = kept, None
 
 

@@ -248,7 +248,7 @@ def test_a_row_out_of_leases_is_contiguous_and_of_no_other_process(
 def test_others_that_draw_between_each_time_are_an_error_and_no_number(
     strict: Served, monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis
 ) -> None:
-    monkeypatch.setattr("issuer.engine.calls.aio.CONTIGUOUS_DRAWS", 1)
+    monkeypatch.setattr("issuer.engine.aio.CONTIGUOUS_DRAWS", 1)
     with strict.client() as client:
         assert client.ask("INCRBY", "a", 900) == 900
         reply = client.ask("INCRBY", "a", 900)  # falls short at the end of the segment

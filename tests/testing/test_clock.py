@@ -13,6 +13,7 @@ from issuer.core.steps import send
 from issuer.gateway.commands import NAMES, pack, script
 from issuer.gateway.server_commands import server_time
 from issuer.testing import Double
+from issuer.threads import finished
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("production"), pytest.mark.covers("U.22")]
 
@@ -90,7 +91,7 @@ def test_a_moment_needs_a_time_zone(double: Double) -> None:
 
 def test_every_script_and_command_shows_the_same_time(double: Double) -> None:
     engine = double.ids.engine
-    shown = engine.run(send(server_time("x")), engine.deadline(5), None)
+    shown = finished(lambda: engine.run(send(server_time("x")), engine.deadline(5), None))
     assert abs(shown / 1000 - double.clock.now().timestamp()) < 60
     for name in NAMES:
         assert script(name).text.count("'TIME'") == script(name).text.count("redis.call('TIME')"), name

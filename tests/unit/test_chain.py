@@ -248,7 +248,3 @@ def test_many_numbers_leave_the_loop_its_turns() -> None:
         assert next(turns) >= 5000 // module.TURN_EVERY
 
     run(main())
-
-
-def test_a_blocking_draw_that_waits_for_a_loop_is_an_error() -> None:
-    refused(RuntimeError, "waits for an event loop", module.finished, asyncio.sleep(0))

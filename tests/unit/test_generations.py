@@ -14,11 +14,12 @@ from issuer.clock import Deadline
 from issuer.core.steps import Send, Steps, ask
 from issuer.drivers.aio.runner import AsyncRunner
 from issuer.drivers.blocking.runner import Runner
-from issuer.drivers.blocking.wire import RoundTrips
 from issuer.drivers.inherited import LINKS, AnyLink
 from issuer.drivers.topology import Address, Exchange
+from issuer.drivers.wire import RoundTrips
 from issuer.forks import GENERATION
 from issuer.gateway import tag_scripts
+from issuer.threads import finished
 from issuer_persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
 
@@ -89,10 +90,10 @@ def test_a_call_of_the_parent_is_not_sent_again(redis_url: str, younger: Callabl
         redis, call = ids.engine.runner.redis, tag_scripts.read_hash(ids.engine.config.key("a"))
         assert redis is not None
         trips = RoundTrips(redis, Send(call), Deadline(60))
-        trips.exchange(Exchange(Address(), call))
+        finished(lambda: trips.exchange(Exchange(Address(), call)))
         younger()
         with pytest.raises(issuer.Unavailable, match="began in the parent process"):
-            trips.exchange(Exchange(Address(), call))
+            finished(lambda: trips.exchange(Exchange(Address(), call)))
 
 
 async def dropped(link: Any) -> None:
@@ -112,7 +113,7 @@ def test_a_child_does_not_log_in_over_a_connection_that_its_parent_makes(
         assert redis is not None
         (node,) = redis.nodes.values()
         idle = [node.idle.pop() for _ in range(len(node.idle))]
-        wait = getattr(ids, "wait", lambda done: done)
+        wait = getattr(ids, "wait", lambda done: finished(lambda: done))
         link, reused = wait(redis.connection(node, Deadline(60), connects=True))
         assert not reused
         younger()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-#: The product's modules. A blocking twin is generated from its async source, and may define the same names.
+#: The product's modules.
 MODULES = {
     path.relative_to(ROOT): path.read_text(encoding="utf-8")
     for folder in ("issuer", "persistence")

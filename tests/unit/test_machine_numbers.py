@@ -36,8 +36,8 @@ def once_answered(desk: Desk, word: bytes, then: Callable[[], object], monkeypat
     """Do that once, when Redis has answered the first call that has this word."""
     do, todo = desk.runner.redis.do, [then]
 
-    def done(step: Any, *args: Any, **more: Any) -> Any:
-        reply = do(step, *args, **more)
+    async def done(step: Any, *args: Any, **more: Any) -> Any:
+        reply = await do(step, *args, **more)
         if todo and word in step.call.packed:
             todo.pop()()
         return reply

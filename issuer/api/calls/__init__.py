@@ -1,1 +1,1 @@
-"""The methods that both interfaces have. They are written once as async code; the blocking module is generated."""
+"""The methods that both interfaces have, as coroutines. The blocking ones run these; their module is generated."""

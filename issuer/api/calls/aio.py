@@ -1,27 +1,26 @@
-"""The methods of an issuer that are the same for threads and for asyncio: all except `next` and `stream`."""
+"""The methods of an issuer that are the same for threads and for asyncio: all except `next`, `take`, `stream`, `close`.
+
+`blocking.py` beside this module has the signatures and docstrings of the same methods for threads. It is generated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Unpack
 
+from issuer.api.base import AnyIssuer
 from issuer.care import inspection
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.findings import Finding
 from issuer.care.inspection import Inspection, Readiness
 from issuer.care.recovery import Named, Recovery, halt
 from issuer.care.verification import Provenance, who
-from issuer.core.events import Observer
 from issuer.core.issued import Issued
 from issuer.core.record import sound
-from issuer.core.requests import TAKE_MOST, TTL, whole
+from issuer.core.requests import TTL
 from issuer.core.steps import ask
-from issuer.engine.aio import AsyncEngine
 from issuer.numbers.codec import Decoded
 from issuer.numbers.given import SchemeOptions
-from issuer.operations import tags
 from issuer.operations.numbers import DrawOptions
 from issuer.operations.tag_options import TagOptions
 from issuer.settings import seconds
@@ -39,30 +38,12 @@ from issuer_persistence.records import (
 )
 
 
-class AsyncIssuerCalls:
-    """The methods of an AsyncIssuer, except `next` and `stream`."""
+class AsyncIssuerCalls(AnyIssuer):
+    """The methods of an AsyncIssuer, except those that differ from the ones of an Issuer.
 
-    #: The internal object that does the work, for other modules of this package. It may change in any version.
-    engine: AsyncEngine
-
-    @property
-    def closed(self) -> bool:
-        """True if `close` was called."""
-        return self.engine.closed
-
-    async def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
-        """Return a list of exactly n numbers of a tag, in increasing order.
-
-        The numbers can span several segments, so they need not be contiguous. Raises the errors of `next`. If an error
-        occurs part-way, for example at the tag's limit, the error's attribute `drawn` contains the numbers that were
-        drawn before the error.
-
-        Args:
-            tag: Name of the tag.
-            n: How many numbers, 1..1 000 000.
-            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-        """
-        return await self.engine.take(tag, whole(n, "n", 1, TAKE_MOST), self.engine.deadline(timeout))
+    An Issuer has an object of this class. Its coroutines then never wait for an event loop. See
+    `issuer.threads.finished`.
+    """
 
     async def issue(
         self,
@@ -228,14 +209,15 @@ class AsyncIssuerCalls:
             InvalidArgument: A setting is out of its range.
             SchemeError: A setting of the scheme is wrong, or contradicts another setting.
         """
-        asked = TagOptions(
-            start, above, step, target, min_step, max_step, limit, order, lease, ahead, refill_at, survive, drain,
-            description, given
+        return await self.engine.create(
+            tag,
+            TagOptions(
+                start, above, step, target, min_step, max_step, limit, order, lease, ahead, refill_at, survive, drain,
+                description, given
+            ),
+            exist_ok=exist_ok,
+            timeout=timeout,
         )  # fmt: skip
-        deadline = self.engine.deadline(timeout)
-        founded = partial(self.engine.issuing.founded, deadline=deadline)
-        steps = tags.create_many({tag: asked}, self.engine.config, founded, exist_ok=exist_ok)
-        return (await self.engine.run(steps, deadline, tag))[0]
 
     async def create_many(
         self, wanted: Mapping[str, Mapping[str, Any]], *, exist_ok: bool = False, timeout: float | None = None
@@ -256,10 +238,7 @@ class AsyncIssuerCalls:
             IssuerError: The errors of `create`. The error's attribute `tag` is the tag that cannot be created.
         """
         asked = {tag: TagOptions.of(options) for tag, options in wanted.items()}
-        deadline = self.engine.deadline(timeout)
-        founded = partial(self.engine.issuing.founded, deadline=deadline)
-        steps = tags.create_many(asked, self.engine.config, founded, exist_ok=exist_ok)
-        return await self.engine.run(steps, deadline, None)
+        return await self.engine.create_many(asked, None, exist_ok=exist_ok, timeout=timeout)
 
     async def configure(
         self,
@@ -322,11 +301,14 @@ class AsyncIssuerCalls:
             InvalidArgument: A setting is out of its range, or nothing would change.
             SchemeError: A setting of the scheme is wrong, or cannot be changed.
         """
-        asked = TagOptions(
-            start, above, step, target, min_step, max_step, limit, None, lease, ahead, refill_at, survive, drain,
-            description, given
+        return await self.engine.configure(
+            tag,
+            TagOptions(
+                start, above, step, target, min_step, max_step, limit, None, lease, ahead, refill_at, survive, drain,
+                description, given
+            ),
+            timeout,
         )  # fmt: skip
-        return await self.engine.run(tags.configure(tag, asked, self.engine.config), self.engine.deadline(timeout), tag)
 
     async def delete(self, tag: str, *, timeout: float | None = None) -> None:
         """Delete a tag and its parts. Calls for its numbers raise UnknownTag from then on.
@@ -604,34 +586,3 @@ class AsyncIssuerCalls:
             timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self.engine.care.doctor(progress, timeout)
-
-    def observe(self, observer: Observer) -> None:
-        """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.
-
-        The function runs in the thread or event loop in which the event happened. The function also receives events in
-        forked child processes. It must return quickly and must not draw numbers. If the function raises an error, the
-        error is logged.
-
-        Args:
-            observer: Function that takes the event.
-        """
-        self.engine.config.events.add(observer)
-
-    async def close(self) -> None:
-        """Stop background work, return unused numbers, and close the issuer's connections.
-
-        A second call does nothing. Clients, stores and schedulers that were passed to `connect` or `aconnect` stay
-        open.
-        """
-        await self.engine.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return repr(self.engine)

@@ -19,6 +19,7 @@ from issuer.cli.tinyid_tokens import add_tokens
 from issuer.core.batch import TagBatch
 from issuer.errors import ConfigurationError, InvalidArgument, LimitReached
 from issuer.terminal import Column, listed, numbered, plain, say, screen_width, show, table
+from issuer.threads import finished
 from issuer.views import said
 
 SECTION = "Tags"
@@ -192,7 +193,7 @@ def _planned(
 
 def _ended(issuer: Issuer, batch: TagBatch[Any]) -> TagBatch[Any]:
     while batch.pending:
-        issuer.engine.run(batch.go_on(), issuer.engine.deadline(None), None)
+        finished(lambda: issuer.engine.run(batch.go_on(), issuer.engine.deadline(None), None))
     return batch
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from issuer.care import Outcome
 from issuer.care.recovery import Named, Recovery
+from issuer.care.results import Outcome
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import OK, check_json, code_of, complain, json_lines_option, json_option
 from issuer.cli.options import Whole, asked, check_askable
@@ -29,6 +29,7 @@ from issuer.terminal import (
     show_json_line,
     table,
 )
+from issuer.threads import finished
 from issuer.views import said, view
 from issuer_persistence.errors import StoreError
 from issuer_persistence.journal import read
@@ -124,8 +125,9 @@ def recover(
     journals = _read(paths) if paths else ()
 
     def recovered(label: str, *, changes: bool, spared: Collection[str] = ()) -> list[Outcome[Recovery]]:
-        outcomes = issuer.engine.care.recovered(
-            tag, at_least or 0, journals, dry_run=not changes, spared=spared, after=after
+        care = issuer.engine.care
+        outcomes = finished(
+            lambda: care.recovered(tag, at_least or 0, journals, dry_run=not changes, spared=spared, after=after)
         )
         reported = map(_reported, with_progress(outcomes, label))
         prints, changes_all = as_lines and changes is not dry_run, changes and everything

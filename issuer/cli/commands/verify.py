@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import click
 
 from issuer.advice import command_line
-from issuer.care.blocking import Verdict
+from issuer.care.care import Verdict
 from issuer.care.discrepancies import UNSEEN, Discrepancy
 from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
@@ -38,6 +38,7 @@ from issuer.terminal import (
     show_json,
     show_json_line,
 )
+from issuer.threads import finished
 from issuer.times import utc
 from issuer.views import advised, said
 
@@ -78,7 +79,8 @@ def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool
         raise click.UsageError("give a TAG or --all, not both")
     check_json(as_json=as_json, as_lines=as_lines)
     total = _Total()
-    for each in _reported(session.connect().engine.care.verified(tag, None)):
+    care = session.connect().engine.care
+    for each in _reported(finished(lambda: care.verified(tag, None))):
         total.add(each)
         if as_lines:
             error = None if each.error is None else said(each.error)
@@ -153,7 +155,7 @@ def _sum_up(total: _Total, tag: str | None) -> None:
         say(f"not checked: {listed(total.failed)}")
 
 
-def _reported(outcomes: Iterator[Verdict]) -> Iterator[Verdict]:
+def _reported(outcomes: Iterable[Verdict]) -> Iterator[Verdict]:
     """Yield the outcomes, one per tag. Print each error at once.
 
     An unavailable server is the same error for all tags. So it is printed only for the first tag.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -48,8 +47,7 @@ async def tags(service: Service, call: Request) -> Reply:
         refusal = error
     most = count if refusal is None else PAGE_MOST
     pages = service.ids.engine.care.tag_pages(call.timeout, after=beyond, count=most + 1)
-    async with aclosing(pages):
-        page = await anext(pages)
+    page = await anext(pages)
     found = [each for each in page[:most] if refusal is None or call.caller.may("read", each.tag)]
     last = found[count - 1] if len(found) > count else page[most - 1] if len(page) > most else None
     if refusal is not None and not found and beyond is None and last is None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from issuer.advice import http
-from issuer.care.aio import Verdict
+from issuer.care.care import Verdict
 from issuer.doors.web.calls import Request
 from issuer.doors.web.page import POLICY
 from issuer.doors.web.replies import LINES, Problem, Reply, answer, as_strings, dumped, shown
@@ -27,7 +27,7 @@ async def verify(service: Service, call: Request) -> Reply:
     if not call.prefers(LINES, b"application/*"):
         found = await service.ids.verify(call.tag or None, timeout=call.timeout)
         return shown({"discrepancies": [advised(each, http) for each in found]}, as_string=call.as_string)
-    outcomes = service.ids.engine.care.verified(call.tag or None, call.timeout)
+    outcomes = await service.ids.engine.care.verified(call.tag or None, call.timeout)
     first = await anext(outcomes, None)  # if the whole request fails, this line raises before the status is sent
     if first is not None and first.error is not None and call.tag:
         raise first.error

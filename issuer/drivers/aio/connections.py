@@ -9,11 +9,11 @@ import redis
 import redis.asyncio
 
 from issuer.clock import Deadline, monotonic
-from issuer.drivers.aio.link import AsyncLink, AsyncWaker, Draw, abandoned
-from issuer.drivers.aio.wire import AsyncWire
+from issuer.drivers.aio.link import NO_RETRY, AsyncLink, AsyncShown, AsyncWaker, Draw, abandoned
 from issuer.drivers.redis_errors import Crowded, connection_error
 from issuer.drivers.servers import FAR, LOOK_OUT, SHORTEST, AnyNode
 from issuer.drivers.topology import Outdated
+from issuer.drivers.wire import Wire
 
 #: A server and its idle connections.
 AsyncNode = AnyNode[AsyncLink]
@@ -59,13 +59,16 @@ class LookOut:
             self._far = FAR
 
 
-class AsyncConnections(AsyncWire[AsyncNode]):
+class AsyncConnections(Wire[AsyncNode]):
     """The servers that hold the hashes, and the connections of an event loop to them."""
 
     node_class = AsyncNode
     waker_class = AsyncWaker
     pool_class = redis.asyncio.ConnectionPool
     pubsub_class = redis.asyncio.client.PubSub
+    link_class = AsyncLink
+    shown_class = AsyncShown
+    no_retry = NO_RETRY
     abandoned = staticmethod(abandoned)
 
     def begin(self) -> None:

@@ -186,7 +186,7 @@ class Combiner:
     def next(self, deadline: Deadline) -> int:
         """Draw one number. Waits until the deadline."""
         if self.state.buffer is not None or self.state.source is not None:
-            return self.run(self.supply.obtain(1, deadline), deadline)[0]
+            return self._runner.run(self.supply.obtain(1, deadline), deadline, self.tag)[0]
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - as above
             batch = self._batch
@@ -202,13 +202,13 @@ class Combiner:
             if n == 1:
                 for number in self.state.open:  # in memory, without a lock, as in `Issuer.next`
                     return range(number, number + 1)
-            return self.run(self.supply.obtain(n, deadline), deadline)
+            return self._runner.run(self.supply.obtain(n, deadline), deadline, self.tag)
         if n == 1:
             number = self.next(deadline)
             return range(number, number + 1)
         return self._draw(n, deadline)
 
-    def run(self, steps: Steps[T], deadline: Deadline) -> T:
+    async def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run the steps (calls to Redis and the store) to their end, and return their result."""
         return self._runner.run(steps, deadline, self.tag)
 

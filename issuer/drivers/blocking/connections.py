@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis
 
-from issuer.drivers.blocking.link import Link, Waker
-from issuer.drivers.blocking.wire import Wire
+from issuer.drivers.blocking.link import NO_RETRY, Link, Shown, Waker
 from issuer.drivers.redis_errors import connection_error
 from issuer.drivers.servers import AnyNode, Pool
 from issuer.drivers.topology import Address
+from issuer.drivers.wire import Wire
 from issuer.interrupts import raise_interrupt
 
 
@@ -53,13 +55,36 @@ class Node(AnyNode[Link]):
 NOWHERE = Node(Address(), Pool(0, Waker))
 
 
+class PubSub:
+    """A subscription of redis-py, with the methods of its asyncio class that a channel uses."""
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pubsub = redis.client.PubSub(pool)
+
+    async def subscribe(self, name: str) -> None:
+        """Subscribe to a channel."""
+        self._pubsub.subscribe(name)
+
+    async def get_message(self, timeout: float) -> dict[str, Any] | None:
+        """Wait at most `timeout` seconds for a message, and return it."""
+        message: dict[str, Any] | None = self._pubsub.get_message(timeout=timeout)
+        return message
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        self._pubsub.close()
+
+
 class Connections(Wire[Node]):
     """Redis servers of a process, and the connections to them."""
 
     node_class = Node
     waker_class = Waker
     pool_class = redis.ConnectionPool
-    pubsub_class = redis.client.PubSub
+    pubsub_class = PubSub
+    link_class = Link
+    shown_class = Shown
+    no_retry = NO_RETRY
 
     def node(self, key: str) -> Node:
         """Return the server that has the key. NOWHERE if this server is unknown."""

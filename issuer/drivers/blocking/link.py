@@ -80,7 +80,7 @@ class Link(AnyLink):
         #: This many of the next calls sleep and do not poll for the reply, because the last reply came after the poll.
         self._far = 0
 
-    def connect(self, end: Deadline) -> None:
+    async def connect(self, end: Deadline) -> None:
         """Connect before the deadline. redis-py alone would use the whole timeout for each reply of the handshake."""
         connection = self.connection
         read = connection.read_response
@@ -118,7 +118,7 @@ class Link(AnyLink):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
         self._short = True
 
-    def reply(self, packed: bytes, end: Deadline) -> Any:
+    async def reply(self, packed: bytes, end: Deadline) -> Any:
         """Send a call and return the reply. If the reply is an error of the server, raise it. See `ask`."""
         seconds = max(0.001, end.left())
         try:
@@ -129,7 +129,7 @@ class Link(AnyLink):
             raise reply
         return reply
 
-    def replies(self, packed: bytes, count: int, end: Deadline) -> list[Any]:
+    async def replies(self, packed: bytes, count: int, end: Deadline) -> list[Any]:
         """Send `count` packed calls at once, and return their replies. An error reply is an exception in the list."""
         seconds = max(0.001, end.left())
         if self._short:
@@ -196,7 +196,7 @@ class Link(AnyLink):
         except redis.ResponseError as error:
             return error
 
-    def stale(self) -> bool:
+    async def stale(self) -> bool:
         """Return whether the server has closed the idle connection, or has sent a reply that nobody has read."""
         try:
             return bool(self.connection.can_read(0))
@@ -225,6 +225,6 @@ class Waker:
         with suppress(RuntimeError):  # it was already woken
             self._lock.release()
 
-    def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         """Sleep until `wake`, at most `seconds` seconds."""
         self._lock.acquire(timeout=seconds)

@@ -18,6 +18,7 @@ from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
 from issuer.forks import refuse_inherited
 from issuer.reentry import callees
+from issuer.threads import finished
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -118,10 +119,11 @@ class Runner(AnyRunner[Connections]):
                 return None
             case Wait():
                 return waited(step.flight, step.seconds)
-        if self.redis is None:
+        redis = self.redis
+        if redis is None:
             raise ConfigurationError("this issuer has no Redis")
         with spans.around(step, tag):
-            return self.redis.do(step, deadline, tag)
+            return finished(lambda: redis.do(step, deadline, tag))
 
 
 def run_in_thread(runner: Runner, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Container, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from issuer.care import Outcome, inspection, recovery
+from issuer.care import inspection, recovery
 from issuer.care.discrepancies import Discrepancy
 from issuer.care.doctor.examination import Examination, judge
 from issuer.care.doctor.findings import Facts, Finding
 from issuer.care.inspection import HaltedTags, Inspection, Readiness
-from issuer.care.keeper.aio import AsyncKeeper, AsyncRun
+from issuer.care.keeper import Keeper, Run
 from issuer.care.pruning import SHARE, Pruning
 from issuer.care.recovery import Named, Recovery
+from issuer.care.results import Outcome, Outcomes, TagPages
 from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
 from issuer.core.batch import TagBatch
@@ -23,14 +23,13 @@ from issuer.core.record import PAGE, identity, page_of_tags
 from issuer.core.scheme_record import in_true_order
 from issuer.core.steps import Steps, pipeline
 from issuer.core.supply.runtime import Runtime
-from issuer.drivers.aio.combiner import AsyncCombiner
-from issuer.drivers.aio.wire import AsyncWire
+from issuer.drivers.wire import Wire
 from issuer.errors import ConfigurationError, FenceError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.gateway.keys import check_found
 from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
-from issuer.operations.registry import TagRegistry
+from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.reentry import CallLock
 from issuer_persistence.errors import Corrupt
 from issuer_persistence.journal import Known
@@ -57,7 +56,7 @@ REFRESH_LOST = 60.0
 PRUNE_AGAIN = 60.0
 
 
-class AsyncCare:
+class Care:
     """Checks and repairs tags, and loads their segments in the background.
 
     A method's `timeout` is the time limit of each request in seconds. None means the issuer's `timeout`.
@@ -65,13 +64,13 @@ class AsyncCare:
 
     def __init__(
         self,
-        registry: TagRegistry[AsyncCombiner],
+        registry: TagRegistry[Any],
         config: IssuerConfig,
         runtime: Runtime,
-        redis: AsyncWire[Any] | None,
+        redis: Wire[Any] | None,
         *,
         pruning: Pruning,
-        run: AsyncRun,
+        run: Run,
         deadline: Callable[[float | None], Deadline],
         background: Callable[..., bool],
     ) -> None:
@@ -88,7 +87,7 @@ class AsyncCare:
             background: Function that runs a job in the background. It returns False if that is impossible.
         """
         #: Loads the segments of all tags. None until `keep` is called.
-        self.keeper: AsyncKeeper | None = None
+        self.keeper: Keeper | None = None
         self._lock = CallLock()
         self._redis = redis
         self._background = background
@@ -100,9 +99,9 @@ class AsyncCare:
         self._pruning = pruning
         self._refresh_due = self._prune_due = 0.0
         #: The combiners of the tags that the last sweep has checked.
-        self._moving: list[AsyncCombiner] = []
+        self._moving: list[AnyCombiner] = []
 
-    async def verified(self, tag: str | None, timeout: float | None) -> AsyncGenerator[Verdict, None]:
+    async def verified(self, tag: str | None, timeout: float | None) -> Outcomes[list[Discrepancy]]:
         """Verify a tag with its shards or series, or all tags, sorted by name; see Issuer.verify.
 
         A shard, a series or a tag may be deleted while this runs. Its outcome then has no result and no error. But if
@@ -113,30 +112,32 @@ class AsyncCare:
         else:
             names = await self._run(recovery.with_parts(check_found(tag)), self._deadline(timeout), tag)
         store_id = await self._run(identity(), self._deadline(timeout), tag)
-        known: dict[str, Tag] = {}
-        for first in range(0, len(names), PAGE):
+        last: str | None = None
+
+        async def ended(part: Sequence[str]) -> TagBatch[list[Discrepancy]]:
+            nonlocal last
+            known: dict[str, Tag] = {}
             if tag is None:
-                steps = page_of_tags(names[first - 1] if first else None, PAGE)
-                records = await self._run(steps, self._deadline(timeout), None)
+                records = await self._run(page_of_tags(last, PAGE), self._deadline(timeout), None)
                 known = {record.tag: record for record in records if isinstance(record, Tag)}
-            audits = {
-                name: Audit(name, self._config.hash_key(name), store_id, known.get(name)).whole()
-                for name in names[first : first + PAGE]
-            }
+                last = part[-1]
+            key = self._config.hash_key
+            audits = {name: Audit(name, key(name), store_id, known.get(name)).whole() for name in part}
             batch = await self._ended(audits, timeout, probe=False)
-            for name in audits:
-                error = batch.errors.get(name)
-                deleted = isinstance(error, UnknownTag) and name != tag
-                yield Outcome(name, len(names), batch.results.get(name), None if deleted else error)
+            for name, error in [*batch.errors.items()]:
+                if isinstance(error, UnknownTag) and name != tag:
+                    del batch.errors[name]
+            return batch
+
+        return Outcomes(names, PAGE, ended)
 
     async def verify(self, tag: str | None, timeout: float | None) -> list[Discrepancy]:
         """Verify a tag with its shards or series, or all tags. Return all discrepancies; see Issuer.verify."""
         findings: list[Discrepancy] = []
-        async with aclosing(self.verified(tag, timeout)) as outcomes:
-            async for outcome in outcomes:
-                if outcome.error is not None:
-                    raise outcome.error
-                findings += outcome.result or ()
+        async for outcome in await self.verified(tag, timeout):
+            if outcome.error is not None:
+                raise outcome.error
+            findings += outcome.result or ()
         return findings
 
     async def recovered(
@@ -149,7 +150,7 @@ class AsyncCare:
         timeout: float | None = None,
         spared: Container[str] = (),
         after: str = "",
-    ) -> AsyncGenerator[Outcome[Recovery], None]:
+    ) -> Outcomes[Recovery]:
         """Recover a tag with its shards or series, or all tags, sorted by name; see Issuer.recover.
 
         `spared`: names of tags to leave out. `after`: all tags up to this name are left out, too. "" leaves out none.
@@ -166,16 +167,15 @@ class AsyncCare:
             if lowest:
                 recovery.check_whole(tag, names, lowest)
         names = sorted(name for name in names if name > after and name not in spared)
-        for first in range(0, len(names), PAGE):
-            steps = {
-                name: recovery.recover(
-                    name, self._config.hash_key(name), at_least=lowest, dry_run=dry_run, said=known.get(name)
-                )
-                for name in names[first : first + PAGE]
-            }
-            batch = await self._ended(steps, timeout, probe=True)
-            for name in steps:
-                yield Outcome(name, len(names), batch.results.get(name), batch.errors.get(name))
+
+        def recovered(name: str) -> Steps[Recovery]:
+            key = self._config.hash_key(name)
+            return recovery.recover(name, key, at_least=lowest, dry_run=dry_run, said=known.get(name))
+
+        async def ended(part: Sequence[str]) -> TagBatch[Recovery]:
+            return await self._ended({name: recovered(name) for name in part}, timeout, probe=True)
+
+        return Outcomes(names, PAGE, ended)
 
     async def recover(
         self, tag: str | None, at_least: int, from_journal: Named, *, dry_run: bool, timeout: float | None
@@ -186,7 +186,7 @@ class AsyncCare:
         """
         done: list[Recovery] = []
         failed: list[IssuerError] = []
-        async for outcome in self.recovered(tag, at_least, from_journal, dry_run=dry_run, timeout=timeout):
+        async for outcome in await self.recovered(tag, at_least, from_journal, dry_run=dry_run, timeout=timeout):
             done += [outcome.result] if outcome.result is not None else []
             failed += [outcome.error] if outcome.error is not None else []
         if failed:
@@ -219,22 +219,20 @@ class AsyncCare:
             return None
         return await self._run(inspection.look_at_redis(), self._deadline(timeout), None)
 
-    async def tag_pages(
-        self, timeout: float | None, *, after: str | None = None, count: int = PAGE
-    ) -> AsyncGenerator[list[Tag | Corrupt], None]:
-        """Yield the records of the tags of the store by pages, sorted by name. See `Store.tags` for damaged ones.
+    def tag_pages(self, timeout: float | None, *, after: str | None = None, count: int = PAGE) -> TagPages:
+        """Return the records of the tags of the store by pages, sorted by name. See `Store.tags` for damaged ones.
 
         Args:
             timeout: Time limit of each page in seconds, or None.
             after: Name after which the tags begin. None means the first tag.
             count: How many tags are read at once.
         """
-        while True:
+
+        async def read(after: str | None) -> list[Tag | Corrupt]:
             page = await self._run(page_of_tags(after, count), self._deadline(timeout), None)
-            yield [in_true_order(record) if isinstance(record, Tag) else record for record in page]
-            if len(page) < count:
-                return
-            after = page[-1].tag
+            return [in_true_order(record) if isinstance(record, Tag) else record for record in page]
+
+        return TagPages(read, after, count)
 
     async def inspect(self, tag: str, timeout: float | None, *, deleted: bool) -> Inspection:
         """Return the state of a tag; see Issuer.inspect."""
@@ -243,14 +241,15 @@ class AsyncCare:
         combiner = self._registry.combiners.get(tag)
         return found if combiner is None else replace(found, waiting=combiner.waiting)
 
-    async def inspected(self, tags: Sequence[Tag], timeout: float | None) -> AsyncGenerator[Outcome[Inspection], None]:
+    def inspected(self, tags: Sequence[Tag], timeout: float | None) -> Outcomes[Inspection]:
         """Inspect the tags with these records, which were read a moment ago."""
-        for first in range(0, len(tags), TOGETHER):
-            page = tags[first : first + TOGETHER]
-            steps = {each.tag: inspection.inspect(each.tag, self._config.hash_key(each.tag), each) for each in page}
-            batch = await self._ended(steps, timeout, probe=False)
-            for tag in steps:
-                yield Outcome(tag, len(tags), batch.results.get(tag), batch.errors.get(tag))
+        records = {each.tag: each for each in tags}
+
+        async def ended(part: Sequence[str]) -> TagBatch[Inspection]:
+            steps = {name: inspection.inspect(name, self._config.hash_key(name), records[name]) for name in part}
+            return await self._ended(steps, timeout, probe=False)
+
+        return Outcomes(list(records), TOGETHER, ended)
 
     async def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None, *, probe: bool) -> TagBatch[T]:
         """Run the steps of several tags to their end. Return the batch, which has a result or an error for each tag.
@@ -275,7 +274,7 @@ class AsyncCare:
         with self._lock.thread, self._lock.call():
             if self.keeper is None:
                 shared = self._registry, self._config, self._runtime
-                self.keeper = AsyncKeeper(*shared, self._redis, run=self._run, background=self._background)
+                self.keeper = Keeper(*shared, self._redis, run=self._run, background=self._background)
         await self.keeper.start(self._deadline(timeout))
 
     async def tick(self, timeout: float | None) -> int:
@@ -321,10 +320,10 @@ class AsyncCare:
             self._refresh_due = now + REFRESH_LOST
             self._background(self.refresh)
 
-    async def _look(self, combiners: list[AsyncCombiner]) -> None:
+    async def _look(self, combiners: list[AnyCombiner]) -> None:
         """Read the hashes of these tags together, and do the background work of each tag."""
         timeout = self._config.settings.store_timeout
-        hashes: dict[AsyncCombiner, Hash | IssuerError] = {}
+        hashes: dict[AnyCombiner, Hash | IssuerError] = {}
         try:
             asked = [each for each in combiners if each.supply.looks]
             calls = [read_hash(each.supply.state.key) for each in asked]

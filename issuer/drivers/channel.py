@@ -1,4 +1,4 @@
-"""A subscription to a channel of Redis. The blocking twin of this module is generated."""
+"""A subscription to a channel of Redis."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import redis
 
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Masters
-from issuer.drivers.aio.link import NO_RETRY
-from issuer.drivers.aio.wire import AsyncWire
 from issuer.drivers.redis_errors import connection_error, meaning
 from issuer.drivers.topology import Address
+from issuer.drivers.wire import Wire
 from issuer.errors import IssuerError
 from issuer.gateway.commands import RedisCall, pack
 
@@ -22,13 +21,13 @@ SILENCE = 10.0
 MOST = 10_000
 
 
-class AsyncChannel:
+class Channel:
     """Receives the messages of a channel, over one connection of its own.
 
     One connection is enough even for a Cluster, because each node passes a message on to all other nodes.
     """
 
-    def __init__(self, servers: AsyncWire[Any], name: str) -> None:
+    def __init__(self, servers: Wire[Any], name: str) -> None:
         """`name`: name of the channel. The first `receive` connects."""
         self._servers = servers
         self._name = name
@@ -64,7 +63,7 @@ class AsyncChannel:
     async def _subscribe(self) -> None:
         end = Deadline(self._servers.timeout)
         self._address = (await self._masters(end))[0]
-        self._pubsub = self._servers.pubsub_class(self._servers.connection_pool(self._address, NO_RETRY))
+        self._pubsub = self._servers.pubsub_class(self._servers.connection_pool(self._address))
         await self._pubsub.subscribe(self._name)
         self._heard_at = self._asked_at = monotonic()
         if not await self._pubsub.get_message(timeout=end.left()):
