@@ -163,7 +163,7 @@ def test_a_dry_run_compares_what_comes_before_a_line_that_cannot_be_read(direct:
     direct("create", "a", "--step", "5")
     text = 'tag,step\na,7\n"b"x,1\n' if form == "csv" else '{"tag": "a", "step": 7}\n[]\n'
     (home / f"tags.{form}").write_text(text, encoding="utf-8")
-    ended = direct("create", "--from", f"tags.{form}", "--dry-run")
+    ended = direct("import", "--from", f"tags.{form}", "--dry-run")
     line = 1 + (form == "csv")
     assert (ended.code, f"line {line}: a: step is 5, not 7" in ended.out) == (2, True)
     assert f"error: line {line + 1}: " in ended.err

@@ -45,7 +45,7 @@ def test_a_client_that_only_draws_is_extended_until_a_signal_stops_the_keeper(
     with_redis("create", "orders", "--step", "100")
     keeper = start("keeper", env=servers)
     until(lambda: "keeping all tags" in Path("talk").read_text())
-    draw = redis_client.register_script(with_redis("lua", "next").out)
+    draw = redis_client.register_script(script("next").text)
     assert draw(keys=["issuer:{orders}"], args=[30, -1]) == [b"empty"]
     until(lambda: (state() or {}).get("max") == 100, message="a first segment")
     assert draw(keys=["issuer:{orders}"], args=[30, -1]) == [b"ok", b"0", b"30"]
@@ -62,7 +62,7 @@ def test_a_client_that_only_draws_is_extended_until_a_signal_stops_the_keeper(
 def test_a_tag_whose_key_the_keeper_lacks_is_told_once_and_keeps_none_of_the_others_waiting(
     with_redis: Cli, start: Start, told: Told, servers: dict[str, str], redis_client: redis.Redis
 ) -> None:
-    draw = redis_client.register_script(with_redis("lua", "next").out)
+    draw = redis_client.register_script(script("next").text)
 
     def drawn(tag: str) -> None:
         assert draw(keys=[f"issuer:{{{tag}}}"], args=[1, -1]) == [b"empty"]

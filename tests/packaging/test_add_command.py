@@ -36,7 +36,7 @@ def test_a_command_is_one_file(tmp_path: Path) -> None:
     scratch = Scratch(tmp_path / "copy")
     (scratch.folder / "issuer/cli/commands/say_hello.py").write_text(COMMAND, encoding="utf-8")
     assert scratch.run("-m", "issuer", "say-hello", "Ada") == "Hello, Ada.\n"
-    assert "\n  say-hello   Greet a person.\n" in scratch.run("-m", "issuer", "--help")
+    assert "  say-hello  Greet a person.\n" in scratch.run("-m", "issuer", "--help")
     scratch.check("tests/unit/test_reference.py")
     page = (scratch.folder / "docs/reference/command-line.md").read_text(encoding="utf-8")
     assert "### issuer say-hello\n" in page
