@@ -95,3 +95,10 @@ def test_a_damaged_part_is_told_when_its_tag_is_recovered_and_no_other_one(make:
         ids.recover("bills#z")
         assert ids.issue("bills", restart_key="y").value == 1
         assert [each.tag for each in ids.recover("notes")] == ["notes", "notes#w", "notes#x", "notes#z"]
+
+
+def test_machine_numbers_in_the_store_are_listed_beside_it(make: Make) -> None:
+    with make(scheduler=None) as ids:
+        ids.create("snow", strategy="snowflake", options={"machine": "store"})
+        assert ids.next("snow")
+        assert len(ids.machines("snow").used) == 1

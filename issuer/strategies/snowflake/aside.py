@@ -17,6 +17,7 @@ from issuer.core.scheme_record import MACHINE, PART_OF, strategy
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import InvalidArgument
 from issuer.gateway import server_commands
+from issuer.gateway.keys import PART
 from issuer.gateway.machine_scripts import machine_unbind, machines, machines_key
 from issuer.strategies.options import Scalar, number, text
 from issuer.strategies.snowflake import stored
@@ -133,7 +134,9 @@ def _kept_in_store(options: Mapping[str, Scalar]) -> bool:
 
 
 def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[MachineNumber]]:
-    records = yield from select(lambda each: each.scheme.get(PART_OF) == namespace and is_machine(each))
+    records = yield from select(
+        lambda each: each.scheme.get(PART_OF) == namespace and is_machine(each), f"{namespace}{PART}"
+    )
     theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
     now = Clock().ms() if theirs is None else theirs
     lease = number(options, "lease", stored.LEASE, 5, 30 * 86_400)
