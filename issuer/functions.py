@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import issuer
-from issuer.core.issued import Issued
 from issuer.core.requests import TTL
-from issuer.numbers.codec import Decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from issuer.core.issued import Issued
+    from issuer.numbers.codec import Decoded
 
 
 def next(

@@ -371,13 +371,13 @@ def _store(settings: Settings) -> Store:
 
 
 def _redis(named: object, timeout: float, most: int) -> Connections | None:
+    if named == "none":
+        return None
     import redis as redis_py
 
     from issuer.drivers.blocking.connections import Connections
     from issuer.drivers.servers import from_client, from_url
 
-    if named == "none":
-        return None
     if isinstance(named, str):
         return Connections(from_url(named, mask(named), Connections.pool_class), timeout, most)
     if isinstance(named, redis_py.Redis):
@@ -386,13 +386,13 @@ def _redis(named: object, timeout: float, most: int) -> Connections | None:
 
 
 def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections | None:
+    if named == "none":
+        return None
     import redis as redis_py
 
     from issuer.drivers.aio.connections import AsyncConnections
     from issuer.drivers.servers import from_client, from_url
 
-    if named == "none":
-        return None
     if isinstance(named, str):
         return AsyncConnections(from_url(named, mask(named), AsyncConnections.pool_class), timeout, most)
     if isinstance(named, redis_py.asyncio.Redis):

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from issuer.api.calls.aio import AsyncIssuerCalls
 from issuer.core.requests import TAKE_MOST, TTL, only_one, whole
-from issuer.drivers.aio.combiner import AsyncCombiner
-from issuer.drivers.aio.connections import AsyncConnections
 from issuer.engine.aio import AsyncEngine
-from issuer.engine.scheduler import Chosen
 from issuer.errors import IssuerError
 from issuer.forks import GENERATION, refuse_inherited
 from issuer.gateway.keys import check_tag
-from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import DrawOptions
 from issuer.settings import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+
+    from issuer.drivers.aio.combiner import AsyncCombiner
+    from issuer.drivers.aio.connections import AsyncConnections
+    from issuer.engine.scheduler import Chosen
+    from issuer.operations.config import IssuerConfig
 
 
 class AsyncIssuer(AsyncIssuerCalls):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from issuer.core.events import Observer
-from issuer.engine.calls import EngineCalls
+if TYPE_CHECKING:
+    from issuer.core.events import Observer
+    from issuer.engine.calls import EngineCalls
 
 
 class AnyIssuer:

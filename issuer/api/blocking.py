@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
 from itertools import chain
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from issuer.api.calls.blocking import IssuerCalls
 from issuer.core.requests import TAKE_MOST, TTL, only_one, whole
-from issuer.drivers.blocking.connections import Connections
 from issuer.engine.blocking import Engine
-from issuer.engine.scheduler import Chosen
 from issuer.errors import IssuerError
 from issuer.gateway.keys import check_tag
-from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import DrawOptions
 from issuer.settings import seconds
 from issuer.threads import finished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+    from issuer.drivers.blocking.connections import Connections
+    from issuer.engine.scheduler import Chosen
+    from issuer.operations.config import IssuerConfig
 
 
 class Issuer(IssuerCalls):

@@ -6,15 +6,16 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from issuer.care import inspection
 from issuer.clock import Deadline, monotonic
 from issuer.core.record import PAGE, identity, page_of_tags
 from issuer.core.scheme_record import countable
-from issuer.core.steps import Steps, kept, pipeline, public, renewed
+from issuer.core.steps import kept, pipeline, public, renewed
 from issuer.core.supply.runtime import Runtime
 from issuer.drivers.channel import Channel
+from issuer.drivers.running import Run
 from issuer.drivers.wire import Wire
 from issuer.errors import InvalidArgument, IssuerError
 from issuer.gateway.keys import due_channel, redis_key, tag_of
@@ -39,13 +40,6 @@ PAGE_EVERY = 30.0
 LISTEN = 1.0
 #: If there was no sweep for this many seconds, the scheduler was stopped, and the job ends.
 SWEPT = 5.0
-
-
-class Run(Protocol):
-    """A function that runs steps: generators that yield the requests to Redis and to the store."""
-
-    async def __call__(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        """Run the steps within the deadline, and return their result. `tag` is the tag that errors name, or None."""
 
 
 class Keeper:

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from issuer.drivers.store_pool import StorePool
 from issuer.forks import GENERATION
-from issuer_persistence.contract import Store
+
+if TYPE_CHECKING:
+    from issuer.clock import Deadline
+    from issuer.core.steps import Steps
+    from issuer_persistence.contract import Store
 
 R = TypeVar("R")
+T = TypeVar("T")
+
+
+#: Shortest timeout of a round trip, in seconds. So a call that has no time left can still get buffered numbers.
+SHORTEST = 0.05
+
+
+class Unanswered(Exception):
+    """Redis did not answer a draw in time. Not TimeoutError, which a signal handler of the user may raise."""
+
+
+class Run(Protocol):
+    """A function that runs steps: generators that yield the requests to Redis and to the store."""
+
+    async def __call__(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        """Run the steps within the deadline, and return their result. `tag` is the tag that errors name, or None."""
 
 
 class AnyRunner(Generic[R]):

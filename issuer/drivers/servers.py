@@ -329,9 +329,6 @@ class Pool(Generic[W]):
             self.hand(permit)
 
 
-#: Shortest timeout of a round trip, in seconds. So a call that has no time left can still get buffered numbers.
-SHORTEST = 0.05
-
 #: How long to poll for a reply before sleeping, in seconds. Waking up takes longer than the reply of a nearby Redis,
 #: which takes 20 us from this machine, and 60 us from a neighbouring machine.
 LOOK_OUT = 0.0001

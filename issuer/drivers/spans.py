@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from issuer.core.steps import Ask, Elsewhere, Masters, Pipeline, Send, Silence, Visit
 from issuer.errors import IssuerError
-from issuer.gateway.commands import RedisCall
 from issuer.gateway.keys import PART
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from issuer.gateway.commands import RedisCall
 
 _API = "opentelemetry.trace"
 _NAME = "issuer"

@@ -7,13 +7,16 @@ import os
 import queue
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from issuer.clock import Deadline
-from issuer.core.steps import Ask
 from issuer.errors import StoreUnavailable
 from issuer.forks import in_uwsgi_master
 from issuer.threads import Crew
 from issuer_persistence.contract import Store
+
+if TYPE_CHECKING:
+    from issuer.core.steps import Ask
 
 Question = Callable[[Store, float], object]
 #: A result, or an error in its place.

@@ -17,7 +17,8 @@ from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Elsewhere, Masters, Pipeline, Send, Server, Sighting, Silence, Visit
 from issuer.drivers.inherited import AnyLink
 from issuer.drivers.redis_errors import Crowded, connection_error, meaning, settling
-from issuer.drivers.servers import LOOK_AGAIN, SHORTEST, AnyNode, Permit, RedisStep, Servers
+from issuer.drivers.running import SHORTEST
+from issuer.drivers.servers import LOOK_AGAIN, AnyNode, Permit, RedisStep, Servers
 from issuer.drivers.topology import EVIDENCE, Address, Exchange, LeftAlone, Outdated, Unreached, judge
 from issuer.errors import FenceError, IssuerError, RedisUnavailable
 from issuer.forks import GENERATION, refuse_inherited

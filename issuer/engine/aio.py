@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.record import read_record
 from issuer.core.requests import TAKE_MOST, check_contiguous, check_reserving, whole
-from issuer.core.steps import Steps
 from issuer.drivers.aio.combiner import AsyncCombiner
-from issuer.drivers.aio.connections import AsyncConnections
 from issuer.drivers.aio.runner import AsyncRunner, new_flight
-from issuer.drivers.servers import SHORTEST
+from issuer.drivers.running import SHORTEST
 from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls import EngineCalls
 from issuer.engine.scheduler import Chosen, Tasks
@@ -25,10 +22,14 @@ from issuer.gateway.keys import check_tag
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN, DrawOptions
 from issuer.threads import in_thread
-from issuer_persistence.records import Tag
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+
+    from issuer.core.steps import Steps
+    from issuer.drivers.aio.connections import AsyncConnections
     from issuer.plugins.chain import AsyncChain
+    from issuer_persistence.records import Tag
 
 T = TypeVar("T")
 
@@ -326,7 +327,7 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
         # If the issuer is closed or the loop ends, this task is cancelled. Without `suppress`, APScheduler would
         # report a failed job.
         with suppress(asyncio.CancelledError):
-            await self.care.sweep()
+            await self.upkeep.sweep()
 
     # ------------------------------------------------------------------ end, loops and forks
 
@@ -356,8 +357,8 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
         async with AsyncExitStack() as ends:
             if self.runner.redis is not None:
                 ends.push_async_callback(self.runner.redis.close_idle)
-            if self.care.keeper is not None:
-                ends.push_async_callback(self.care.keeper.end)
+            if self.upkeep.keeper is not None:
+                ends.push_async_callback(self.upkeep.keeper.end)
             ends.push_async_callback(self.scheduler.cancel)
             ends.push_async_callback(self.runner.end, SHORTEST)
             for combiner in combiners:

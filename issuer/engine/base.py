@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from apscheduler.schedulers.base import BaseScheduler
 
-from issuer.care.care import Care
 from issuer.care.pruning import Pruning
+from issuer.care.upkeep import Upkeep
 from issuer.clock import Deadline
 from issuer.core.scheme_record import strategy
-from issuer.core.steps import Steps
 from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.runtime import Runtime
-from issuer.core.supply.source import TagSource
 from issuer.engine.scheduler import Chosen, Scheduler
 from issuer.errors import IssuerError
 from issuer.forks import GENERATION, living, refuse_inherited
-from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import Issuing
 from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.settings import seconds
-from issuer_persistence.records import Tag
 
 if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from issuer.care.care import Care
+    from issuer.core.steps import Steps
+    from issuer.core.supply.source import TagSource
+    from issuer.operations.config import IssuerConfig
     from issuer.plugins.chain import Plugins
+    from issuer_persistence.records import Tag
 
 L = TypeVar("L", bound=AnyCombiner)
 T = TypeVar("T")
@@ -38,7 +40,7 @@ T = TypeVar("T")
 class BaseEngine(ABC, Generic[L]):
     """An issuer without its public methods. Other modules may use all names here that do not begin with an underscore.
 
-    After a fork, and in a new event loop, the engine replaces its scheduler, runtime, registry, issuing and care. So
+    After a fork, and in a new event loop, the engine replaces its scheduler, runtime, registry, issuing and upkeep. So
     each call must first call `enter` or `deadline`, and then read these attributes. It must not keep their values.
     """
 
@@ -56,7 +58,7 @@ class BaseEngine(ABC, Generic[L]):
     runtime: Runtime
     registry: TagRegistry[L]
     issuing: Issuing[L]
-    care: Care
+    upkeep: Upkeep
 
     def __init__(self, config: IssuerConfig, redis: object, chosen: Chosen) -> None:
         """`redis`: the connections to Redis, or None. `chosen`: the argument `scheduler` of `connect`, see Chosen."""
@@ -101,7 +103,7 @@ class BaseEngine(ABC, Generic[L]):
         self.registry = TagRegistry(self.make_combiner, self.runtime)
         shared = self.registry, self.config, self.runtime
         self.issuing = Issuing(*shared)
-        self.care = Care(
+        self.upkeep = Upkeep(
             *shared,
             self.runner.redis,
             pruning=self._pruning,
@@ -109,6 +111,17 @@ class BaseEngine(ABC, Generic[L]):
             deadline=self.deadline,
             background=self.background,
         )
+
+    @property
+    def care(self) -> Care:
+        """Operations on many tags. Their code is loaded when one is called."""
+        from issuer.care import care
+
+        return care.Care(self.config, self._waiting, run=self.run, deadline=self.deadline)
+
+    def _waiting(self, tag: str) -> int | None:
+        combiner = self.registry.combiners.get(tag)
+        return None if combiner is None else combiner.waiting
 
     @property
     def closed(self) -> bool:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from issuer.clock import Deadline
-from issuer.core.steps import Steps
 from issuer.drivers.blocking.combiner import Combiner
-from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight, run_in_thread
 from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls import EngineCalls
@@ -22,6 +19,10 @@ from issuer.operations.numbers import PLAIN
 from issuer.threads import finished
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from issuer.core.steps import Steps
+    from issuer.drivers.blocking.connections import Connections
     from issuer.plugins.chain import Chain
 
 T = TypeVar("T")
@@ -118,7 +119,7 @@ class Engine(EngineCalls[Combiner]):
 
     def sweep(self) -> None:
         """Do the background work of all tags in use. The scheduler calls this every second."""
-        finished(self.care.sweep)
+        finished(self.upkeep.sweep)
 
     # ------------------------------------------------------------------ end and forks
 
@@ -139,8 +140,8 @@ class Engine(EngineCalls[Combiner]):
                 ends.callback(self.config.store.close)
             if self.runner.redis is not None:
                 ends.callback(self.runner.redis.close)
-            if self.care.keeper is not None:
-                ends.callback(finished, self.care.keeper.end)
+            if self.upkeep.keeper is not None:
+                ends.callback(finished, self.upkeep.keeper.end)
             for combiner in combiners:
                 ends.callback(self.runner.run, combiner.supply.close(deadline), deadline, combiner.tag)
             ends.callback(self.scheduler.stop)

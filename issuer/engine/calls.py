@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from issuer.clock import Deadline
 from issuer.core import scheme_record
-from issuer.core.issued import Issued
 from issuer.core.requests import whole
-from issuer.core.steps import Steps
 from issuer.engine.base import BaseEngine
-from issuer.operations import tags
 from issuer.operations.config import STREAM_LEASE
 from issuer.operations.numbers import PLAIN, DrawOptions, plugin_call
 from issuer.operations.registry import AnyCombiner
-from issuer.operations.tag_options import TagOptions
 from issuer_persistence.records import HIGHEST, Tag
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from issuer.clock import Deadline
+    from issuer.core.issued import Issued
+    from issuer.core.steps import Steps
+    from issuer.operations.tag_options import TagOptions
     from issuer.plugins.chain import Plugins
     from issuer.plugins.hooks import Draw
 
@@ -114,10 +114,14 @@ class EngineCalls(BaseEngine[L]):
         """Create several tags; see Issuer.create_many. `tag`: the tag that errors name, or None."""
         deadline = self.deadline(timeout)
         founded = partial(self.issuing.founded, deadline=deadline)
+        from issuer.operations import tags
+
         return await self.run(tags.create_many(wanted, self.config, founded, exist_ok=exist_ok), deadline, tag)
 
     async def configure(self, tag: str, options: TagOptions, timeout: float | None) -> Tag:
         """Change settings of a tag; see Issuer.configure."""
+        from issuer.operations import tags
+
         return await self.run(tags.configure(tag, options, self.config), self.deadline(timeout), tag)
 
     async def warm(self, tag: str, timeout: float | None) -> None:

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from apscheduler.executors.debug import DebugExecutor
-from apscheduler.job import Job as Scheduled
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -29,6 +28,9 @@ from issuer.forks import in_uwsgi_master, leave_signals
 from issuer.interrupts import raise_interrupt
 from issuer.reentry import CallLock
 from issuer.threads import Crew
+
+if TYPE_CHECKING:
+    from apscheduler.job import Job as Scheduled
 
 log = logging.getLogger("issuer.engine.scheduler")
 

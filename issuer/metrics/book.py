@@ -113,7 +113,7 @@ class Source:
         lines: Any = () if ids is None else ids.engine.registry.combiners.values()
         self.lines.read(lines, None if ended else into, book.label, book.raise_to, redis=self.redis)
         if ids is not None and not ended:
-            keeper = ids.engine.care.keeper
+            keeper = ids.engine.upkeep.keeper
             into.add(of.KEPT, 0 if keeper is None else keeper.tags)
         return not ended
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from issuer.clock import Deadline
 from issuer.core.events import Alarm, Observers
 from issuer.core.record import Identity
-from issuer.core.steps import Steps
-from issuer.core.supply.runtime import Runtime
 from issuer.errors import SchemeError
 from issuer.gateway.keys import redis_key
-from issuer.instance import Instance
-from issuer.settings import Settings
-from issuer_persistence.contract import Store
-from issuer_persistence.records import Tag
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from issuer.clock import Deadline
+    from issuer.core.steps import Steps
+    from issuer.core.supply.runtime import Runtime
+    from issuer.instance import Instance
     from issuer.numbers.codec import Scheme
+    from issuer.settings import Settings
     from issuer.strategies.contract import Context
+    from issuer_persistence.contract import Store
+    from issuer_persistence.records import Tag
 
 #: Time limit for returning unused numbers in `close` or at the exit of the process, in seconds.
 CLOSING = 3.0

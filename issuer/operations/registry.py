@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline, monotonic
 from issuer.core.sparing import Sparing
-from issuer.core.steps import Steps
-from issuer.core.supply.runtime import Runtime
-from issuer.core.supply.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.gateway.keys import check_tag
 from issuer.reentry import CallLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from issuer.core.steps import Steps
+    from issuer.core.supply.runtime import Runtime
+    from issuer.core.supply.supply import Supply
 
 T = TypeVar("T")
 

@@ -159,7 +159,7 @@ def _keeper(server: RedisServer, folder: str, rounds: int) -> Iterator[Figure]:
         yield Figure(f"issuer {command}, {KEPT} tags: processor", (used.ru_utime + used.ru_stime,), "s")
     with issuer.connect(redis=server.url, store=many, scheduler=None, store_timeout=60) as ids:
         ids.keep()
-        keeper = ids.engine.care.keeper
+        keeper = ids.engine.upkeep.keeper
         assert keeper is not None
         for _ in range(rounds + 1):
             until(lambda: keeper.walks)

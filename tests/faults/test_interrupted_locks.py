@@ -135,5 +135,5 @@ def test_hiredis_packs_no_command(redis_url: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hiredis, "pack_command", crash)
     with issuer.connect(redis=redis_url, store=MemoryStore()) as ids:
         ids.create("a")
-        finished(lambda: ids.engine.care.keep(timeout=60))  # subscribes to reports
+        finished(lambda: ids.engine.upkeep.keep(timeout=60))  # subscribes to reports
         assert ids.next("a") == 1

@@ -112,7 +112,7 @@ def test_reports_that_were_lost_with_the_connection_are_made_up_for(
         with connect(redis=server.url, store=store, **ENDLESS) as other:
             other.warm("a")  # the keeper itself does not look after the tag
         ids.keep()
-        until(lambda: (found := ids.engine.care.keeper) and found.tags == 1, SOON, "the first walk has ended")
+        until(lambda: (found := ids.engine.upkeep.keeper) and found.tags == 1, SOON, "the first walk has ended")
         drawer = Drawer(client, "a")
         proxy.refuse()
         assert drawer.once(20)  # the mark is at 10
@@ -161,7 +161,7 @@ def test_a_keeper_that_hears_nothing_for_long_connects_again(
     monkeypatch.setattr(channel, "monotonic", lambda: now[0])
     with connect(redis=proxy.url, store=store, scheduler=None, **ENDLESS) as ids:
         ids.keep()
-        found = ids.engine.care.keeper
+        found = ids.engine.upkeep.keeper
         assert found
         heard, before = found._channel, found._channel._pubsub
         if fault == "moved":
@@ -185,7 +185,7 @@ def test_a_slow_walk_finds_what_nobody_reported(
     for tag in "abcde":
         ids.create(tag, step=50)
     kept(ids, redis_client)
-    until(lambda: (found := ids.engine.care.keeper) and found.tags == 5, SOON)
+    until(lambda: (found := ids.engine.upkeep.keeper) and found.tags == 5, SOON)
     for tag in "ace":
         redis_client.hset(redis_key("issuer", tag), "cur", "20")
     until(lambda: all(redis_client.hget(redis_key("issuer", tag), "next_max") == b"100" for tag in "ace"), SOON)
@@ -231,7 +231,7 @@ def test_tags_from_which_nobody_draws_cost_no_commands_and_no_segment(
             ids.create(f"tag-{number}", step=50)
         ids.keep()
         assert sum(ids.tick() for _ in range(3)) == 0
-        assert (found := ids.engine.care.keeper)
+        assert (found := ids.engine.upkeep.keeper)
         assert found.tags == 50
         drawer = Drawer(redis_client, "tag-7")
         assert not drawer.once()

@@ -15,7 +15,7 @@ import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Steps, sleep
 from issuer.core.supply import supply
-from issuer.drivers.blocking.connections import NOWHERE
+from issuer.drivers.blocking.combiner import NOWHERE
 from issuer.engine.scheduler import Scheduler
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore, Snapshot

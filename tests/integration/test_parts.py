@@ -70,8 +70,8 @@ def test_background_work_is_silent_about_a_part_that_a_caller_is_creating(
     ids = make()
     ids.create("cust", keyed=True)
     ids.engine.registry.combiner("cust#a")  # as the caller does first
-    finished(ids.engine.care.sweep)
-    finished(ids.engine.care.refresh)
+    finished(ids.engine.upkeep.sweep)
+    finished(ids.engine.upkeep.refresh)
     ids.tick()
     assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
     assert ids.issue("cust", restart_key="a").counter == 1

@@ -287,7 +287,7 @@ def test_a_strategy_is_swept_though_its_tag_rests_and_closed_with_the_issuer(
         ids.create("o", strategy="swept")
         ids.next("o")
         for _ in range(3):
-            finished(ids.engine.care.sweep)
+            finished(ids.engine.upkeep.sweep)
         assert done == ["sweep"] * 3
         ids.tick()
         assert done == ["sweep"] * 4

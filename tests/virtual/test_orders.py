@@ -11,7 +11,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.drivers.servers import SHORTEST
+from issuer.drivers.running import SHORTEST
 from issuer.operations.config import CLOSING
 from tests.audit import Draw, order_violations, repeats
 from tests.colours import COLOURS

@@ -16,7 +16,7 @@ from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
 from issuer.drivers import topology as breaker
 from issuer.drivers.aio.combiner import LOOK_EVERY
-from issuer.drivers.servers import SHORTEST
+from issuer.drivers.running import SHORTEST
 from issuer.gateway.commands import script
 from tests.audit import repeats
 from tests.virtual.world import World

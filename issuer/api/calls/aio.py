@@ -5,28 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from issuer.api.base import AnyIssuer
-from issuer.care import inspection
-from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.findings import Finding
-from issuer.care.inspection import Inspection, Readiness
-from issuer.care.recovery import Named, Recovery, halt
-from issuer.care.verification import Provenance, who
-from issuer.core.issued import Issued
 from issuer.core.record import sound
 from issuer.core.requests import TTL
 from issuer.core.steps import ask
-from issuer.numbers.codec import Decoded
-from issuer.numbers.given import SchemeOptions
 from issuer.operations.numbers import DrawOptions
 from issuer.operations.tag_options import TagOptions
 from issuer.settings import seconds
-from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
-from issuer_persistence.facts import Upgrade
-from issuer_persistence.ledger import LedgerPage, Position
 from issuer_persistence.records import (
     DEFAULT_MAX_STEP,
     DEFAULT_REFILL_AT,
@@ -36,6 +23,21 @@ from issuer_persistence.records import (
     Order,
     Tag,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from issuer.care.discrepancies import Discrepancy
+    from issuer.care.doctor.findings import Finding
+    from issuer.care.inspection import Inspection, Readiness
+    from issuer.care.recovery import Named, Recovery
+    from issuer.care.verification import Provenance
+    from issuer.core.issued import Issued
+    from issuer.numbers.codec import Decoded
+    from issuer.numbers.given import SchemeOptions
+    from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
+    from issuer_persistence.facts import Upgrade
+    from issuer_persistence.ledger import LedgerPage, Position
 
 
 class AsyncIssuerCalls(AnyIssuer):
@@ -373,6 +375,8 @@ class AsyncIssuerCalls(AnyIssuer):
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
+        from issuer.care import inspection
+
         steps = inspection.segments(tag, count, beyond, upward=upward)
         return await self.engine.run(steps, self.engine.deadline(timeout), tag)
 
@@ -443,7 +447,7 @@ class AsyncIssuerCalls(AnyIssuer):
             FenceError: The Redis user has no permission to subscribe to the channel of the reports.
         """
         self.engine.enter()
-        await self.engine.care.keep(timeout)
+        await self.engine.upkeep.keep(timeout)
 
     async def tick(self, *, timeout: float | None = None) -> int:
         """Load the segments that are due, and return how many were loaded.
@@ -457,7 +461,7 @@ class AsyncIssuerCalls(AnyIssuer):
             timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
         """
         self.engine.enter()
-        return await self.engine.care.tick(timeout)
+        return await self.engine.upkeep.tick(timeout)
 
     async def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
         """Compare the ledger, the store and Redis, and return the discrepancies. Nothing is changed.
@@ -491,6 +495,8 @@ class AsyncIssuerCalls(AnyIssuer):
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
+        from issuer.care.verification import who
+
         return await self.engine.run(who(self.engine.config.hash_key, tag, number), self.engine.deadline(timeout), tag)
 
     async def halt(self, tag: str, *, timeout: float | None = None) -> None:
@@ -506,6 +512,8 @@ class AsyncIssuerCalls(AnyIssuer):
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
+        from issuer.care.recovery import halt
+
         await self.engine.run(halt(tag), self.engine.deadline(timeout), tag)
 
     async def upgrade(self, *, timeout: float | None = None) -> Upgrade:

@@ -3,26 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from issuer.api.base import AnyIssuer
 from issuer.api.calls.aio import AsyncIssuerCalls
-from issuer.care.discrepancies import Discrepancy
-from issuer.care.doctor.findings import Finding
-from issuer.care.inspection import Inspection, Readiness
-from issuer.care.recovery import Named, Recovery
-from issuer.care.verification import Provenance
-from issuer.core.issued import Issued
 from issuer.core.requests import TTL
-from issuer.engine.calls import EngineCalls
-from issuer.numbers.codec import Decoded
-from issuer.numbers.given import SchemeOptions
 from issuer.operations.tag_options import TagOptions
-from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer.threads import finished
-from issuer_persistence.facts import Upgrade
-from issuer_persistence.ledger import LedgerPage, Position
 from issuer_persistence.records import (
     DEFAULT_MAX_STEP,
     DEFAULT_REFILL_AT,
@@ -32,6 +19,22 @@ from issuer_persistence.records import (
     Order,
     Tag,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from issuer.care.discrepancies import Discrepancy
+    from issuer.care.doctor.findings import Finding
+    from issuer.care.inspection import Inspection, Readiness
+    from issuer.care.recovery import Named, Recovery
+    from issuer.care.verification import Provenance
+    from issuer.core.issued import Issued
+    from issuer.engine.calls import EngineCalls
+    from issuer.numbers.codec import Decoded
+    from issuer.numbers.given import SchemeOptions
+    from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
+    from issuer_persistence.facts import Upgrade
+    from issuer_persistence.ledger import LedgerPage, Position
 
 
 class IssuerCalls(AnyIssuer):

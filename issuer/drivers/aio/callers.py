@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from issuer.drivers.servers import SHORTEST
+from issuer.drivers.running import SHORTEST
 from issuer.errors import IssuerError
 
 

@@ -19,7 +19,7 @@ from issuer.core.supply.supply import Supply
 from issuer.drivers.aio.callers import Queue, Share, Waiter, fail, flush, hand_out
 from issuer.drivers.aio.connections import AsyncNode
 from issuer.drivers.aio.runner import AsyncRunner
-from issuer.drivers.servers import SHORTEST
+from issuer.drivers.running import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable
 from issuer.forks import GENERATION
 from issuer.gateway import tag_scripts

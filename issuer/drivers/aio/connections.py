@@ -11,7 +11,8 @@ import redis.asyncio
 from issuer.clock import Deadline, monotonic
 from issuer.drivers.aio.link import NO_RETRY, AsyncLink, AsyncShown, AsyncWaker, Draw, abandoned
 from issuer.drivers.redis_errors import Crowded, connection_error
-from issuer.drivers.servers import FAR, LOOK_OUT, SHORTEST, AnyNode
+from issuer.drivers.running import SHORTEST
+from issuer.drivers.servers import FAR, LOOK_OUT, AnyNode
 from issuer.drivers.topology import Outdated
 from issuer.drivers.wire import Wire
 

@@ -82,8 +82,10 @@ async def waited(flight: Flight, seconds: float) -> bool:
 OUTLAST = 0.05
 
 
-class AsyncRunner(AnyRunner[AsyncConnections]):
+class AsyncRunner(AnyRunner[Any]):
     """Runs the generators of `core`: executes their calls to the store and to Redis, if there is one."""
+
+    redis: AsyncConnections | None
 
     def __init__(self, store: Store, redis: AsyncConnections | None, store_timeout: float) -> None:
         super().__init__(store, redis, store_timeout)

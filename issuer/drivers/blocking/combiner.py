@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
-from typing import Self, TypeVar
-
-import redis
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Flight, Steps, renewed
 from issuer.core.supply.fetcher import UNCLAIMED
-from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.supply import Supply
-from issuer.drivers.blocking.connections import NOWHERE
 from issuer.drivers.blocking.runner import Runner, ThreadLatch, waited
-from issuer.drivers.servers import SHORTEST
+from issuer.drivers.running import SHORTEST, Unanswered
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.forks import GENERATION, refuse_inherited
 from issuer.gateway import tag_scripts
 from issuer.reentry import callees
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from issuer.core.supply.runtime import Runtime
+    from issuer.drivers.blocking.connections import Node
 
 T = TypeVar("T")
 
@@ -38,6 +39,16 @@ PASSES = 3
 
 #: Number of parts in a reply to a draw that elects no process to load a segment: status, low, high.
 NUMBERS = 3
+
+
+class Nowhere:
+    """In place of a server, until the first number: each draw takes the slow path. It needs no redis-py."""
+
+    def draw(self, packed: bytes, seconds: float) -> None:
+        """Return None; see Node.draw."""
+
+
+NOWHERE = Nowhere()
 
 
 class Batch(Flight):
@@ -97,7 +108,7 @@ class Combiner:
         self._timeout = timeout
         self._generation = runner.generation
         self._pack()
-        self._node = NOWHERE
+        self._node: Node | Nowhere = NOWHERE
         #: A call without a timeout of its own waits this many seconds for its batch. Then it checks the leader.
         self._patience = min(timeout, UNCLAIMED)
         self._limit = runner.redis.timeout if runner.redis is not None else 0.0
@@ -151,7 +162,7 @@ class Combiner:
                     state.alone += 1  # counts draws for metrics, in 20 ns
                 else:
                     number = self._long(1, Deadline(self._timeout), reply, before)[0]
-            except redis.TimeoutError as error:
+            except Unanswered as error:
                 late = self._unanswered(error, self._seconds)
                 number = self._long(1, Deadline(self._timeout - self._seconds), late, before)[0]
             finally:
@@ -221,7 +232,7 @@ class Combiner:
             reply = self._node.draw(packed, seconds)
             if reply is not None and len(reply) != NUMBERS:
                 return self._long(n, deadline, reply, before)
-        except redis.TimeoutError as error:
+        except Unanswered as error:
             return self._long(n, deadline, self._unanswered(error, seconds), before)
         if reply is None or self.state.buffer is not None:
             return self._long(n, deadline, reply, before)
@@ -254,8 +265,8 @@ class Combiner:
                 self._pack()
         return numbers
 
-    def _unanswered(self, error: redis.TimeoutError, seconds: float) -> RedisUnavailable:
-        if self._redis is None:
+    def _unanswered(self, error: Unanswered, seconds: float) -> RedisUnavailable:
+        if self._redis is None or isinstance(self._node, Nowhere):
             return RedisUnavailable(str(error), tag=self.tag)
         return self._redis.unanswered(self._node, error, seconds, self.tag)
 

@@ -8,6 +8,7 @@ import redis
 
 from issuer.drivers.blocking.link import NO_RETRY, Link, Shown, Waker
 from issuer.drivers.redis_errors import connection_error
+from issuer.drivers.running import Unanswered
 from issuer.drivers.servers import AnyNode, Pool
 from issuer.drivers.topology import Address
 from issuer.drivers.wire import Wire
@@ -23,7 +24,7 @@ class Node(AnyNode[Link]):
         """Send a draw on an idle connection, and return the raw reply. None if the caller must use the slow path.
 
         Use this only for draws: after None, the caller sends the command again. `packed`: the packed command. Raises
-        redis.TimeoutError after `seconds` seconds.
+        Unanswered after `seconds` seconds.
         """
         try:
             link = self.idle.pop()
@@ -34,7 +35,7 @@ class Node(AnyNode[Link]):
         except (BlockingIOError, redis.TimeoutError) as error:
             link.drop()
             raise_interrupt(error)
-            raise redis.TimeoutError(f"no answer within {seconds:g} s") from error
+            raise Unanswered(f"no answer within {seconds:g} s") from error
         except Exception as error:  # noqa: BLE001 - closed while idle, or garbage: the slow path handles it
             link.drop()
             connection_error(error)
@@ -51,8 +52,7 @@ class Node(AnyNode[Link]):
         return reply
 
 
-#: Placeholder for an unknown server. It has no connections, so each draw takes the slow path.
-NOWHERE = Node(Address(), Pool(0, Waker))
+_UNKNOWN = Node(Address(), Pool(0, Waker))
 
 
 class PubSub:
@@ -87,9 +87,9 @@ class Connections(Wire[Node]):
     no_retry = NO_RETRY
 
     def node(self, key: str) -> Node:
-        """Return the server that has the key. NOWHERE if this server is unknown."""
+        """Return the server that has the key. If it is unknown, one without connections: draws take the slow path."""
         address = self.route.last_owner(key)
-        return NOWHERE if address is None else self.nodes.get(address, NOWHERE)
+        return _UNKNOWN if address is None else self.nodes.get(address, _UNKNOWN)
 
     def close(self) -> None:
         """Close every idle connection. Connections in use are closed when their call ends."""

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
-from issuer.core.supply.runtime import Job
 from issuer.drivers import spans
-from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.running import AnyRunner
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
 from issuer.forks import refuse_inherited
 from issuer.reentry import callees
 from issuer.threads import finished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from issuer.core.supply.runtime import Job
+    from issuer.drivers.blocking.connections import Connections
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -87,8 +90,10 @@ def waited(flight: Flight, seconds: float) -> bool:
     return True
 
 
-class Runner(AnyRunner[Connections]):
+class Runner(AnyRunner[Any]):
     """Runs the generators of `core`: executes their calls to the store and to Redis, if there is one."""
+
+    redis: Connections | None
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run the steps to their end and return their value. Errors of the store become public errors."""
