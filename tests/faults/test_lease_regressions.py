@@ -216,7 +216,7 @@ def test_a_sweep_that_closing_cuts_short_makes_no_noise(
 ) -> None:
     begun = threading.Event()
 
-    def hangs(_: object) -> Steps[None]:
+    def hangs(_: object, __: object) -> Steps[None]:
         begun.set()
         return sleep(60)
 

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import inspect
 import re
 import socket
 import sys
@@ -62,6 +63,7 @@ class Trace:
             and not elsewhere
             and event == "call"
             and ours(code)
+            and code.co_flags & inspect.CO_OPTIMIZED  # no body of a class or module that is loaded on the way
             and not code.co_name.endswith(("comp>", "genexpr>"))
         ):
             self.entered.add(code)
