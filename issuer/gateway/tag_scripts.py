@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -185,7 +185,7 @@ def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: i
 
 def fresh_claimant() -> str:
     """Return random digits that name a caller in elections."""
-    return str(secrets.randbits(48))
+    return str(int.from_bytes(os.urandom(6)))
 
 
 def _election(window: float | None, claimant: str) -> str:

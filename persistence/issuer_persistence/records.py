@@ -6,7 +6,7 @@ store must write the changed record atomically.
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Callable, Mapping  # when it runs too: the server reads the types of the fields
 from dataclasses import dataclass, field, fields, replace
@@ -75,7 +75,7 @@ def fresh_version() -> str:
 
     Do not use a counter: after a backup is restored, a counter would repeat values.
     """
-    return secrets.token_hex(_ID_BYTES)
+    return os.urandom(_ID_BYTES).hex()
 
 
 def is_id(text: str) -> bool:
