@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, get_args
+from typing import Any, get_args
 
 from issuer.core.periods import SEQ_MOST, Periods, Restart
 from issuer.core.scheme_record import SEGMENT, id_after, last_value
@@ -12,45 +12,13 @@ from issuer.numbers import scrambling, stride
 from issuer.numbers.bit_fields import BITS
 from issuer.numbers.codec import Scheme, scrambled, shard_layout, strides
 from issuer.numbers.dates import tells
+from issuer.numbers.scheme_options import SchemeOptions
 from issuer.numbers.sharding import SHARDS_MOST
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Order, Tag
 
 #: Default bits of a tag with shards: 6 for the shard, 8 for the application.
 SHARD_BITS, APP_BITS = 6, 8
-
-
-class SchemeOptions(TypedDict, total=False):
-    """Settings of a tag's scheme: they turn the tag's counter into the numbers that users see. All are optional.
-
-    Attributes:
-        format: Text format, such as "BIZ{date:%y%m%d}-{seq:06d}{check}". "" means no format.
-        restart: Period after which numbers begin at 1 again: "daily", "weekly", "monthly", "yearly" or "never".
-        timezone: Time zone of dates and of period boundaries, an IANA name. Default: UTC.
-        keyed: If True, the tag has a separate series for each `restart_key`.
-        scramble: Name of the secret that scrambles the numbers, or a list of pairs (first number, name). Scrambled
-            numbers do not show how many were issued.
-        scramble_strict: If True, `scramble` is allowed for a strict tag, although scrambled numbers do not increase.
-        stride: Distance between two numbers of a site, 1..2^32. With a stride, sites that share no server never issue
-            the same number.
-        offset: Position of this site among the sites, 1..stride.
-        shards: A dict such as {"app": 17, "shard_bits": 6, "app_bits": 8}: the application number that the numbers
-            contain, and the bits for the shard and for the application. True means app 0, 6 bits and 8 bits.
-        strategy: Name of the strategy that makes the numbers. Default: "segment", the tag's counter.
-        options: Options of the strategy by name.
-    """
-
-    format: str
-    restart: Restart
-    timezone: str
-    keyed: bool
-    scramble: str | Sequence[tuple[int, str]]
-    scramble_strict: bool
-    stride: int
-    offset: int
-    shards: bool | Mapping[str, int]
-    strategy: str
-    options: Mapping[str, Any]
 
 
 #: Settings that determine the number for a counter value. If one of them changes, the scheme gets a new id.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from issuer.core.periods import Restart
 from issuer.core.requests import above_of, flag, seconds, share, whole
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
+from issuer.numbers.scheme_options import SchemeOptions
 from issuer_persistence.records import (
     DEFAULT_MAX_STEP,
     DEFAULT_STEP,
@@ -132,34 +133,91 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
 AS_GIVEN = [name for name in SETTINGS if name not in ("step", "step_mode", "limit", "order", "scheme")]
 
 
-@dataclass(frozen=True, slots=True)
-class TagOptions:
-    """The arguments of `Issuer.create` or `Issuer.configure`. None means that an argument was not given.
+class ConfigureOptions(SchemeOptions, total=False):
+    """Settings of a tag that `configure` changes. All are optional. None means that a setting is not given.
 
-    `given`: the arguments that belong to the tag's scheme, by name, see `SchemeOptions`.
+    The settings of the tag's scheme are described at SchemeOptions. `create` takes `order` as well, see CreateOptions.
+
+    Attributes:
+        start: First number of a new tag, 1..limit. Default: 1. For an existing tag: next number to issue. Numbers lower
+            than `start` are skipped. A tag never goes back to lower numbers. Not for existing tags with periods.
+        above: The number before the first or next one, 0..limit-1. Give `start` or `above`, not both.
+        step: Numbers per step, 1..2^63-1. With "auto", the default, the step begins with `min_step` and adapts to the
+            tag's rate of use: a step lasts about `target`.
+        target: How long an adapted step lasts: 1..2_592_000 seconds, or a text such as "10m". Default: 600.
+        min_step: Lowest adapted step, 1..2^63-1. Default: 1000.
+        max_step: Highest adapted step, `min_step`..2^63-1. Default: 1_000_000.
+        limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64", the default. Later it cannot be lower
+            than a number that is reserved already, unless the tag has periods.
+        lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None means the issuer's
+            `lease`.
+        ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store. Default: 1.
+        refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded to
+            0.001. Default: 0.2.
+        survive: Duration of a store outage that the numbers in Redis or in the process must outlast, at the tag's rate
+            of use: 0 (none, the default)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is
+            fetched earlier than at `refill_at`. An adapted step lasts at least twice this duration.
+        drain: Whether a process returns its unused numbers after nobody has used the tag for the time `idle_after`. If
+            False, the process keeps them until it ends. Default: True.
+        description: Text for operators, at most 1000 bytes.
     """
 
-    start: int | None = None
-    above: int | None = None
-    step: int | Literal["auto"] | None = None
-    target: int | str | None = None
-    min_step: int | None = None
-    max_step: int | None = None
-    limit: int | str | None = None
-    order: Order | None = None
-    lease: int | None = None
-    ahead: int | None = None
-    refill_at: float | None = None
-    survive: int | str | None = None
-    drain: bool | None = None
-    description: str | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    start: int | None
+    above: int | None
+    step: int | Literal["auto"] | None
+    target: int | str | None
+    min_step: int | None
+    max_step: int | None
+    limit: int | str | None
+    lease: int | None
+    ahead: int | None
+    refill_at: float | None
+    survive: int | str | None
+    drain: bool | None
+    description: str | None
+
+
+class CreateOptions(ConfigureOptions, total=False):
+    """Settings of a new tag: those of ConfigureOptions and SchemeOptions, and the order. All are optional.
+
+    Attributes:
+        order: "strict" (needs Redis) or "trend". Default: "trend" if the issuer has no Redis or the strategy has no
+            counter, else "strict".
+    """
+
+    order: Order | None
+
+
+@dataclass(frozen=True, slots=True)
+class TagOptions:
+    """The arguments of `Issuer.create` or `Issuer.configure` that were given, by name.
+
+    Attributes:
+        own: The tag's settings, without None.
+        given: The settings of the tag's scheme, see `SchemeOptions`, and unknown names.
+    """
+
+    own: Mapping[str, Any]
+    given: Mapping[str, Any]
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> TagOptions:
-        """Return the options for the arguments of `Issuer.create`, by name."""
-        given = {name: value for name, value in said.items() if name not in _OWN}
-        return cls(**{name: value for name, value in said.items() if name in _OWN}, given=given)
+    def of(cls, said: Mapping[str, Any], *, new: bool = True) -> TagOptions:
+        """Return the options for arguments by name. `new`: whether they are those of `create`, or of `configure`."""
+        names = _NEW if new else _CHANGED
+        own = {name: value for name, value in said.items() if name in names and value is not None}
+        return cls(own, {name: value for name, value in said.items() if name not in names})
+
+    def get(self, name: str) -> Any:
+        """Return the value of one of the tag's settings, or None if it was not given."""
+        return self.own.get(name)
+
+    def above(self, tag: str, last: int) -> int | None:
+        """Return the number before the first or next one, or None if neither `start` nor `above` is given."""
+        return above_of(tag, self.get("start"), self.get("above"), last)
+
+    def but(self, **own: object) -> TagOptions:
+        """Return the options with these settings of the tag in place of the given ones."""
+        return replace(self, own={**self.own, **own})
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
         """Return the settings of a new tag for `Store.create`.
@@ -176,8 +234,8 @@ class TagOptions:
         """
         check_tag(tag)
         last = whole(limit, "limit", 1, HIGHEST)
-        above = above_of(tag, self.start, self.above, last) or 0
-        order: Order = self.order if self.order is not None else ("strict" if redis else "trend")
+        above = self.above(tag, last) or 0
+        order: Order = self.own.get("order", "strict" if redis else "trend")
         if order not in ("strict", "trend"):
             raise InvalidArgument(f"order must be 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
         if order == "strict" and not redis:
@@ -223,7 +281,7 @@ class TagOptions:
             InvalidArgument: A setting is invalid, or no setting is given.
         """
         others = self.others(tag, None)
-        if not others and all(value is None for value in (self.step, limit, raise_to, scheme)):
+        if not others and all(value is None for value in (self.get("step"), limit, raise_to, scheme)):
             raise InvalidArgument(
                 f"nothing to change: give step, limit, start, above, {', '.join(AS_GIVEN)}; or of the number scheme "
                 "format, timezone, scramble with scramble_strict, stride with offset",
@@ -241,9 +299,10 @@ class TagOptions:
         )
 
     def _step(self, lowest: int) -> tuple[int | None, StepMode | None]:
-        if self.step is None or self.step == "auto":
-            return (None, None) if self.step is None else (lowest, "auto")
-        return whole(self.step, "step", 1, HIGHEST), "fixed"
+        step = self.get("step")
+        if step is None or step == "auto":
+            return (None, None) if step is None else (lowest, "auto")
+        return whole(step, "step", 1, HIGHEST), "fixed"
 
     def others(self, tag: str, order: Order | None) -> dict[str, Any]:
         """Check the given settings that are stored as they were given, see AS_GIVEN. Return them by name.
@@ -253,9 +312,9 @@ class TagOptions:
         """
         found: dict[str, Any] = {}
         for name in AS_GIVEN:
-            value, setting = getattr(self, name), SETTINGS[name]
-            if value is None:
+            if name not in self.own:
                 continue
+            value, setting = self.own[name], SETTINGS[name]
             if TAG_OPTIONS[name].kind == "duration" and isinstance(value, str):
                 value = seconds(value, name)
             if setting.range is not None:
@@ -273,5 +332,6 @@ class TagOptions:
         return found
 
 
-#: The names of the arguments that do not belong to the scheme.
-_OWN = {each.name for each in fields(TagOptions)} - {"given"}
+#: The names of the arguments of `create` and of `configure` that do not belong to the scheme.
+_NEW = TAG_OPTIONS.keys() - SchemeOptions.__annotations__.keys()
+_CHANGED = _NEW - {name for name, setting in SETTINGS.items() if not setting.changes}

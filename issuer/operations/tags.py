@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from issuer.core import floor, parts, requests, scheme_record
+from issuer.core import floor, parts, scheme_record
 from issuer.core.batch import TagBatch
 from issuer.core.error_mapping import named
 from issuer.core.record import check_owner, identity, read_record, select
@@ -105,7 +105,7 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
             settings = yield from _settings(tag, asked, config)
         yield from _refuse_foreign(settings, config)
         return None
-    said = {"step": asked.step, **asked.others(tag, None)}
+    said = {"step": asked.get("step"), **asked.others(tag, None)}
     has = {name: getattr(there, name) for name in said}
     if there.step_mode == "auto":
         has["step"] = "auto"
@@ -156,22 +156,22 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     """
     from issuer.numbers.given import made
 
-    last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
-    above = requests.above_of(found.tag, asked.start, asked.above, last)
+    last = HIGHEST if asked.get("limit") in (None, HIGHEST) else limits.number(asked.get("limit"))
+    above = asked.above(found.tag, last)
     order = scheme_record.in_true_order(found).order
-    replace(asked, order=order).settings(found.tag, limit=last, redis=True)
+    asked.but(order=order).settings(found.tag, limit=last, redis=True)
     scheme, _ = made(
         asked.given,
         tag=found.tag,
         order=order,
         limit=last,
         above=above or 0,
-        lease=asked.lease,
+        lease=asked.get("lease"),
         keys=keys,
         before=found.scheme,
     )
     said: dict[str, tuple[object, object]] = {
-        "order": (asked.order, order),
+        "order": (asked.get("order"), order),
         "limit": (None if last == HIGHEST else last, scheme_record.last_value(found.scheme, found.limit)),
     }
     differs = {name: (want, has) for name, (want, has) in said.items() if want is not None and want != has}
@@ -236,7 +236,7 @@ def _refuse_foreign(tags: Iterable[str], config: IssuerConfig) -> Steps[None]:
 def _settings(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[dict[str, TagSettings]]:
     """Check the options of a new tag. Return the settings of the tag and of its shards, by name of the tag."""
     redis = config.redis is not None
-    last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
+    last = HIGHEST if asked.get("limit") in (None, HIGHEST) else limits.number(asked.get("limit"))
     scheme: Mapping[str, Any] = PLAIN
     limit = last
     if asked.given:  # a tag without such options has no scheme, and its numbers are the counter values
@@ -257,13 +257,13 @@ def _scheme(
     strategy = given.get("strategy", scheme_record.SEGMENT)
     _check_counters(tag, strategy, asked, last)
     if strategy != scheme_record.SEGMENT:
-        asked = replace(asked, order="trend")
+        asked = asked.but(order="trend")
     restart = given.get("restart", "never")
     if restart != "never" and not redis:  # first: without Redis, `made` would only reject the order
         problem = "needs Redis, whose clock decides when a period ends, but no Redis is configured: set its URL"
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
-    order: Order = asked.order or ("strict" if redis else "trend")
-    above = requests.above_of(tag, asked.start, asked.above, last) or 0
+    order: Order = asked.get("order") or ("strict" if redis else "trend")
+    above = asked.above(tag, last) or 0
     # If a deleted tag had this name, the new stride or scrambling must continue the old one. So read the old record.
     found = (yield from ask(ReadTag(tag))) if _PIECES & given.keys() else None
     scheme, limit = made(
@@ -272,16 +272,16 @@ def _scheme(
         order=order,
         limit=last,
         above=above,
-        lease=asked.lease,
+        lease=asked.get("lease"),
         keys=config.settings.keys,
         before=found.scheme if found is not None and found.deleted else None,
     )
     _check_limit(tag, scheme, last, limit, first=above + 1)
     check(scheme_record.strategy(scheme), scheme.get("options", {}), tag)
-    _check_segment(tag, scheme, (asked.step, asked.max_step), asked.ahead)
+    _check_segment(tag, scheme, (asked.get("step"), asked.get("max_step")), asked.get("ahead"))
     if "shards" in scheme and last != HIGHEST:
         problem = "cannot be set for a tag with shards, because the number of bits is its limit: omit it"
-        raise SchemeError(problem, setting="limit", value=asked.limit, tag=tag)
+        raise SchemeError(problem, setting="limit", value=asked.get("limit"), tag=tag)
     return asked, scheme, limit
 
 
@@ -327,16 +327,16 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     """Change settings of a tag, see Issuer.configure."""
     check_tag(tag)
     key = config.hash_key(tag)
-    last = None if asked.limit is None else limits.number(asked.limit)
-    moves = (last, asked.start, asked.above)
+    last = None if asked.get("limit") is None else limits.number(asked.get("limit"))
+    moves = (last, asked.get("start"), asked.get("above"))
     if asked.given or any(each is not None for each in moves):
         yield from _refuse_foreign((tag,), config)  # check the hash before the store is changed
     before = yield from read_record(tag)
     yield from parts.check_whole(before)
     _check_skipping(before, asked)
     _check_counters(tag, scheme_record.strategy(before.scheme), asked, last)
-    steps = (asked.step or before.step, asked.max_step or before.max_step)
-    _check_segment(tag, before.scheme, steps, asked.ahead or before.ahead)
+    steps = (asked.get("step") or before.step, asked.get("max_step") or before.max_step)
+    _check_segment(tag, before.scheme, steps, asked.get("ahead") or before.ahead)
     before, after = yield from _Change(tag, key, asked, last, config.settings.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
         # Apply the new scheme now, and not at the next reservation. Redis then skips the loaded numbers.
@@ -344,10 +344,10 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
         until = scheme_record.until(after)
         yield from floor.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
     # Apply the settings that shards and series share with their tag to these parts, too.
-    shared = TagOptions(**{name: getattr(asked, name) for name in ("step", "lease", *PACING)})
-    if shared != TagOptions():
+    shared = TagOptions.of({name: asked.get(name) for name in ("step", "lease", *PACING)})
+    if shared.own:
         # Set both bounds of the step, because a part that an older program has created has other bounds.
-        shared = replace(shared, min_step=after.min_step, max_step=after.max_step)
+        shared = shared.but(min_step=after.min_step, max_step=after.max_step)
         for part in (yield from parts.of(after)):
             with suppress(UnknownTag):  # another process has deleted the part
                 yield from _share(part, limit_of_parts(after), shared)
@@ -370,7 +370,7 @@ class _Change:
     def made(self, before: Tag) -> Steps[tuple[Tag, Tag]]:
         """Make the change. `before`: the record that was read. Return the records before and after the change."""
         asked, given = self.asked, self.asked.given
-        above = requests.above_of(self.tag, asked.start, asked.above, HIGHEST if self.last is None else self.last)
+        above = asked.above(self.tag, HIGHEST if self.last is None else self.last)
         for _ in range(ATTEMPTS):
             scheme, limit = None, None
             # The limit is given as a number for users. With a stride, the scheme converts it to a counter value. If
@@ -416,7 +416,8 @@ class _Change:
         if self.last is not None:
             problem = f"limit {self.last} is below {reserved}, the highest number reserved"
             return InvalidArgument(problem, tag=self.tag, value=self.last)
-        name, value = ("above", self.asked.above) if self.asked.start is None else ("start", self.asked.start)
+        name = "start" if "start" in self.asked.own else "above"
+        value = self.asked.get(name)
         limit = scheme_record.last_value(record.scheme, record.limit)
         problem = f"{name} {value} is above the limit {limit}: raise the limit first"
         return InvalidArgument(problem, tag=self.tag, value=value)
@@ -456,7 +457,7 @@ def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
 def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | None) -> None:
     """Raise SchemeError if the strategy has no counter and a setting that needs a counter is given."""
     for name, nothing in _COUNTERS.items() if strategy != scheme_record.SEGMENT else ():
-        value = last if name == "limit" else getattr(asked, name)
+        value = last if name == "limit" else asked.get(name)
         if value not in (None, nothing):
             raise SchemeError(
                 f"strategy {strategy!r} excludes {brief(value)}: it has no counter, and its numbers increase only "
@@ -478,7 +479,7 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
         problem = "cannot be raised: numbers begin at 1 in each period"
     else:
         return
-    for name, value in (("start", asked.start), ("above", asked.above)):
+    for name, value in (("start", asked.get("start")), ("above", asked.get("above"))):
         if value is not None:
             raise SchemeError(problem, setting=name, value=value, tag=record.tag)
 

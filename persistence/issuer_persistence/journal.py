@@ -60,7 +60,7 @@ _READ_LOCK = 2.0
 #: Fields of the tag's record that each line contains.
 _SETTINGS = (*SETTINGS, "deleted")
 #: Fields of the record that are missing in lines of older versions.
-_LATER = ("scheme", "step_mode", "refill_at", "survive", "target", "min_step", "max_step", "drain")
+_LATER = tuple(name for name, each in SETTINGS.items() if not each.required)
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:

@@ -57,8 +57,7 @@ DEFAULT_TARGET = 600
 #: Highest value of `target` and `survive`, in seconds: 30 days.
 DURATION_MOST = 30 * 86_400
 
-#: Lowest and highest value of `refill_at`, and its default. See `TagSettings`.
-REFILL_AT_RANGE = (0.01, 0.9)
+#: Default of `refill_at`.
 DEFAULT_REFILL_AT = 0.2
 
 
@@ -101,39 +100,34 @@ def check_argument(name: str, value: object, lowest: int = 0, highest: int = HIG
         raise ValueError(f"{name} must be {_between(lowest, highest)}, not {value!r}")
 
 
-#: Value of `Setting.missing` if every record has the setting, so that no default is needed.
-_REQUIRED = object()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """Definition of a setting of a tag. Values are numbers in a range, words, bools, texts, or what `check` accepts.
 
     Attributes:
+        default: Value for a new tag. If it is None, None is allowed, and means "use the process's setting".
         range: Lowest and highest integer. None if the setting is not an integer.
         share: Lowest and highest share, as floats. None if the setting is not a share.
         words: Allowed words.
-        flag: True if the values are True and False.
         check: Function that returns what is wrong with a value, or "" if the value is valid. None if there is no such
             function.
-        missing: Default for records of older versions, which lack the setting.
-        unsaid: True if the setting can be None, which means "use the process's setting".
+        required: True if every record has the setting. If False, records of older versions lack it, and the default
+            applies.
         changes: True if the setting can be changed after creation.
     """
 
+    default: object = ""
     range: tuple[int, int] | None = None
     share: tuple[float, float] | None = None
     words: tuple[str, ...] = ()
-    flag: bool = False
     check: Callable[[object], str] | None = None
-    missing: object = _REQUIRED
-    unsaid: bool = False
+    required: bool = False
     changes: bool = True
 
     @property
-    def required(self) -> bool:
-        """True if every record has the setting, also those of older versions."""
-        return self.missing is _REQUIRED
+    def flag(self) -> bool:
+        """True if the values are True and False."""
+        return isinstance(self.default, bool)
 
     def problem(self, value: object) -> str:
         """Return what is wrong with a value, for an error message, or "" if the value is valid."""
@@ -152,54 +146,19 @@ class Setting:
         return "" if isinstance(value, str) else f"must be a text, not {value!r}"
 
 
-#: The settings of a tag, by name, in the order in which they are documented.
-SETTINGS: Mapping[str, Setting] = {
-    "step": Setting(range=(1, HIGHEST)),
-    "step_mode": Setting(words=get_args(StepMode), missing="fixed"),
-    "target": Setting(range=(1, DURATION_MOST), missing=DEFAULT_TARGET),
-    "min_step": Setting(range=(1, HIGHEST), missing=DEFAULT_STEP),
-    "max_step": Setting(range=(1, HIGHEST), missing=DEFAULT_MAX_STEP),
-    "limit": Setting(range=(1, HIGHEST)),
-    "order": Setting(words=get_args(Order), changes=False),
-    "lease": Setting(range=(0, LEASE_MOST), missing=None, unsaid=True),
-    "ahead": Setting(range=(1, AHEAD_MOST), missing=1),
-    "refill_at": Setting(share=REFILL_AT_RANGE, missing=DEFAULT_REFILL_AT),
-    "survive": Setting(range=(0, DURATION_MOST), missing=0),
-    "drain": Setting(flag=True, missing=True),
-    "description": Setting(),
-    "scheme": Setting(check=problem, missing=PLAIN),
-}
-
-#: Settings that decide the size of a tag's segments, when the next segment is fetched, and whether unused numbers are
-#: returned. The parts of a tag, its shards or series, get the same values as the tag.
-PACING = ("target", "min_step", "max_step", "ahead", "refill_at", "survive", "drain")
-
-#: Fields of `TagSettings` and `TagChanges` that are not stored as settings of a tag.
-_BESIDE: Mapping[str, Setting] = {
-    "above": Setting(range=(0, HIGHEST)),
-    "raise_to": Setting(range=(0, HIGHEST)),
-    "seen": Setting(check=lambda value: "" if isinstance(value, str) else f"must be a version, not {value!r}"),
-}
-
-
-def _check(value: TagSettings | TagChanges) -> None:
-    for each in fields(value):
-        setting, said = SETTINGS.get(each.name) or _BESIDE[each.name], getattr(value, each.name)
-        unsaid = said is None and (setting.unsaid or isinstance(value, TagChanges))
-        # The default for records of older versions, such as the plain scheme, is valid. So it is not checked.
-        if not unsaid and said is not setting.missing and (wrong := setting.problem(said)):
-            raise ValueError(f"{each.name} {wrong}")
-    if value.scheme is not None and value.scheme is not PLAIN:
-        # Copy the scheme, because the caller may change its own object later.
-        object.__setattr__(value, "scheme", frozen(value.scheme))
+def _setting(default: Any, **more: Any) -> Any:
+    """Return the dataclass field of a setting. `more`: see `Setting`."""
+    metadata = {"setting": Setting(default=default, **more)}
+    if default is PLAIN:  # a dict has no hash, so it is left out of the hash of a record
+        return field(default_factory=lambda: default, hash=False, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TagSettings:
-    """Settings for a new tag. A value out of its range raises ValueError.
+class StoredSettings:
+    """The settings of a tag that are stored in its record. This class is their only list.
 
     Attributes:
-        above: Number after which the tag starts, 0..2^63-1. The first number of the tag is `above` + 1.
         step: Numbers per step, 1..2^63-1.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
         target: How long the numbers of an adapted step last, in seconds, 1..2_592_000.
@@ -208,76 +167,103 @@ class TagSettings:
         limit: Last number of the tag, 1..2^63-1.
         order: "strict" or "trend".
         lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
-            setting.
+            setting. A strict tag has 0 or None.
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
         survive: Outage of the store that numbers in Redis or in a process must outlast, 0 (none)..2_592_000 seconds.
         drain: False if a process keeps its unused numbers, also if nobody uses the tag for a long time.
         description: Text for operators.
-        scheme: Settings of the scheme, see `Tag`.
+        scheme: Settings of the scheme. {} if numbers are counter values. The scheme is a JSON object of at most 16 KiB
+            and 20 levels, with 64-bit integers and no floats.
+    """
+
+    step: int = _setting(DEFAULT_STEP, range=(1, HIGHEST), required=True)
+    step_mode: StepMode = _setting("fixed", words=get_args(StepMode))
+    target: int = _setting(DEFAULT_TARGET, range=(1, DURATION_MOST))
+    min_step: int = _setting(DEFAULT_STEP, range=(1, HIGHEST))
+    max_step: int = _setting(DEFAULT_MAX_STEP, range=(1, HIGHEST))
+    limit: int = _setting(HIGHEST, range=(1, HIGHEST), required=True)
+    order: Order = _setting("strict", words=get_args(Order), required=True, changes=False)
+    lease: int | None = _setting(None, range=(0, LEASE_MOST))
+    ahead: int = _setting(1, range=(1, AHEAD_MOST))
+    refill_at: float = _setting(DEFAULT_REFILL_AT, share=(0.01, 0.9))
+    survive: int = _setting(0, range=(0, DURATION_MOST))
+    drain: bool = _setting(default=True)
+    description: str = _setting("", required=True)
+    scheme: Mapping[str, Any] = _setting(PLAIN, check=problem)
+
+
+#: The settings of a tag, by name, in the order in which they are documented.
+SETTINGS: Mapping[str, Setting] = {each.name: each.metadata["setting"] for each in fields(StoredSettings)}
+
+#: Columns of a record in SQL that contain True or False.
+FLAGS = ("halted", "deleted", *(name for name, each in SETTINGS.items() if each.flag))
+
+#: Settings that decide the size of a tag's segments, when the next segment is fetched, and whether unused numbers are
+#: returned. The parts of a tag, its shards or series, get the same values as the tag.
+PACING = ("target", "min_step", "max_step", "ahead", "refill_at", "survive", "drain")
+
+#: Values beside the settings.
+_ABOVE = Setting(default=0, range=(0, HIGHEST))
+_RAISE_TO, _SEEN = Setting(default=None, range=(0, HIGHEST)), Setting(default=None)
+
+
+def _checked(name: str, value: object, setting: Setting) -> Any:
+    """Return the value of a setting, a scheme as a copy. If it is invalid, raise ValueError."""
+    # The defaults, such as the plain scheme, are valid. So they are not checked.
+    if value is not setting.default and (wrong := setting.problem(value)):
+        raise ValueError(f"{name} {wrong}")
+    # Copy the scheme, because the caller may change its own object later.
+    return frozen(cast("Any", value)) if name == "scheme" and value is not PLAIN else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagSettings(StoredSettings):
+    """Settings for a new tag. A value out of its range raises ValueError.
+
+    Attributes:
+        above: Number after which the tag starts, 0..2^63-1. The first number of the tag is `above` + 1.
     """
 
     above: int = 0
-    step: int = DEFAULT_STEP
-    step_mode: StepMode = "fixed"
-    target: int = DEFAULT_TARGET
-    min_step: int = DEFAULT_STEP
-    max_step: int = DEFAULT_MAX_STEP
-    limit: int = HIGHEST
-    order: Order = "strict"
-    lease: int | None = None
-    ahead: int = 1
-    refill_at: float = DEFAULT_REFILL_AT
-    survive: int = 0
-    drain: bool = True
-    description: str = ""
-    scheme: Mapping[str, object] = field(default_factory=lambda: PLAIN, hash=False)
 
     def __post_init__(self) -> None:
         """Check the values."""
-        _check(self)
+        _checked("above", self.above, _ABOVE)
+        for name, setting in SETTINGS.items():
+            object.__setattr__(self, name, _checked(name, getattr(self, name), setting))
 
     def kept(self) -> dict[str, Any]:
         """Return the settings for the tag's record, by name. `above` is not one of them."""
         return {name: getattr(self, name) for name in SETTINGS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class TagChanges:
-    """Changes of a tag's settings. None leaves a setting unchanged. A value out of its range raises ValueError.
-
-    `TagSettings` describes the settings and their ranges.
+    """Changes of a tag's settings.
 
     Attributes:
-        scheme: New scheme. It replaces the whole old scheme.
+        settings: New values by name, see `StoredSettings`. A new scheme replaces the whole old scheme.
         raise_to: Number to which `max` is raised, 0..2^63-1. If `max` is already higher, it does not change.
         seen: Version that the record must still have. Each change and reservation sets a new one. None: not checked.
     """
 
-    step: int | None = None
-    step_mode: StepMode | None = None
-    target: int | None = None
-    min_step: int | None = None
-    max_step: int | None = None
-    limit: int | None = None
-    lease: int | None = None
-    ahead: int | None = None
-    refill_at: float | None = None
-    survive: int | None = None
-    drain: bool | None = None
-    description: str | None = None
-    scheme: Mapping[str, object] | None = field(default=None, hash=False)
-    raise_to: int | None = None
-    seen: str | None = None
+    settings: Mapping[str, Any] = field(hash=False)
+    raise_to: int | None
+    seen: str | None
 
-    def __post_init__(self) -> None:
-        """Check the values."""
-        _check(self)
+    def __init__(self, *, raise_to: int | None = None, seen: str | None = None, **settings: Any) -> None:
+        """Check the values. None leaves a setting unchanged. A value out of its range raises ValueError.
 
-    def kept(self) -> dict[str, Any]:
-        """Return the new values of the settings that change, by name."""
-        said = {name: getattr(self, name) for name, each in SETTINGS.items() if each.changes}
-        return {name: value for name, value in said.items() if value is not None}
+        `settings`: by name. A name that is not a setting, or one that cannot be changed, raises TypeError.
+        """
+        if unknown := settings.keys() - {name for name, each in SETTINGS.items() if each.changes}:
+            raise TypeError(f"{', '.join(sorted(unknown))} cannot be changed: no such setting of an existing tag")
+        _checked("raise_to", raise_to, _RAISE_TO)
+        _checked("seen", seen, _SEEN)
+        new = {name: _checked(name, each, SETTINGS[name]) for name, each in settings.items() if each is not None}
+        for name, value in (("settings", new), ("raise_to", raise_to), ("seen", seen)):
+            object.__setattr__(self, name, value)
 
 
 def tried(read: Callable[[Any], _T], row: Any) -> _T | Corrupt:
@@ -302,8 +288,8 @@ def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
     for name, setting in SETTINGS.items():
         value = fields.get(name)
         plain = name == "scheme" and value == PLAIN
-        if plain or (value is None and setting.missing is not _REQUIRED):
-            found[name] = setting.missing
+        if plain or (value is None and not setting.required):
+            found[name] = setting.default
         elif wrong := setting.problem(value):
             raise Corrupt(tag, f"{name} {wrong}" + ("" if name == "scheme" else f" ({type(value).__name__})"))
         else:
@@ -324,59 +310,36 @@ def typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> 
     return value
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Named:
+    """The first fields of a record. Without slots of its own, a class can be the second base of `Tag`."""
+
+    __slots__ = ()
+
+    tag: str
+    max: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tag:
-    """The record of a tag in the store. It cannot be modified in place.
+class Tag(StoredSettings, _Named):
+    """The record of a tag in the store, with its settings, see `StoredSettings`. It cannot be modified in place.
 
     Attributes:
         tag: Name of the tag.
         max: Highest number reserved so far, 0..2^63-1. For a new tag with `start=100`, `max` is 99.
-        step: Numbers per step.
-        step_mode: "fixed" if the step was set, "auto" if the issuer adapts it. "fixed" in records of older versions.
-        target: How long the numbers of an adapted step last, in seconds, 1..2_592_000.
-        min_step: Lowest adapted step, 1..2^63-1.
-        max_step: Highest adapted step, `min_step`..2^63-1.
-        limit: Last number that may be reserved.
-        order: "strict" or "trend".
-        lease: How many numbers each process draws in advance, 0 (none)..1_000_000. None if each process uses its own
-            setting. A strict tag has 0 or None.
-        ahead: Steps per segment, 1..1000.
-        refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
-        survive: Outage of the store that numbers in Redis or in a process must outlast, 0 (none)..2_592_000 seconds.
-        drain: False if a process keeps its unused numbers, also if nobody uses the tag for a long time.
-        description: Text for operators.
         created: Time of creation, in ms since 1970.
         timestamp: Time of the last change, in ms since 1970.
         version: Random value. Every change of the record sets a new version.
         halted: True if reservations are stopped until `recover`.
         deleted: True if the tag was deleted. The store keeps the record, so that a new tag of the same name starts
             after the old numbers.
-        scheme: Settings of the scheme. {} if numbers are counter values. The scheme is a JSON object of at most 16 KiB
-            and 20 levels, with 64-bit integers and no floats.
     """
 
-    tag: str
-    max: int
-    step: int
-    step_mode: StepMode = "fixed"
-    target: int = DEFAULT_TARGET
-    min_step: int = DEFAULT_STEP
-    max_step: int = DEFAULT_MAX_STEP
-    limit: int = HIGHEST
-    order: Order = "strict"
-    lease: int | None = None
-    ahead: int = 1
-    refill_at: float = DEFAULT_REFILL_AT
-    survive: int = 0
-    drain: bool = True
-    description: str = ""
     created: int
     timestamp: int
     version: str
     halted: bool = False
     deleted: bool = False
-    # The scheme is left out of the hash of a record, because a dict has no hash.
-    scheme: Mapping[str, Any] = field(default_factory=lambda: PLAIN, hash=False)
 
     def __post_init__(self) -> None:
         """Copy the scheme, because the caller may change its own object later."""
@@ -488,14 +451,14 @@ class Tag:
         self.live()
         if changes.seen is not None and changes.seen != self.version:
             raise VersionMoved(self.tag)
-        if self.order == "strict" and changes.lease:
-            raise LeaseOnStrict(self.tag, changes.lease)
+        if self.order == "strict" and changes.settings.get("lease"):
+            raise LeaseOnStrict(self.tag, changes.settings["lease"])
         raised = self.max if changes.raise_to is None else max(self.max, changes.raise_to)
-        after = self.changed(max=raised, **changes.kept())
+        after = self.changed(max=raised, **changes.settings)
         if after.min_step > after.max_step:
             raise StepsCrossed(self.tag, after.min_step, after.max_step)
         # After `recover`, `max` may be above the limit. Then other settings, such as the step, can still be changed.
-        if after.limit < after.max and (changes.limit is not None or changes.raise_to is not None):
+        if after.limit < after.max and ("limit" in changes.settings or changes.raise_to is not None):
             raise LimitTooLow(self.tag, after.limit, after.max)
         return after
 

@@ -14,8 +14,8 @@ import pytest
 
 import issuer
 from issuer.cli import main
-from issuer.numbers.given import SchemeOptions
 from issuer.numbers.limits import NAMES
+from issuer.numbers.scheme_options import SchemeOptions
 from issuer.numbers.sharding import shard_of
 from issuer.numbers.template import Template
 from issuer.settings import DEFINITIONS

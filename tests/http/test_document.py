@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 from unittest.mock import ANY
 
 import hypothesis
@@ -37,8 +37,7 @@ from issuer.doors.web.page import POLICY
 from issuer.doors.web.replies import Message, Receive, Send
 from issuer.doors.web.routes import ROUTES, route_of
 from issuer.doors.web.schemas import SCHEMAS
-from issuer.numbers.given import SchemeOptions
-from issuer.operations.tag_options import TagOptions
+from issuer.operations.tag_options import CreateOptions
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import HIGHEST
 from tests.http.doors import Door, door, through
@@ -80,7 +79,7 @@ def test_the_document_is_openapi_3_1_and_each_reference_leads_somewhere() -> Non
 
 def test_bodies_have_the_names_of_python() -> None:
     of = {route.name: {*route.body.known} - {"timeout"} for route in ROUTES if route.body is not None}
-    python = {*TagOptions.__dataclass_fields__, *SchemeOptions.__annotations__} - {"given"}
+    python = {*get_type_hints(CreateOptions)}
     assert of["create"] == python | {"tag", "tags", "exist_ok"}
     assert of["configure"] == python - {"order"}
 

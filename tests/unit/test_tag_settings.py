@@ -1,20 +1,16 @@
 """A tag's settings are defined once: what is spelled out elsewhere, for readers and type checkers, says the same."""
 
-import inspect
 import re
-from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from issuer.api.aio import AsyncIssuer
-from issuer.api.blocking import Issuer
 from issuer.numbers import limits
-from issuer.operations.tag_options import TagOptions
+from issuer.numbers.scheme_options import SchemeOptions
+from issuer.operations.tag_options import TAG_OPTIONS, ConfigureOptions, CreateOptions
 from issuer_persistence.errors import Corrupt
-from issuer_persistence.records import HIGHEST, SETTINGS, Tag, TagChanges, TagSettings, settings_of
+from issuer_persistence.records import HIGHEST, SETTINGS, StoredSettings, Tag, TagChanges, TagSettings, settings_of
 from tests.colours import COLOURS, Connect
 from tests.reference import COMMANDS
 
@@ -25,35 +21,44 @@ OF_CALLERS = SETTINGS.keys() - {"scheme", "step_mode"}
 BEGINNING = {"start", "above"}
 
 
-def defaults(kind: type) -> dict[str, Any]:
-    return {each.name: each.default for each in fields(kind)}
+def listed(kind: type) -> list[str]:
+    """Return the names that the docstring lists."""
+    return re.findall(r"^        (\w+): ", kind.__doc__ or "", re.MULTILINE)
 
 
-def test_the_values_and_the_record_hold_every_setting_with_the_same_default() -> None:
-    assert defaults(TagSettings).keys() == SETTINGS.keys() | {"above"}
-    assert set(defaults(TagChanges).values()) == {None}
-    assert defaults(TagChanges).keys() == CHANGED | {"raise_to", "seen"}
-    held, given = defaults(Tag), defaults(TagSettings)
-    assert held.keys() >= SETTINGS.keys()
-    shared = SETTINGS.keys() - {"scheme", "step"}  # made by a factory; without a default, as a record always has one
-    assert {name: held[name] for name in shared} == {name: given[name] for name in shared}
-    assert TagSettings().scheme == {}
-    assert defaults(TagOptions).keys() == OF_CALLERS | BEGINNING | {"given"}
+def test_the_options_of_calls_are_those_that_are_defined() -> None:
+    assert {*get_type_hints(CreateOptions)} == TAG_OPTIONS.keys()
+    assert {*get_type_hints(ConfigureOptions)} == TAG_OPTIONS.keys() - {"order"}
+    own = TAG_OPTIONS.keys() - {*get_type_hints(SchemeOptions)}
+    assert own == OF_CALLERS | BEGINNING
+    base: type = object
+    for kind in (SchemeOptions, ConfigureOptions, CreateOptions):
+        assert listed(kind) == [name for name in get_type_hints(kind) if name not in get_type_hints(base)]
+        base = kind
+    assert listed(StoredSettings) == [*SETTINGS]
 
 
-@pytest.mark.parametrize("face", [Issuer, AsyncIssuer])
-def test_both_faces_take_every_setting(face: type[Issuer | AsyncIssuer]) -> None:
-    def taken(call: Callable[..., object]) -> set[str]:
-        return {*inspect.signature(call).parameters} - {"self", "tag", "exist_ok", "timeout"}
-
-    assert taken(face.create) == OF_CALLERS | BEGINNING | {"given"}
-    assert taken(face.configure) == (OF_CALLERS & CHANGED) | BEGINNING | {"given"}
+@pytest.mark.parametrize("connect", COLOURS.values(), ids=COLOURS)
+def test_a_name_that_no_call_knows_is_refused_with_the_name(connect: Connect) -> None:
+    stp: dict[str, Any] = {"stp": 5}
+    with connect(redis="none", store="memory://", scheduler=None) as ids:
+        with pytest.raises(TypeError, match="'stp'"):
+            ids.create("a", **stp)
+        with pytest.raises(TypeError, match="'stp'"):
+            ids.create_many({"a": stp})
+        ids.create("a")
+        wrong: dict[str, Any]
+        for wrong in ({"stp": 5}, {"order": "trend"}, {"step": 5, "order": None}):
+            with pytest.raises(TypeError, match=f"'{[*wrong][-1]}'"):
+                ids.configure("a", **wrong)
+    changes: list[dict[str, Any]] = [{"order": "trend"}, {"stp": 5}, {"above": 5}]
+    for change in changes:
+        with pytest.raises(TypeError, match=min(change)):
+            TagChanges(**change)
 
 
 @pytest.mark.parametrize("connect", COLOURS.values(), ids=COLOURS)
 def test_both_faces_put_each_in_its_place(connect: Connect) -> None:
-    """They pass them on by position."""
-
     def held(tag: Tag) -> tuple[object, ...]:
         return tag.max, tag.step, tag.limit, tag.order, tag.lease, tag.ahead, tag.refill_at, tag.description, tag.scheme
 
@@ -93,7 +98,7 @@ def test_the_table_in_the_docs_has_every_setting_with_its_range_and_default() ->
         for name, values, default in re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|", page, re.MULTILINE)
     }
     assert [*rows] == [name for name in SETTINGS if name in OF_CALLERS]
-    said = defaults(TagSettings)
+    said = {name: setting.default for name, setting in SETTINGS.items()}
     for name, (values, default) in rows.items():
         setting = SETTINGS[name]
         if (bounds := setting.range or setting.share) is not None:

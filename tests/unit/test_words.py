@@ -1,12 +1,13 @@
 """One word for one thing: what Python calls it is what the shell and HTTP call it."""
 
 import inspect
+from typing import get_type_hints
 
 import click
 
 from issuer import Issuer
 from issuer.doors.web.routes import ROUTES
-from issuer.numbers.given import SchemeOptions
+from issuer.operations.tag_options import ConfigureOptions, CreateOptions
 from tests.reference import COMMANDS
 
 #: What the shell alone has: how it asks, prints and repeats.
@@ -29,7 +30,8 @@ def parameters(name: str) -> set[str]:
     """Return the parameters of a method, those of `next` with those of `issue`: the edges print both."""
     names = {name, "issue"} if name == "next" else {name}
     found = {each for one in names for each in inspect.signature(getattr(Issuer, one)).parameters}
-    return found - {"self"} | ({*SchemeOptions.__annotations__} if "given" in found else set())
+    options = {"create": CreateOptions, "configure": ConfigureOptions}.get(name, dict)
+    return found - {"self", "options"} | {*get_type_hints(options)}
 
 
 def test_a_command_is_a_method_and_its_options_are_its_parameters() -> None:

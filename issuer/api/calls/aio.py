@@ -5,24 +5,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from issuer.api.base import AnyIssuer
 from issuer.core.record import sound
 from issuer.core.requests import TTL
 from issuer.core.steps import ask
 from issuer.operations.numbers import DrawOptions
-from issuer.operations.tag_options import TagOptions
+from issuer.operations.tag_options import ConfigureOptions, CreateOptions, TagOptions
 from issuer.settings import seconds
-from issuer_persistence.records import (
-    DEFAULT_MAX_STEP,
-    DEFAULT_REFILL_AT,
-    DEFAULT_STEP,
-    DEFAULT_TARGET,
-    HIGHEST,
-    Order,
-    Tag,
-)
+from issuer_persistence.records import Tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +26,6 @@ if TYPE_CHECKING:
     from issuer.care.verification import Provenance
     from issuer.core.issued import Issued
     from issuer.numbers.codec import Decoded
-    from issuer.numbers.given import SchemeOptions
     from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
     from issuer_persistence.facts import Upgrade
     from issuer_persistence.ledger import LedgerPage, Position
@@ -156,53 +147,18 @@ class AsyncIssuerCalls(AnyIssuer):
         self,
         tag: str,
         *,
-        start: int | None = None,
-        above: int | None = None,
-        step: int | Literal["auto"] | None = None,
-        target: int | str = DEFAULT_TARGET,
-        min_step: int = DEFAULT_STEP,
-        max_step: int = DEFAULT_MAX_STEP,
-        limit: int | str = HIGHEST,
-        order: Order | None = None,
-        lease: int | None = None,
-        ahead: int = 1,
-        refill_at: float = DEFAULT_REFILL_AT,
-        survive: int | str = 0,
-        drain: bool = True,
-        description: str = "",
         exist_ok: bool = False,
         timeout: float | None = None,
-        **given: Unpack[SchemeOptions],
+        **options: Unpack[CreateOptions],
     ) -> Tag:
         """Create a tag, and return it. A deleted tag that is created again continues above its old numbers.
 
         Args:
             tag: Name of the tag: 1 to 200 bytes, without control characters, and without blanks at its ends.
-            start: First number, 1..limit. Default: 1.
-            above: The number before the first one, 0..limit-1. Give `start` or `above`, not both.
-            step: Numbers per step, 1..2^63-1. With None or "auto" the step begins with `min_step` and adapts to the
-                tag's rate of use: a step lasts about `target`.
-            target: How long an adapted step lasts: 1..2_592_000 seconds, or a text such as "10m".
-            min_step: Lowest adapted step, 1..2^63-1.
-            max_step: Highest adapted step, `min_step`..2^63-1.
-            limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64".
-            order: "strict" (needs Redis) or "trend". Default: "trend" if the issuer has no Redis or the strategy has no
-                counter, else "strict".
-            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None means the
-                issuer's `lease`.
-            ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store.
-            refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded
-                to 0.001.
-            survive: Duration of a store outage that the numbers in Redis or in the process must outlast, at the tag's
-                rate of use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is
-                fetched earlier than at `refill_at`. An adapted step lasts at least twice this duration.
-            drain: Whether a process returns its unused numbers after nobody has used the tag for the time `idle_after`.
-                If False, the process keeps them until it ends.
-            description: Text for operators, at most 1000 bytes.
             exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, description and
                 settings of segments may differ from the arguments.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-            **given: Settings of the tag's scheme, see SchemeOptions.
+            **options: Settings of the tag, see CreateOptions, ConfigureOptions and SchemeOptions.
 
         Raises:
             TagExists: The tag exists, and `exist_ok` is False.
@@ -211,15 +167,7 @@ class AsyncIssuerCalls(AnyIssuer):
             InvalidArgument: A setting is out of its range.
             SchemeError: A setting of the scheme is wrong, or contradicts another setting.
         """
-        return await self.engine.create(
-            tag,
-            TagOptions(
-                start, above, step, target, min_step, max_step, limit, order, lease, ahead, refill_at, survive, drain,
-                description, given
-            ),
-            exist_ok=exist_ok,
-            timeout=timeout,
-        )  # fmt: skip
+        return await self.engine.create(tag, TagOptions.of(options), exist_ok=exist_ok, timeout=timeout)
 
     async def create_many(
         self, wanted: Mapping[str, Mapping[str, Any]], *, exist_ok: bool = False, timeout: float | None = None
@@ -246,21 +194,8 @@ class AsyncIssuerCalls(AnyIssuer):
         self,
         tag: str,
         *,
-        step: int | Literal["auto"] | None = None,
-        target: int | str | None = None,
-        min_step: int | None = None,
-        max_step: int | None = None,
-        limit: int | str | None = None,
-        start: int | None = None,
-        above: int | None = None,
-        lease: int | None = None,
-        ahead: int | None = None,
-        refill_at: float | None = None,
-        survive: int | str | None = None,
-        drain: bool | None = None,
-        description: str | None = None,
         timeout: float | None = None,
-        **given: Unpack[SchemeOptions],
+        **options: Unpack[ConfigureOptions],
     ) -> Tag:
         """Change settings of a tag while it is in use, and return the changed tag. None leaves a setting unchanged.
 
@@ -276,41 +211,15 @@ class AsyncIssuerCalls(AnyIssuer):
 
         Args:
             tag: Name of the tag.
-            step: Numbers per step, 1..2^63-1. With "auto" the step begins with `min_step` again, and adapts.
-            target: How long an adapted step lasts: 1..2_592_000 seconds, or a text such as "10m".
-            min_step: Lowest adapted step, 1..2^63-1.
-            max_step: Highest adapted step, `min_step`..2^63-1.
-            limit: Last number, as in `create`. It cannot be lower than a number that is reserved already, unless the
-                tag has periods.
-            start: Next number to issue. Numbers lower than `start` are skipped. A tag never goes back to lower numbers.
-                Not for tags with periods.
-            above: The number before the next one to issue, in place of `start`.
-            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000.
-            ahead: Steps per segment, 1..1000.
-            refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9. It is rounded
-                to 0.001.
-            survive: Duration of a store outage that the numbers in Redis or in the process must outlast, at the tag's
-                rate of use: 0 (none)..2_592_000 seconds, or a text such as "10m". If necessary, the next segment is
-                fetched earlier than at `refill_at`. An adapted step lasts at least twice this duration.
-            drain: Whether a process returns its unused numbers after nobody has used the tag for the time `idle_after`.
-                If False, the process keeps them until it ends.
-            description: Text for operators, at most 1000 bytes.
             timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
-            **given: Settings of the tag's scheme that can be changed, see SchemeOptions.
+            **options: Settings to change, see ConfigureOptions and SchemeOptions.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
             InvalidArgument: A setting is out of its range, or nothing would change.
             SchemeError: A setting of the scheme is wrong, or cannot be changed.
         """
-        return await self.engine.configure(
-            tag,
-            TagOptions(
-                start, above, step, target, min_step, max_step, limit, None, lease, ahead, refill_at, survive, drain,
-                description, given
-            ),
-            timeout,
-        )  # fmt: skip
+        return await self.engine.configure(tag, TagOptions.of(options, new=False), timeout)
 
     async def delete(self, tag: str, *, timeout: float | None = None) -> None:
         """Delete a tag and its parts. Calls for its numbers raise UnknownTag from then on.

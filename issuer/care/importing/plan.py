@@ -99,7 +99,7 @@ def raise_existing(found: ImportPlan, config: IssuerConfig) -> Steps[None]:
         for part in (yield from parts.of(record)):
             yield from floor.configure(part, config.hash_key(part), TagChanges(raise_to=source.last))
         return
-    yield from configure(source.tag, TagOptions(above=source.last, limit=found.changes), config)
+    yield from configure(source.tag, TagOptions.of({"above": source.last, "limit": found.changes}), config)
 
 
 def _check_scheme(source: ImportedTag, record: Tag) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from difflib import get_close_matches
 from inspect import signature
 from typing import Any, Final
@@ -13,15 +12,14 @@ from django.core.exceptions import ImproperlyConfigured
 
 import issuer
 from issuer.errors import ConfigurationError, brief
-from issuer.numbers.given import SchemeOptions
-from issuer.operations.tag_options import TagOptions
+from issuer.operations.tag_options import TAG_OPTIONS
 from issuer.settings import DEFINITIONS, Settings, load
 
 #: The names that `ISSUER` may have.
 ARGUMENTS: Final = tuple(signature(issuer.connect).parameters)
 
 #: The names that the options of a tag in `ISSUER_TAGS` may have.
-OPTIONS: Final = (*(each.name for each in fields(TagOptions) if each.name != "given"), *SchemeOptions.__annotations__)
+OPTIONS: Final = (*TAG_OPTIONS,)
 
 
 def options_of_tags() -> Mapping[str, Mapping[str, Any]]:

@@ -267,7 +267,7 @@ class MongoStore(Store):
             return call.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
 
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        update = {"$set": stored(changes.kept())}
+        update = {"$set": stored(changes.settings)}
         if changes.raise_to is not None:
             update["$max"] = {"max": Int64(changes.raise_to)}
         with self._call(timeout) as call:
@@ -279,13 +279,13 @@ class MongoStore(Store):
                 condition: Document = {"deleted": False, "order": found.order}
                 if changes.seen is not None:
                     condition["version"] = found.version
-                if changes.min_step is not None or changes.max_step is not None:
+                if {"min_step", "max_step"} & changes.settings.keys():
                     # Check that the bounds have not changed since the record was read. Otherwise two changes at the
                     # same time could set a `min_step` above `max_step`.
                     bounds = {"min_step": found.min_step, "max_step": found.max_step}
                     condition |= {name: {"$in": [None, Int64(bound)]} for name, bound in bounds.items()}
-                self._announce(call, changes.scheme)
-                if changes.limit is not None or changes.raise_to is not None:
+                self._announce(call, changes.settings.get("scheme"))
+                if "limit" in changes.settings or changes.raise_to is not None:
                     # Check the limit and `max`, and not the version: each reservation changes the version, so with many
                     # reservations this change would fail again and again.
                     condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}

@@ -11,15 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from issuer_persistence.errors import Misconfigured
+from issuer_persistence.records import SETTINGS, Setting
+
+
+def _kind(setting: Setting) -> str:
+    if setting.range is not None:
+        return "number or nothing" if setting.default is None else "number"
+    return "share" if setting.share is not None else "flag" if setting.flag else "text"
+
 
 #: The tables and their columns, each with its kind, see `Types`. The first column of each table is its primary key.
 #: Both databases return the values with the Python types of the records.
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "tags": {
-        "tag": "name", "max": "number", "step": "number", "limit": "number", "order": "text", "description": "text",
+        "tag": "name", "max": "number", **{name: _kind(setting) for name, setting in SETTINGS.items()},
         "created": "number", "timestamp": "number", "version": "text", "halted": "flag", "deleted": "flag",
-        "lease": "number or nothing", "ahead": "number", "scheme": "text", "step_mode": "text", "refill_at": "share",
-        "survive": "number", "drain": "flag", "target": "number", "min_step": "number", "max_step": "number",
     },
     "segments": {
         "id": "name", "tag": "name", "low": "number", "high": "number", "reason": "text", "time": "number",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from issuer_persistence import scheme_json
 from issuer_persistence.errors import MaxBehind, StoreError, TagMissing
 from issuer_persistence.pruning import Walked
-from issuer_persistence.records import Tag
+from issuer_persistence.records import FLAGS, Tag
 from issuer_persistence.sql.tables import ENTRY_COLUMNS, TAG_COLUMNS, Statements
 from issuer_persistence.transactional import Transaction
 
@@ -170,7 +170,7 @@ def row(record: Tag) -> list[Any]:
 def record(row: Sequence[object]) -> Tag:
     """Return the record in a row. If it is damaged, raise Corrupt."""
     fields = dict(zip(TAG_COLUMNS, row, strict=True))
-    for flag in ("halted", "deleted", "drain"):
+    for flag in FLAGS:
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
     if isinstance(fields["scheme"], str):

@@ -28,7 +28,7 @@ from issuer_persistence.holding import acquired
 from issuer_persistence.ledger import LedgerEntry, LedgerPage, Position, Reservation
 from issuer_persistence.newest import Newest
 from issuer_persistence.pruning import Walked
-from issuer_persistence.records import Tag, check_argument, tried
+from issuer_persistence.records import FLAGS, Tag, check_argument, tried
 from issuer_persistence.sqlite.file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite.schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
 from issuer_persistence.transactional import Transaction, TransactionalStore
@@ -97,7 +97,7 @@ _LATEST = "SELECT time FROM segments WHERE time < ? ORDER BY rowid DESC LIMIT 1"
 
 def _record(row: Sequence[object]) -> Tag:
     fields = dict(zip(TAG_COLUMNS, row, strict=True))
-    for flag in ("halted", "deleted", "drain"):
+    for flag in FLAGS:
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
     if isinstance(fields["scheme"], str):
