@@ -45,7 +45,6 @@ class LookUps:
     """
 
     def __init__(self, engine: AsyncEngine, rates: RateBuckets) -> None:
-        """`engine`: the engine of the issuer. `rates`: limits look-ups of unknown names, over all processes."""
         self.engine = engine
         self.knows = engine.knows
         self._misses: Bucket = rates.bucket(": names that are not there", MISSES_PER_SECOND)
@@ -164,7 +163,6 @@ class LookUps:
 
 
 def _remember(names: dict[str, Any], name: str, value: float | None) -> None:
-    """Put a name at the end. If there are too many, drop the first one, which is the oldest."""
     names.pop(name, None)
     if len(names) >= _REMEMBERED_MOST:
         del names[next(iter(names))]

@@ -77,7 +77,6 @@ def line_for(token: str, name: str, scopes: Sequence[Scope], tags: Sequence[str]
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a string in TOML, in ASCII."""
     escaped = re.sub(r'(["\\])', r"\\\1", text)
     return '"' + re.sub("[^ -~]", lambda each: f"\\U{ord(each[0]):08x}", escaped) + '"'
 
@@ -114,7 +113,6 @@ def parsed(content: bytes, path: Path) -> list[Entry]:
 
 
 def _line_of(name: str, text: str) -> int:
-    """Return the number of the line at which the entry of a name begins."""
     begins = re.search(rf"""^[ \t]*\[?[ \t]*["']?{re.escape(name)}["']?[ \t]*[=\].]""", text, re.MULTILINE)
     return text.count("\n", 0, begins.start()) + 1 if begins else 1
 

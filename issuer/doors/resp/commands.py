@@ -84,7 +84,6 @@ async def type_of(session: ClientInfo, arguments: Sequence[bytes]) -> bytes:
 
 
 def _readable(session: ClientInfo, argument: bytes) -> str:
-    """Return an argument as the name of a tag that the client may read."""
     tag = tag_of(argument)
     session.caller().need(READING, tag)
     return tag
@@ -169,7 +168,6 @@ def client(session: ClientInfo, arguments: Sequence[bytes]) -> bytes:
 
 
 def _name(given: bytes) -> str:
-    """Return a name from a client as a text. Raises InvalidArgument if the name is invalid."""
     name = given.decode(errors="backslashreplace")
     if len(name) > _NAME_MOST or any(not "!" <= letter <= "~" for letter in name):
         raise InvalidArgument("Client names cannot contain spaces, newlines or special characters.", value=given)
@@ -250,7 +248,6 @@ def reset(session: ClientInfo, _: Sequence[bytes]) -> bytes:
 
 
 def _always(reply: bytes) -> Callable[[ClientInfo, Sequence[bytes]], bytes]:
-    """Return a function whose reply is the same each time."""
     return lambda _, __: reply
 
 

@@ -287,7 +287,6 @@ class Connection(asyncio.BufferedProtocol):
             self._move(self._shared.budget.strangers if self._session.stranger else self._shared.budget)
 
     def _transact(self, transaction: CommandQueue, request: Request) -> None:
-        """Queue a command of a transaction, or end the transaction."""
         name = request[0].upper()
         if name in (b"QUIT", b"RESET"):
             self._transaction = None
@@ -464,6 +463,5 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def _move(self, budget: Budget) -> None:
-        """Count what the client makes the server hold in this budget from now on."""
         self._budget.hold(-self._held)
         self._budget, self._held = budget, 0

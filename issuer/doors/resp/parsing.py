@@ -184,7 +184,6 @@ class Parser:
         return words
 
     def _fill(self, data: bytes) -> None:
-        """Add the elements that are complete to the array."""
         end = len(data)
         while self._missing and (at := self._at) < end:
             if data[at] != _DOLLAR:

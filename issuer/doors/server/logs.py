@@ -58,11 +58,9 @@ class _Lines(QueueHandler):
         threading.Thread(target=self._write_all, args=(self.queue,), daemon=True).start()
 
     def prepare(self, record: logging.LogRecord) -> Any:
-        """Return the line for a record."""
         return self.format(record)
 
     def enqueue(self, line: Any) -> None:
-        """Put a line into the queue, or drop it."""
         size = len(line)
         if self.put - self.written + size > WAITING_MOST:
             self.dropped += 1
@@ -117,7 +115,6 @@ class _Line(logging.Formatter):
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line."""
         message = message_of(record)
         if record.exc_info and record.exc_info[1] is not None:
             message += f": {_raised(record.exc_info[1])}"

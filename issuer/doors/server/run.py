@@ -111,10 +111,7 @@ def _remove_abandoned() -> None:
 
 
 def _prepare(options: ServerOptions) -> None:
-    """Import the modules of the workers before the workers are forked.
-
-    Raises ConfigurationError if a package of the extra `server` is missing.
-    """
+    """Import the modules of the workers before the workers are forked."""
     try:
         import granian  # noqa: F401 - only imported
         from prometheus_client import disable_created_metrics
@@ -128,7 +125,6 @@ def _prepare(options: ServerOptions) -> None:
 
 
 def _keep(options: ServerOptions, orders: Connection, report: Callable[[Report], None]) -> None:
-    """Run the keeper until the supervisor orders the end."""
     from issuer.metrics import install
 
     stop = threading.Event()

@@ -212,7 +212,6 @@ class Supervisor:
         return None
 
     def _stop(self) -> None:
-        """Close the listening sockets, then signal to the children that they must end."""
         if self._phase < _Phase.ENDING:
             self._close()
             self._phase, self._until = _Phase.ENDING, monotonic() + STOPPING

@@ -103,7 +103,6 @@ def run(
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's function that creates an event loop, or None if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -124,7 +123,6 @@ class _Worker:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, orders: Connection) -> None:
-        """Serve until the supervisor orders the end. Then finish the running requests and stop."""
         loop = asyncio.get_running_loop()
         self._say_alive(loop)
         loop.add_reader(orders.fileno(), self._heed, orders)
@@ -167,7 +165,6 @@ class _Worker:
             self.stop.set()
 
     def _say_alive(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Report to the supervisor, every ALIVE_EVERY seconds, that this event loop runs."""
         self.report("alive")
         loop.call_later(ALIVE_EVERY, self._say_alive, loop)
 

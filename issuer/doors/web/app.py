@@ -247,7 +247,6 @@ class Application:
         return reply
 
     async def _check(self, request: Request, route: Route) -> None:
-        """Set the parts of a request, and check them and the caller's scope."""
         service, caller = self._service, request.caller
         tag = request.tag = _tag(request.path, request.query)
         if route.of_tag:

@@ -91,7 +91,6 @@ class HeaderGuard:
 
 
 def _is_own(url: bytes, host: bytes | None) -> bool:
-    """Return whether the URL, or origin, of a page has the host of the request."""
     return host is not None and url.lower().partition(b"://")[2].partition(b"/")[0] == host.lower()
 
 

@@ -88,7 +88,6 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Return a short description of a JSON schema, as HTML."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'

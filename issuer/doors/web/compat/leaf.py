@@ -115,7 +115,6 @@ class Leaf(Family):
         return Reply(b"%d" % number, media_of(request))
 
     async def _check_snowflake(self, request: Request) -> None:
-        """Raise UnknownTag or InvalidArgument if there is no tag with Leaf's snowflake numbers."""
         await self.service.look_ups.look_up(SNOWFLAKE_TAG, request.owner, self.timeout)
         record = await self.service.ids.engine.record(SNOWFLAKE_TAG, Deadline(self.timeout))
         if record is self._checked:

@@ -91,7 +91,7 @@ class LeafGo(Family):
         return Reply(b'{"code":0,"data":{"ID":%d},"msg":"success"}' % number, _JSON)
 
     async def _create(self, request: Request) -> Reply:
-        """Create a tag. `max_id` is its first number."""
+        """`max_id` is the tag's first number."""
         said = await _said(request)
         tag, step = said.biz_tag or "", said.step or STEP
         self._administer(request, tag)
