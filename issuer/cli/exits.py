@@ -238,7 +238,6 @@ def _ended(run: Callable[[], object], warnings: Warnings) -> int:
 
 
 def _no_option(error: click.NoSuchOption) -> str:
-    """Return the message for an unknown option. It suggests a similar option, or the right place for the option."""
     name, context = error.option_name, error.ctx
     root = None if context is None else context.find_root()
     if context is not root and root is not None and any(name in param.opts for param in root.command.params):

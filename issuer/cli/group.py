@@ -35,10 +35,7 @@ SECTIONS: Final = ("Numbers", "Tags", "Checks", "Servers", "Tools")
 
 @cache
 def _modules() -> dict[str, str]:
-    """Return the module of each command, by name of the command.
-
-    Some modules are named with `_` at the end, because the standard library has a module without it.
-    """
+    """Find modules by command. A name ends with `_` where the standard library has a module without it."""
     names = (each.name for each in iter_modules(commands.__path__, f"{commands.__name__}."))
     return {name.rpartition(".")[2].rstrip("_").replace("_", "-"): name for name in names}
 
@@ -50,19 +47,16 @@ class _Commands(Edge):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, in the order of the help."""
         del ctx
         return sorted(_modules(), key=lambda name: (SECTIONS.index(_section(name)), name))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with this name, or None if there is no such command."""
         del ctx
         return _command(cmd_name) if cmd_name in _modules() else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of a command line. If there is none, suggest another one."""
         name = args[0]
         if name not in _modules() and not ctx.resilient_parsing:
             near = OTHER_WORDS.get(name) or next(iter(get_close_matches(name, _modules())), "")
@@ -70,7 +64,6 @@ class _Commands(Edge):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line for each command. The name of its group is before the first command of the group."""
         left, widest = (max(map(len, names)) for names in (SECTIONS, _modules()))
         room, rows, before = formatter.width - 6 - left - widest, [], ""
         for name in self.list_commands(ctx):

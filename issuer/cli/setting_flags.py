@@ -19,7 +19,6 @@ from issuer_persistence.records import HIGHEST, SETTINGS
 
 
 def _step(value: str) -> int | str:
-    """Convert a step: a whole number, or `auto`."""
     return "auto" if value == "auto" else int(click.INT(value))
 
 
@@ -45,8 +44,6 @@ def _option(value: str) -> tuple[str, str | int | bool]:
 
 
 def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
-    """Return a function for completion with the Tab key. It returns the names that begin with the typed text."""
-
     def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         return sorted(name for name in names() if name.startswith(incomplete))
 
@@ -54,7 +51,6 @@ def _starting(names: Callable[[], list[str]]) -> Callable[..., list[str]]:
 
 
 def _key_names(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of scramble keys that complete the typed text, for completion with the Tab key."""
     start, equals, name = incomplete.rpartition("=")
     try:
         keys = Session.of(context).settings().keys

@@ -60,10 +60,7 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
 
 
 def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str]]:
-    """Return the lines about the numbers in Redis, and about how fast they are used, as pairs of name and value.
-
-    `direct`: whether the issuer has no Redis. `now`: the present time, in ms since 1970.
-    """
+    """`direct`: whether the issuer has no Redis. `now`: the present time, in ms since 1970."""
     lines = []
     if seen.last_extension is not None:
         lines.append(("extended", moment(seen.last_extension, now)))

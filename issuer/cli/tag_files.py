@@ -98,7 +98,6 @@ def _from_csv(texts: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _value(line: int, name: str, text: str) -> Any:
-    """Convert the text of a CSV field to a value. `name`: name of the column. `line`: number of the line."""
     kind = "text" if name == "tag" else TAG_OPTIONS[name].kind
     if kind in ("whole", "number", "step", "share", "limit", "duration") and _DIGITS.fullmatch(text):
         return int(text)

@@ -55,7 +55,6 @@ def _shown(name: str, value: object) -> str:
 
 
 def _masked(name: str, value: object) -> object:
-    """Return the value of a setting without secrets, or None if the setting has no value."""
     if value in ("", -1):
         return None
     if isinstance(value, dict):

@@ -131,7 +131,6 @@ def import_(session: Session, *, tags: tuple[str, ...], urls: tuple[str, ...], l
 
 
 def _wanted(found: Sequence[ImportedTag], tags: Sequence[str]) -> list[ImportedTag]:
-    """Return the tags with these names, or all of them if no name is given."""
     if unknown := {*tags} - {each.tag for each in found}:
         raise InvalidArgument(f"the source has no tag {min(unknown)!r}", value=min(unknown))
     return [each for each in found if not tags or each.tag in tags]
@@ -172,10 +171,7 @@ def _check_options(layout: str, given: Mapping[str, object], *, several: bool, s
 def _planned(
     issuer: Issuer, found: Sequence[ImportedTag], split: int | None, given: Mapping[str, Any]
 ) -> tuple[list[ImportPlan], dict[str, str]]:
-    """Return the plans, and the reasons of the tags that cannot be imported, by name. Nothing is changed.
-
-    `given`: see `plan`.
-    """
+    """Return the plans, and the reasons of the tags that cannot be imported, by name. Nothing is changed."""
     refused = {each.tag: each.refusal for each in found if each.refusal}
     good = [each for each in found if not each.refusal]
     plans: list[ImportPlan] = []

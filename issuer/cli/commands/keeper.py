@@ -57,6 +57,5 @@ def keeper(session: Session) -> None:
 
 
 def _log_segment(event: Event) -> None:
-    """Write a line for each loaded segment. Other events are ignored."""
     if isinstance(event, SegmentLoaded) and (line := line_of(event)) is not None:
         logs.log.info(line[1], *line[2])

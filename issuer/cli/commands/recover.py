@@ -161,15 +161,10 @@ def recover(
 def _collected(
     outcomes: Iterator[Outcome[Recovery]], *, prints: bool, spare: bool, changes_all: bool
 ) -> list[Outcome[Recovery]]:
-    """Return the outcomes (one per tag: its recovery or an error) as a list, and print them if requested.
+    """Return the outcomes as a list, and print them if requested.
 
-    Args:
-        outcomes: The outcomes, sorted by name of the tag.
-        prints: Whether to print each outcome as a line of JSON.
-        spare: Whether to print no line for tags without a problem.
-        changes_all: True if this run changes all tags of the store. If such a run is interrupted, it prints where to
-            go on. If it also prints each outcome, the list contains only the outcomes that the caller still needs:
-            errors, and tags of which only the store has a record.
+    If a run with `changes_all` is interrupted, it prints where to go on. If it also prints each outcome, the list
+    contains only the outcomes that the caller still needs: errors, and tags of which only the store has a record.
     """
     found: list[Outcome[Recovery]] = []
     last = ""
@@ -228,10 +223,7 @@ def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
 
 
 def _ask(planned: list[Outcome[Recovery]], sure: list[Outcome[Recovery]], *, everything: bool) -> None:
-    """Show what would be changed, and ask the user whether to recover the tags.
-
-    `planned`: outcomes of the check of all tags. `sure`: those without an error. `everything`: whether --all is given.
-    """
+    """`planned`: outcomes of the check of all tags. `sure`: those without an error. `everything`: --all is given."""
     say(_table(sure))
     _say_nodes(planned)
     one = len(sure) == 1 and not everything
@@ -250,11 +242,7 @@ def _print(outcomes: list[Outcome[Recovery]], *, as_json: bool, as_lines: bool) 
 
 
 def _say_sound(outcomes: list[Outcome[Recovery]], *, spare: bool) -> list[Outcome[Recovery]]:
-    """Report what happens to the tags without a problem. Return the outcomes of the tags that will be recovered.
-
-    If `spare` is True, these tags are left as they are: report this, and do not return their outcomes. Otherwise report
-    how many of their numbers are skipped. If Redis could not be queried, no tag counts as a tag without a problem.
-    """
+    """Return the outcomes of the tags that will be recovered. If Redis could not be queried, no tag counts as sound."""
     sound = [each for each in outcomes if each.result is not None and each.result.sound]
     gap = sum(each.result.gap for each in sound if each.result is not None)
     if spare and sound:
@@ -281,10 +269,7 @@ def _say_nodes(outcomes: list[Outcome[Recovery]]) -> None:
 
 
 def _say_unvouched(outcomes: list[Outcome[Recovery]]) -> int:
-    """Report the tags of which only the store has a record, and what to do. Return how many such tags there are.
-
-    Redis and the journals that were given have no record of these tags.
-    """
+    """Report the tags of which only the store has a record, and what to do. Return how many such tags there are."""
     tags = [outcome.tag for outcome in outcomes if outcome.result is not None and outcome.result.unvouched]
     if tags:
         say(

@@ -26,7 +26,6 @@ class _Serve(click.Command):
     """The command `serve`. If the log format is JSON, usage errors are logged as JSON too."""
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> click.Context:
-        """Parse the arguments."""
         as_json = f"{_FORMAT}=json" in args or (_FORMAT, "json") in pairwise(args)
         with _logging_errors("json" if as_json else os.environ.get("ISSUER_LOG_FORMAT", "")):
             return super().make_context(info_name, args, *rest, **options)

@@ -132,10 +132,7 @@ def _sound(page: list[Tag | Corrupt], codes: set[int]) -> list[Tag]:
 
 
 def _inspected(issuer: Issuer, found: list[Tag], codes: set[int]) -> Iterator[Inspection]:
-    """Inspect these tags and yield the results. If a tag cannot be inspected, print the error and leave the tag out.
-
-    `codes`: exit codes. The code of each error is added.
-    """
+    """If a tag cannot be inspected, print the error, add its exit code to `codes`, and leave the tag out."""
     for each in issuer.engine.care.inspected(found, None):
         if each.error is not None:
             say(f"{plain(each.tag)}: {said(each.error)}")

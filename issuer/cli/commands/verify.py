@@ -128,7 +128,6 @@ class _Total:
     findings: list[Discrepancy] = field(default_factory=list)
 
     def add(self, outcome: Verdict) -> None:
-        """Add the result or error of a tag."""
         self.tags += 1
         if outcome.error is not None:
             self.failed.append(outcome.tag)
@@ -144,7 +143,6 @@ class _Total:
 
 
 def _sum_up(total: _Total, tag: str | None) -> None:
-    """Report how many tags were checked completely and have no problem. `tag`: the tag that the user named, if any."""
     if tag is not None and total.sound == total.tags:
         say(f"{plain(tag)}: no problem found")
     elif tag is None and (total.sound or not total.agree):
@@ -156,10 +154,7 @@ def _sum_up(total: _Total, tag: str | None) -> None:
 
 
 def _reported(outcomes: Iterable[Verdict]) -> Iterator[Verdict]:
-    """Yield the outcomes, one per tag. Print each error at once.
-
-    An unavailable server is the same error for all tags. So it is printed only for the first tag.
-    """
+    """Print each error at once. An unavailable server is the same error for all tags: print it for the first one."""
     away: set[type[IssuerError]] = set()
     for each in with_progress(outcomes, "verifying"):
         if each.result is None and each.error is None:  # the tag was deleted in the meantime
@@ -176,10 +171,7 @@ def _reported(outcomes: Iterable[Verdict]) -> Iterator[Verdict]:
 
 
 def _report(findings: list[Discrepancy], room: int | None) -> str:
-    """Return the findings as text: a heading, the processes and times or what is wrong, and once what to do.
-
-    `room`: longest line in terminal cells. None means any length.
-    """
+    """`room`: longest line in terminal cells. None means any length."""
     lines: list[str] = []
     cells = None if room is None else room - GAP
     for finding, following in zip_longest(findings, findings[1:]):
