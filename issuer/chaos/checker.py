@@ -191,10 +191,7 @@ def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missin
 
 
 def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
-    """Count the numbers that were higher than the store's `max` when their call returned.
-
-    Such a number was issued, but not reserved.
-    """
+    """Count the numbers that were above the store's `max` when their call returned: issued, but not reserved."""
     times = [time for time, _ in tag.samples]
     highest: list[int] = []
     for _, value in tag.samples:
@@ -208,20 +205,14 @@ def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
 
 
 def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[CallEntry]:
-    """Yield the calls that returned numbers, and for which an order is promised.
-
-    `splits`: the times when two masters served at once. For calls at these times no order is promised.
-    """
+    """Yield the calls that returned numbers, except at the times of `splits`, for which no order is promised."""
     for call in calls.granted():
         if not any(split.began <= call.ended and call.began <= split.back for split in splits):
             yield call
 
 
 def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Strike]) -> None:
-    """Count the calls out of order: such a call began after another call had returned a higher number.
-
-    `splits`: the times when two masters served at once. Calls at these times are not checked.
-    """
+    """Count the calls that began after another call had returned a higher number, except at the times of `splits`."""
     ended: list[tuple[int, int]] = []
     highest = 0
     for call in heapq.merge(*(_promised(calls, splits) for calls in callers), key=attrgetter("began")):
@@ -236,10 +227,7 @@ def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: 
 def _service(
     verdict: Verdict, tag: Watched, callers: Sequence[Calls], strikes: Iterable[Strike], lasting: Collection[str]
 ) -> None:
-    """Measure how long each worker waited for its next number after each fault.
-
-    `lasting`: names of the workers that drew until the end of the run.
-    """
+    """Measure how long each worker waited after each fault. `lasting`: workers that drew until the end of the run."""
     ends: dict[str, list[int]] = {}
     for calls in callers:
         ends.setdefault(calls.worker, []).extend(call.ended for call in calls.granted())
@@ -260,10 +248,7 @@ def _service(
 
 
 def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Strike]]) -> None:
-    """Find the longest time by which a call exceeded its deadline.
-
-    `stopped`: for each worker, by name, the times during which it was suspended by SIGSTOP. These times do not count.
-    """
+    """Find the longest time after a deadline. `stopped`: when each worker was suspended; these times do not count."""
     for calls in callers:
         pauses = [strike for strike in stopped.get(calls.worker, ()) if strike.back]
         for call in calls:

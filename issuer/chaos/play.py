@@ -55,7 +55,6 @@ def play_for(seconds: int, faults: Sequence[Fault]) -> Verdict:
         return begun + seconds - monotonic()
 
     def shuffled() -> Iterator[Fault]:
-        """Yield all faults in random order, again and again, until the time is over."""
         nonlocal struck
         while True:
             for fault in random.sample(faults, len(faults)):

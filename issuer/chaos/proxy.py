@@ -347,7 +347,6 @@ class FaultProxy:
             await self._answer(link, writer, reply)
 
     def _affects(self, link: ProxiedConnection, request: bytes) -> bool:  # noqa: ARG002 - the same as below
-        """Return whether faults may affect this request."""
         return True
 
     async def _deliver(
@@ -357,11 +356,9 @@ class FaultProxy:
         request: bytes,
         strike: ProxyFault,  # noqa: ARG002 - the same
     ) -> None:
-        """Send a request to the upstream server. `strike`: the fault that affects this request."""
         await _send(up, request)
 
     async def _answer(self, link: ProxiedConnection, writer: asyncio.StreamWriter, reply: bytes) -> None:  # noqa: ARG002 - the same
-        """Send a reply to the client."""
         await _send(writer, reply)
 
 

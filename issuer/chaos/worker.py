@@ -263,10 +263,7 @@ class DrawLoop:
 
 
 def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
-    """Fork a child that draws some numbers of each tag, while this process continues.
-
-    `numbers`: yields a number for each new caller, which is a part of the name of the caller's call file.
-    """
+    """Fork a child that draws some numbers of each tag. `numbers`: part of the name of each new caller's call file."""
     if os.fork():
         return
     name = f"{setup.name}f{os.getpid()}"

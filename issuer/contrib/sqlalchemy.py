@@ -47,7 +47,6 @@ def next_number(
 
 
 def _rows(context: DefaultExecutionContext, default: object) -> int:
-    """Return how many numbers the statement needs."""
     compiled: Any = context.compiled
     if compiled is None:  # the default itself is executed: connection.scalar(table.c.id.default)
         return 1

@@ -80,7 +80,6 @@ class override:  # noqa: N801 - used as a decorator, like those of unittest.mock
 
 
 def _begin(double: Double) -> None:
-    """Let the process use a double."""
     with no_fork(), ExitStack() as earlier:  # another thread may begin or end an override
         before = _variables()
         earlier.callback(_set_variables, before)

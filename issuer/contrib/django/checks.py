@@ -61,7 +61,6 @@ def _databases_in_files() -> list[dict[str, Any]]:
 
 
 def _file(found: Settings) -> str:
-    """Return the path of the store if it is a file, or ""."""
     return file_path(found.store_url) if isinstance(found.store_url, str) else ""
 
 

@@ -83,7 +83,6 @@ def aconnect() -> AsyncIssuer:
 
 
 def _open(connect: Callable[..., T], using: str) -> T:
-    """Return a new issuer for a database, or one of its test double."""
     tested = testing()
     _opened.add(tested)
     if tested:

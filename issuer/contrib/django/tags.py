@@ -134,7 +134,6 @@ def _create_missing(source: Issuer, tag: str, aliases: list[str], apps: Apps | N
 
 
 def _highest(field: Field, using: str) -> int:
-    """Return the highest number in a column, or 0 if there is none."""
     model = field.model
     if not isinstance(field, IntegerField) or not router.allow_migrate_model(using, model):
         return 0
