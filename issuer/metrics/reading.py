@@ -121,10 +121,7 @@ class Gauged:
             into.add(of.RUNWAY, inf if not rate else arithmetic.runway(remaining, rate) or 0.0, label)
 
     def _remaining(self) -> int | None:
-        """Return how many numbers are left in Redis, according to the last read of the tag's hash.
-
-        None if the hash was not read within STALE seconds, or is corrupt.
-        """
+        """Return None if the tag's hash was not read within STALE seconds, or is corrupt."""
         state = self.combiner.supply.state
         hash = state.hash
         if hash is None or hash.corrupt or monotonic() - state.looked_at > STALE:
@@ -132,10 +129,7 @@ class Gauged:
         return max(0, hash.remaining)
 
     def _rate(self, *, direct: bool) -> float | None:
-        """Return the numbers issued per second by all processes. None if there are not enough measurements yet.
-
-        `direct`: True if the tag is served without Redis. Then only the numbers that this process issued count.
-        """
+        """Per second, of all processes; if `direct` (no Redis), of this process. None: not enough measurements yet."""
         state = self.combiner.supply.state
         now, positions = monotonic(), self._positions
         looked = 0 if state.hash is None else state.hash.cur or 0

@@ -125,7 +125,6 @@ class Scheme:
         return Decoded(self.tag, value, counter)
 
     def _check_range(self, value: int) -> None:
-        """Raise NotDecodable if no tag can issue this number."""
         if isinstance(value, bool) or not 0 < value <= HIGHEST:
             why = "not a whole number" if isinstance(value, bool) else "below 1" if value < 1 else "above 2^63-1"
             raise NotDecodable(

@@ -329,7 +329,6 @@ def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | No
 
 
 def _same_class(one: stride.StrideSpan, other: stride.StrideSpan) -> bool:
-    """Return True if both spans have the same stride and the same offset."""
     return one.stride == other.stride and (one.first - other.first) % one.stride == 0
 
 

@@ -106,10 +106,7 @@ def factory(name: object) -> Factory:
 
 
 def _kind(name: str) -> type[Strategy]:
-    """Return the class of a strategy, for its class methods. Raises SchemeError.
-
-    If the factory is a function, its class is unknown. Then return the base class, Strategy.
-    """
+    """If the factory is a function, its class is unknown: return the base class, Strategy. Raises SchemeError."""
     found = factory(name)
     return found if isinstance(found, type) and issubclass(found, Strategy) else Strategy
 

@@ -24,7 +24,6 @@ class Properties:
     """
 
     def __init__(self, path: Path) -> None:
-        """`path`: path of the properties file. Nothing is opened yet."""
         self.path = path
         self._lock: int | None = None
 

@@ -78,7 +78,6 @@ class Layout:
     sequence_bits: int = 12
 
     def __post_init__(self) -> None:
-        """Check the widths and the epoch."""
         widths = {name: getattr(self, name) for name in ("time_bits", "worker_bits", "rack_bits", "sequence_bits")}
         for name, bits in widths.items():
             whole({name: bits}, name, bits, 0 if name == "rack_bits" else 1, MOST_BITS)
@@ -213,7 +212,6 @@ class Layout:
         )
 
     def __str__(self) -> str:
-        """Return the widths, and when the numbers end."""
         machine = f"{self.worker_bits} + {self.rack_bits}" if self.rack_bits else str(self.worker_bits)
         end = self.exhausted
         return (

@@ -147,10 +147,7 @@ class Copied(LeasedMachines):
             raise
 
     def _resumed(self, known: Mapping[str, str]) -> Steps[Tenure | None]:
-        """Return the machine number in the file as a tenure. Return None if this process must not use the number.
-
-        `known`: properties in the file.
-        """
+        """Return None if this process must not use the number in the file. `known`: properties in the file."""
         path = self._file.path
         machine, last, ceiling = (whole(known, name, path) for name in ("machineId", "last", "ceiling"))
         renewed, lease = whole(known, "renewed", path), whole(known, "lease", path)

@@ -256,7 +256,6 @@ class LeasedMachines(Machines):
         return Tenure(number, floor, ceiling, sent + self._lease, sent + self._lease * RENEW_AFTER)
 
     def _refused(self, reply: Claimed | Renewed | Released) -> IssuerError:
-        """Return the error for a reply that rejects a claim, a renewal or a release."""
         if isinstance(reply, Claimed) and reply.status == "settling":
             return NoMachineNumber(
                 f"{self._key}: Redis was replaced or emptied, so the machine numbers in use are unknown; none is "

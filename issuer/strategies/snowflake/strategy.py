@@ -120,7 +120,6 @@ class Snowflake(Strategy):
         return found.holder or None if found else None
 
     def _source(self) -> Machines:
-        """Return the source of machine numbers."""
         context, instance = self.context, self.context.instance
         kind = text(context.options, "machine", "fixed" if instance.machine is not None else "redis")
         shared = shared_namespace(context.options)
@@ -174,7 +173,6 @@ class Snowflake(Strategy):
         return racks[0] if rack is None else self._fitting("the instance's rack (ISSUER_RACK)", rack, racks)
 
     def _fitting(self, setting: str, value: int, allowed: range) -> int:
-        """Return the value. Raises ConfigurationError if the value does not fit the layout."""
         if value not in allowed:
             raise ConfigurationError(
                 f"{setting} must be {allowed[0]}..{allowed[-1]}, not {value}: set another value, or create a tag "
@@ -323,7 +321,6 @@ class Snowflake(Strategy):
 
 
 def _checked(options: Mapping[str, Scalar], clock: Clock) -> Layout:
-    """Check the options of a tag, and return the layout that they define. Raises ConfigurationError."""
     check_names("snowflake", options, OPTIONS)
     layout = Layout.of(options)
     if not layout.epoch <= clock.ms() < layout.ends:
@@ -354,10 +351,7 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
 
 
 def _file_name(name: str) -> str:
-    """Return the namespace as a part of a file name.
-
-    A long name is cut, and a digest is added, because a file name has at most 255 bytes.
-    """
+    """Cut a long name, and add a digest, because a file name has at most 255 bytes."""
     quoted = quote(name, safe="")
     if len(quoted) <= LONGEST_NAME:
         return quoted
