@@ -45,7 +45,6 @@ class TagBatch(Generic[T]):
             self._resume(tag, answer)
 
     def _resume(self, tag: str, answer: Any) -> None:
-        """Send the answer into the tag's steps, or throw it if it is an error."""
         self.pending.pop(tag, None)
         steps = self._steps[tag]
         if isinstance(answer, IssuerError):

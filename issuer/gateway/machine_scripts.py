@@ -125,7 +125,6 @@ def _ms(seconds: float) -> int:
 
 
 def _granted(kind: Any, reply: Any) -> Any:
-    """Convert a reply to `kind`: Claimed or Renewed."""
     status, *rest = [word.decode() for word in reply]
     if status == "yours":
         return kind(status, floor=int(rest[0]))

@@ -96,7 +96,6 @@ class Place:
     __slots__ = ("n", "taken")
 
     def __init__(self, n: int) -> None:
-        """`n`: how many numbers the caller wants."""
         self.n = n
         self.taken: tuple[int, int] | None = None
 
@@ -220,7 +219,6 @@ class LocalBuffer(Generic[P]):
         return cur, high
 
     def _serve_row(self) -> None:
-        """Set numbers aside for the queued callers, as long as the buffer has numbers."""
         while self._row:
             place = next(iter(self._row))
             place.taken = self._take(place.n)

@@ -77,10 +77,7 @@ class Refill:
     # ------------------------------------------------------------------ segments
 
     def _segment(self, flight: Flight, _: Deadline) -> Steps[tuple[int, bool]]:
-        """Load a segment into Redis, or in direct mode reserve one for this process.
-
-        Returns how many ranges were fetched (0 or 1), and whether callers may retry now.
-        """
+        """Return how many ranges were fetched (0 or 1), and whether callers may retry now."""
         if self._origin.mode is Mode.DIRECT:
             return int((yield from self._reserve_own(flight))), True
         state, runtime = self._state, self._runtime
@@ -157,10 +154,7 @@ class Refill:
     # ------------------------------------------------------------------ leases
 
     def _lease(self, flight: Flight, deadline: Deadline) -> Steps[tuple[int, bool]]:
-        """Draw a lease from Redis into the local buffer.
-
-        Returns how many leases were drawn (0 or 1), and whether callers may retry now.
-        """
+        """Return how many leases were drawn (0 or 1), and whether callers may retry now."""
         state, runtime, origin = self._state, self._runtime, self._origin
         buffer, least = state.buffer, origin.lease_size()
         if buffer is None or origin.mode is Mode.DIRECT or not buffer.due:

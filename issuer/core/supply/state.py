@@ -32,7 +32,6 @@ class TagState:
     """
 
     def __init__(self, tag: str, key: str) -> None:
-        """`key`: key of the tag's hash in Redis."""
         self.tag = tag
         self.key = key
         #: The record as last read, or None. `read_at`: when it was read, on the monotonic clock.

@@ -50,7 +50,6 @@ class Supply:
     """Issues a tag's numbers when one call to Redis is not enough, and maintains what this process holds of the tag."""
 
     def __init__(self, tag: str, key: str, runtime: Runtime) -> None:
-        """`key`: key of the tag's hash in Redis."""
         self.state = TagState(tag, key)
         self.origin = Origin(self.state, runtime)
         self.shortage = Shortage(self.state, runtime)
