@@ -111,7 +111,6 @@ def _misconfigured(error: Exception, text: str) -> str:
 
 
 def _answered(text: str, name: str, key: str, tag: str | None, call: RedisCall[Any] | None) -> IssuerError:
-    """Return the public error for an error reply of the server."""
     if any(word in text for word in _NO_DATABASE):
         return ConfigurationError(f"redis {name} doesn't have the database that its URL names: {text}")
     if "WRONGTYPE" in text:

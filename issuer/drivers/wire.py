@@ -249,10 +249,7 @@ class RoundTrips:
         return found
 
     async def _search(self, key: str) -> Address:
-        """Ask one guide after another which server has the key, until a guide names the server.
-
-        Raises RedisUnavailable, ConfigurationError.
-        """
+        """Ask one guide after another which server has the key. Raises RedisUnavailable, ConfigurationError."""
         route = self._route
         guides = route.guides
         trouble: Exception | None = None
@@ -310,10 +307,7 @@ class RoundTrips:
         return seen
 
     async def _read_at(self, node: Address, calls: Sequence[RedisCall[Any]], *, share: int) -> list[Any]:
-        """Send the calls to a node that may fail. Return the reply or the error of each call.
-
-        `share`: the remaining time is divided among this many nodes.
-        """
+        """Send the calls to a node that may fail. `share`: the remaining time is divided among this many nodes."""
         answers: list[Any] = []
         for first in range(0, len(calls), PIPELINED):
             part = calls[first : first + PIPELINED]

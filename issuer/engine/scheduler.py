@@ -112,7 +112,6 @@ class _Sweeps(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
     """
 
     def get_next_fire_time(self, _: datetime | None, now: datetime) -> datetime:
-        """Return the time of the next sweep."""
         # In UTC, because at the end of summer time, a second later on a local clock can be an hour later.
         return now.astimezone(UTC) + timedelta(seconds=SWEEP_EVERY)
 
@@ -162,7 +161,6 @@ class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
     """
 
     def start(self, *args: Any, **options: Any) -> None:
-        """Start the thread."""
         self.woken = threading.Event()
         super().start(*args, **options)
         self.thread = threading.Thread(target=self._loop, name="APScheduler", daemon=True)
@@ -175,7 +173,6 @@ class _Timer(BaseScheduler):  # type: ignore[misc]  # APScheduler has no types
         self.thread.join()
 
     def wakeup(self) -> None:
-        """Wake the thread, so that it checks which job is next."""
         self.woken.set()
 
     def _loop(self) -> None:

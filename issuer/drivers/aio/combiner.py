@@ -72,16 +72,7 @@ class AsyncCombiner:
         *,
         others: Callable[[AsyncCombiner, int, Deadline], Awaitable[Sequence[int]]] | None,
     ) -> None:
-        """Make the combiner of a tag.
-
-        Args:
-            tag: Name of the tag.
-            key: Key of the tag's hash in Redis.
-            runtime: Services and settings that all tags of the issuer share.
-            runner: Calls Redis and the store.
-            timeout: Timeout of a call that sets no timeout, in seconds.
-            others: Draws up to n numbers for Waiters (clients of the Redis protocol), with plugins. None: no plugins.
-        """
+        """`others`: draws up to n numbers for Waiters (clients of the Redis protocol) with plugins, or None."""
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
         self.state = self.supply.state
@@ -270,7 +261,6 @@ class AsyncCombiner:
         return RuntimeError(f"tag {self.tag!r} is in use in another event loop")
 
     async def _serve(self) -> None:
-        """Draw for the callers in the queue, until it is empty."""
         try:
             while self._queue.callers:
                 self._served, self._queue = self._queue, Queue()
@@ -293,7 +283,6 @@ class AsyncCombiner:
         fail(left, self.supply.closed_error)
 
     async def _share(self, served: Queue) -> None:
-        """Draw once for the callers of the queue `served`, and give them the numbers."""
         callers, mixed = served.callers, served.waiters > 0
         n = len(callers)
         if n == served.waiters:

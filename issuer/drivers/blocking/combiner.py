@@ -191,7 +191,6 @@ class Combiner:
         return self._shared(Deadline.until(until), batch, seat)
 
     def __iter__(self) -> Self:
-        """Return itself: an iterator that never ends."""
         return self
 
     def next(self, deadline: Deadline) -> int:
@@ -224,7 +223,6 @@ class Combiner:
         return self._runner.run(steps, deadline, self.tag)
 
     def _draw(self, n: int, deadline: Deadline) -> Sequence[int]:
-        """Draw with one call to Redis, or else with `Supply`."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
         before = self.state.seen
