@@ -88,7 +88,6 @@ def _seconds(*, zero: bool, most: float = threading.TIMEOUT_MAX) -> SettingType[
 
 
 def _whole(value: object) -> int:
-    """Return the value as an integer. Raises ConfigurationError if the value is not a whole number."""
     number = int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else value
     if isinstance(number, bool) or not isinstance(number, int):
         raise ConfigurationError(f"must be a whole number, not {brief(value)}")
@@ -96,7 +95,6 @@ def _whole(value: object) -> int:
 
 
 def _url(url: Any) -> Any:
-    """Return the URL, client or store unchanged. Raises ConfigurationError if a URL lacks its scheme."""
     if isinstance(url, str) and "://" not in url:
         raise ConfigurationError("a URL needs a scheme, as in redis://, mongodb:// or sqlite:///")
     return url
@@ -107,7 +105,6 @@ def _url_or_none(url: Any) -> Any:
 
 
 def _flag(value: object) -> bool:
-    """Return the value as a boolean. Raises ConfigurationError if the value is not a boolean."""
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     value = words.get(value.lower(), value) if isinstance(value, str) else value
     if not isinstance(value, bool):
@@ -116,7 +113,6 @@ def _flag(value: object) -> bool:
 
 
 def _path(path: object) -> str:
-    """Return the path of a file as a text. Raises ConfigurationError if the value is not a path."""
     if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes) or "\0" in named:
         raise ConfigurationError(f"must be the path of a file, not {brief(path)}")
     return named
@@ -209,7 +205,6 @@ def _mount(path: object) -> str:
 
 
 def _prefix(prefix: object) -> str:
-    """Return the prefix. Raises ConfigurationError if the prefix cannot be the beginning of a Redis key."""
     if (
         not isinstance(prefix, str)
         or not prefix

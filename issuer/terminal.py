@@ -140,7 +140,6 @@ def folded(text: str, cells: int | None) -> list[str]:
 
 
 def _fitting(text: str, cells: int) -> str:
-    """Return as much of the beginning of the text as fits into `cells` cells."""
     room = cells
     for at, letter in enumerate(text):
         room -= _cells(letter)

@@ -35,7 +35,6 @@ class Crew:
     """
 
     def __init__(self, name: str, most: int) -> None:
-        """`name`: name of each thread. `most`: maximum number of threads."""
         self._name = name
         self._most = most
         self.threads: list[threading.Thread] = []

@@ -225,17 +225,10 @@ def _parts(
     connections: Callable[[object, float, int], T | None],
     tasks: bool,
 ) -> tuple[IssuerConfig, T | None, Measure | None]:
-    """Return three parts of an issuer: its configuration, its connections to Redis, and its metrics.
+    """Return the configuration, the connections (None: no Redis) and the metrics (None: turned off).
 
-    The connections are None if there is no Redis. The metrics are None if they are turned off. Invalid settings are
-    reported before a store is opened.
-
-    Args:
-        arguments: Arguments of `connect`. `issuer.settings` defines which arguments are settings.
-        environ: Environment variables.
-        connections: Function that returns the connections to Redis. Its arguments: URL or client, timeout in seconds,
-            maximum number of connections.
-        tasks: Whether tasks of an event loop use the issuer.
+    Invalid settings are reported before a store is opened. `connections` gets a URL or client, a timeout in seconds,
+    and the maximum number of connections. `tasks`: whether tasks of an event loop use the issuer.
     """
     instance = arguments["instance"]
     if instance is not None and not isinstance(instance, Instance):
@@ -341,7 +334,6 @@ def _plugins(given: Iterable[Any], *, tasks: bool) -> Sequence[Plugin | AsyncPlu
 
 
 def _instance(settings: Settings) -> Instance:
-    """Return the identity of this process, made from the settings."""
     return Instance(
         application=settings.application,
         port=settings.port_number,
@@ -353,7 +345,6 @@ def _instance(settings: Settings) -> Instance:
 
 
 def _store(settings: Settings) -> Store:
-    """Return the store. If the settings name a journal, the store also writes to this journal."""
     store = settings.store_url
     if isinstance(store, str):
         try:

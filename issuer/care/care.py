@@ -53,15 +53,7 @@ class Care:
         run: Run,
         deadline: Callable[[float | None], Deadline],
     ) -> None:
-        """Create the object for one issuer.
-
-        Args:
-            config: Configuration of the issuer.
-            waiting: Function that returns how many callers of this process wait for a number of a tag. None: it has
-                not used the tag.
-            run: Function that runs steps: generators that yield the requests to Redis and to the store.
-            deadline: Function that converts a `timeout` to a deadline.
-        """
+        """Create the object. `waiting`: how many callers of this process wait for a tag. None: tag unused here."""
         self._config = config
         self._waiting = waiting
         self._run = run

@@ -283,7 +283,6 @@ def look_at_redis() -> Steps[IssuerError | None]:
 
 
 def _period(record: Tag, key: str) -> Steps[str | None]:
-    """Return the name of the current period, or None if the tag has no periods."""
     periods = scheme_record.periods(record)
     if periods is None:
         return None

@@ -281,14 +281,10 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
 
 
 def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
-    """Check whether this store may have been restored from the journals of another store.
+    """Return why this store was not restored from the journals of another store, as a part of a sentence, or "".
 
-    Return "" if that is possible, otherwise the reason why not, as a part of a sentence.
-
-    Args:
-        live: The `max` of each tag in this store, by name.
-        foreign: State of each tag in the other store's journals, by name.
-        own: State of each tag in this store's journals, by name.
+    `live`: the `max` of each tag in this store. `foreign`, `own`: its state in the journals of the other store and of
+    this store.
     """
     for name, max in live.items():
         taken = foreign[name].top if name in foreign else 0

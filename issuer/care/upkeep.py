@@ -54,18 +54,7 @@ class Upkeep:
         deadline: Callable[[float | None], Deadline],
         background: Callable[..., bool],
     ) -> None:
-        """Create the object for one issuer.
-
-        Args:
-            registry: The tags in use, with a combiner for each. A combiner groups concurrent draws of a tag.
-            config: Configuration of the issuer.
-            runtime: Services that all tags of the issuer share.
-            redis: Connections to Redis. None if there is no Redis.
-            pruning: Deletes old ledger entries.
-            run: Function that runs steps: generators that yield the requests to Redis and to the store.
-            deadline: Function that converts a `timeout` to a deadline.
-            background: Function that runs a job in the background. It returns False if that is impossible.
-        """
+        """`background` runs a job in the background. It returns False if that is impossible."""
         #: Loads the segments of all tags. None until `keep` is called.
         self.keeper: Keeper | None = None
         self._lock = CallLock()
@@ -137,7 +126,6 @@ class Upkeep:
             self._background(self.refresh)
 
     async def _look(self, combiners: list[AnyCombiner]) -> None:
-        """Read the hashes of these tags together, and do the background work of each tag."""
         timeout = self._config.settings.store_timeout
         hashes: dict[AnyCombiner, Hash | IssuerError] = {}
         try:
@@ -195,7 +183,6 @@ class Upkeep:
             self._refresh_due = 0.0
 
     async def _prune(self) -> None:
-        """Delete some old ledger entries."""
         wait = PRUNE_AGAIN
         try:
             wait = await self._run(self._pruning.prune(), Deadline(SHARE + self._config.settings.store_timeout), None)

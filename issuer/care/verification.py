@@ -294,7 +294,6 @@ class Audit:
                     self._report("overlap", problem, one, other, numbers=(first, last))
 
     def _again(self, entries: Iterable[LedgerEntry]) -> Steps[dict[str, LedgerEntry]]:
-        """Read the entries again, and return those that still exist, by id."""
         ids = {entry.id for entry in entries}
         found = yield from ask(lambda store, timeout: store.entries(self._tag, ids, timeout=timeout))
         return {entry.id: entry for entry in found}

@@ -58,7 +58,6 @@ class TagRegistry(Generic[L]):
     """The combiners of an issuer, one per tag. A combiner is created at the first use of its tag."""
 
     def __init__(self, make: Callable[[str], L], runtime: Runtime) -> None:
-        """`make` creates the combiner of a tag."""
         self._make = make
         self._runtime = runtime
         self._fast_path = runtime.fast_path

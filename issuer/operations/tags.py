@@ -114,7 +114,6 @@ def compare(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Mapping[
 
 
 def _uncounted(asked: TagOptions) -> bool:
-    """Whether the options request a strategy that has no counter."""
     return bool(asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT)
 
 
@@ -412,7 +411,6 @@ class _Change:
         return None if counter is None else max(1, counter)
 
     def _too_low(self, record: Tag, reserved: int) -> InvalidArgument:
-        """Return the error for a limit below the highest reserved number, or for a start above the limit."""
         if self.last is not None:
             problem = f"limit {self.last} is below {reserved}, the highest number reserved"
             return InvalidArgument(problem, tag=self.tag, value=self.last)

@@ -54,10 +54,7 @@ class Examination:
     """
 
     def __init__(self, facts: Facts, key: Callable[[str], str], progress: Callable[[int, int], object] | None) -> None:
-        """`facts`: the facts that are known already. `key`: function that returns the Redis key of a tag.
-
-        `progress`: function that is called after each tag with the number of tags examined and the total.
-        """
+        """`progress`: function that is called after each tag with the number of tags examined and the total."""
         self.facts = facts
         self._key = key
         self._progress = progress or (lambda *_: None)
@@ -140,7 +137,6 @@ class Examination:
         return TagFacts(record=record, hash=hash, found=found, rate=rate, rated_for=rated_for)
 
     def _end_page(self, batch: TagBatch[TagFacts]) -> None:
-        """Check the tags of the page, keep the findings, and drop the facts about these tags."""
         facts = self.facts
         gone = {tag for tag, error in batch.errors.items() if isinstance(error, UnknownTag)}
         facts.records = [record for record in facts.records if record.tag not in gone]
@@ -229,7 +225,6 @@ class Examination:
 
 
 def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
-    """Return the result of the steps. If they raise an IssuerError, return the error instead."""
     try:
         return (yield from public(steps, tag))
     except IssuerError as error:

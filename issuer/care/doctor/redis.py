@@ -35,8 +35,6 @@ ServerCheck = Callable[[ServerFacts, Mapping[str, str]], Iterable[Finding]]
 
 
 def _each(check: ServerCheck) -> Callable[[Facts], Iterator[Finding]]:
-    """Turn a check of one server into a check of all servers that have answered."""
-
     @wraps(check)
     def checked(facts: Facts) -> Iterator[Finding]:
         for server in facts.servers:

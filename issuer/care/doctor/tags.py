@@ -134,12 +134,7 @@ def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]
 
     If the tag has periods, or its limit is lower than two segments, its first segment may contain all numbers up to the
     limit. Then the store's `max` reaches the limit long before the numbers are used. So the used numbers of such a tag
-    are those up to `drawn`. If `drawn` is None, they are those up to `max`.
-
-    Args:
-        record: Record of the tag.
-        drawn: The last counter value that was drawn. None if unknown.
-        now: Time in ms since 1970.
+    are those up to `drawn`. If `drawn` is None, they are those up to `max`. `now`: in ms since 1970.
     """
     periods = scheme_record.periods(record)
     if periods is None:

@@ -67,7 +67,6 @@ class ImportDatabase:
 
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[Any]:
-        """Yield a cursor in a transaction. Commit it at the end."""
         link = None
         try:
             link = self._store.connect(TIMEOUT)
