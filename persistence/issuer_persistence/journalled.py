@@ -174,12 +174,8 @@ class Journalled(Store):
         `max` is lower than the journal's highest number, `max` is read again after 0.2 s: perhaps another process has
         just returned numbers, and has not yet written the journal's line.
 
-        Args:
-            tag: Name of the tag.
-            store_id: Id of the store.
-            deadline: Deadline of the call.
-            above: Number after which the caller creates the tag, 0 if it creates none. If the tag is missing in the
-                store, `above` must be at least the journal's highest number of the tag.
+        `above`: number after which the caller creates the tag, 0 if it creates none. If the tag is missing in the
+        store, `above` must be at least the journal's highest number of the tag.
         """
         if tag in self._compared:
             return

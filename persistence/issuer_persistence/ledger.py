@@ -121,7 +121,6 @@ class Purpose:
     born: str = ""
 
     def __post_init__(self) -> None:
-        """Shorten the label of the service, and replace invalid characters."""
         label = self.application[:APPLICATION_MOST].encode(errors="replace").decode()
         object.__setattr__(self, "application", label)
 

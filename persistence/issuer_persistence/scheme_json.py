@@ -53,7 +53,6 @@ class FrozenList(list[Any]):
     append = clear = extend = insert = pop = remove = reverse = sort = _refused
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copy and pickle."""
         return FrozenList, (list(self),)
 
 

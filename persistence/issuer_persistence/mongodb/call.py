@@ -90,7 +90,6 @@ def our_tag(tag: str, condition: Document, form: Document) -> Document:
 
 
 def _int64s(value: Any) -> Any:
-    """Return a JSON value with all integers as Int64, also in nested objects and lists."""
     match value:
         case Mapping():
             return {name: _int64s(each) for name, each in value.items()}
@@ -411,11 +410,7 @@ class MongoCall:
         """Undo the writes of `create`: delete new records, and mark the tags in `found` as deleted again.
 
         If the version of a record has changed, the tag is in use by now, and numbers may have been reserved. Then the
-        record stays, and this method raises Unconfirmed.
-
-        Args:
-            done: Records that `create` has written, by name of the tag.
-            found: Records of deleted tags, as they were before.
+        record stays, and this method raises Unconfirmed. `found`: records of deleted tags, as they were before.
         """
         new = [each for each in done.values() if each.tag not in found]
         these = {"_id": {"$in": [each.tag for each in new]}, "version": {"$in": [each.version for each in new]}}

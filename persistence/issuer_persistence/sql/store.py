@@ -276,7 +276,6 @@ class SQLStore(TransactionalStore):
         return self._repeated(timeout, upgrade)
 
     def _prepare(self, deadline: CallDeadline) -> Upgrade:
-        """Create the tables, unless they exist."""
         before = schema = self._schema(deadline)
         while not schema:
             with suppress(Conflict):  # another process is doing the same
