@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 ISSUER = Path(__file__).resolve().parents[2] / "issuer"
@@ -56,3 +57,37 @@ def test_what_is_written_twice_is_found(tmp_path: Path) -> None:
         'async def f():\n    """Say."""\n    async with x as y:\n        await y.go()\n    return await g()\n'
     )
     assert code(one) & code(other) == Counter(["with x as y:", "y.go()"])
+
+
+def shared() -> Iterator[tuple[str, ast.AsyncFunctionDef]]:
+    """Yield the coroutine functions that threads run as well, with their modules."""
+    for path in sorted(ISSUER.rglob("*.py")):
+        name = path.relative_to(ISSUER).as_posix()
+        theirs = name == "api/calls/aio.py" or not re.search(r"\b(aio|doors|testing|contrib|chaos|plugins)\b", name)
+        if theirs and name not in ("wiring.py", "defaults.py", "threads.py", "engine/scheduler.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.AsyncFunctionDef):
+                    yield name, node
+
+
+def spread(node: ast.AST) -> bool:
+    """Whether this awaits a call with * or **."""
+    match node:
+        case ast.Await(ast.Call(args=args, keywords=named)):
+            return any(isinstance(each, ast.Starred) for each in args) or any(each.arg is None for each in named)
+    return False
+
+
+def test_what_threads_run_as_well_begins_at_once_and_is_no_async_generator() -> None:
+    """See `finished` and care/results.py: Python would print of one, and give the other to an event loop."""
+    functions = [*shared()]
+    found = {name for name, _ in functions}
+    assert {"drivers/wire.py", "drivers/channel.py", "care/care.py", "care/keeper.py", "engine/calls.py"} <= found
+    wrong = {
+        (name, node.name)
+        for name, node in functions
+        if any(isinstance(each, ast.Yield) or spread(each) for each in ast.walk(node))
+    }
+    assert wrong == set()
+    calls = [ast.parse(f"f({given})", mode="eval").body for given in ("*a", "**a", "a, b=a")]
+    assert [spread(ast.Await(each)) for each in calls] == [True, True, False]
