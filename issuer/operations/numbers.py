@@ -28,7 +28,6 @@ from issuer.core.issued import Issued
 from issuer.core.record import read_record
 from issuer.core.requests import TTL
 from issuer.core.steps import Steps, ask
-from issuer.core.supply.peek import after
 from issuer.core.supply.runtime import Runtime
 from issuer.errors import (
     ConfigurationError,
@@ -177,6 +176,8 @@ class Issuing(Generic[L]):
             if part.combiner.tag == tag:
                 raise
             gone = yield from ask(lambda store, timeout: store.get(part.combiner.tag, timeout=timeout))
+            from issuer.core.supply.peek import after
+
             counter = yield from after(part.record, 0 if gone is None else gone.max, supply.state.key)
         return self._issued(part, self._config.texts(supply.state.record or part.record), counter, text=True)
 

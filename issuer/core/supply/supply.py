@@ -16,7 +16,6 @@ from issuer.core.supply.fetcher import Shortage
 from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import Place, unused
 from issuer.core.supply.mode import Mode, Origin
-from issuer.core.supply.peek import upcoming
 from issuer.core.supply.refill import Refill
 from issuer.core.supply.rejoin import rejoin
 from issuer.core.supply.runtime import Runtime
@@ -310,6 +309,8 @@ class Supply:
             raise InvalidArgument(f"tag {self.state.tag!r}: {problem}", tag=self.state.tag)
         if self._runtime.redis:
             yield from self.origin.refuse_foreign(probe=True)
+        from issuer.core.supply.peek import upcoming
+
         return (yield from self.origin.public(upcoming(record, self.state.key if self._runtime.redis else None)))
 
     def reserve(self, n: int) -> Steps[range]:
