@@ -13,7 +13,7 @@ import pytest
 from tests.mutate.mutations import mutations
 
 #: Fixtures that start a real server.
-LIVE = frozenset({"start_redis", "start_tls", "pools", "mongo_url", "postgres_server", "mariadb_server"})
+LIVE = frozenset({"start_redis", "start_tls", "pools", "mongo_url", "postgres_server", "mariadb_server", "double"})
 
 #: Values of parameters with which a test starts a real server.
 _WITH_SERVER = frozenset({"mongo", "mongodb", "postgres", "postgresql", "mariadb", "mysql", "leaf", "tinyid"})
