@@ -211,10 +211,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column])
 
 
 def _block(columns: Sequence[Column], row: Sequence[str], room: int) -> Iterator[str]:
-    """Yield the lines of a row as a block: the text of the first column, then a line for each further column.
-
-    Each further line begins with the heading of the column.
-    """
+    """Yield a row as a block: the text of the first column, then a line for each further column with its heading."""
     yield from (click.style(line, bold=True) for line in folded(row[0], room))
     lead = max(width(column.heading) for column in columns[1:]) + 2 * GAP
     for column, cell in zip(columns[1:], row[1:], strict=True):
@@ -233,10 +230,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column]
 
 
 def _squeezed(columns: Sequence[Column], widths: list[int], room: int) -> bool:
-    """Make flexible columns narrower, the widest first, until a row fits into `room` cells. Return whether it fits.
-
-    The first column contains the name of the row, and becomes narrower last. `widths` is changed.
-    """
+    """Narrow flexible columns in `widths`, the widest first, the first column last. Return whether a row fits."""
     while sum(widths) + GAP * (len(widths) - 1) > room:
         loose = [at for at, column in enumerate(columns) if column.flexible and widths[at] > NARROWEST]
         if not loose:

@@ -312,10 +312,7 @@ def default_is_known() -> None:
 
 
 def _plugins(given: Iterable[Any], *, tasks: bool) -> Sequence[Plugin | AsyncPlugin]:
-    """Return the plugins by their order. Raises ConfigurationError.
-
-    A plugin for an unknown strategy is rejected, because it would never run.
-    """
+    """Reject a plugin for an unknown strategy, because it would never run. Raises ConfigurationError."""
     plugins = list(given)
     if not plugins:
         return plugins

@@ -210,11 +210,7 @@ class Care:
         return Outcomes(list(records), TOGETHER, ended)
 
     async def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None, *, probe: bool) -> TagBatch[T]:
-        """Run the steps of several tags to their end. Return the batch, which has a result or an error for each tag.
-
-        `every`: the steps of each tag, by the tag's name. `timeout`: time limit of each request in seconds. `probe`:
-        see TagBatch.
-        """
+        """Return a result or an error for each tag. `timeout`: for each request, in seconds. `probe`: see TagBatch."""
         batch = TagBatch(every, self._config.store, probe=probe)
         only = next(iter(every)) if len(every) == 1 else None
         while batch.pending:

@@ -209,10 +209,7 @@ def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
 
 
 def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> Steps[int]:
-    """Raise `max` in the store, and return the new `max`. If the store has lost the tag, create the tag again first.
-
-    `record`: the store's record of the tag. `highest`: the new `max`. `said`: state of the tag in the journals.
-    """
+    """Raise `max` in the store, and return the new one. If the store has lost the tag, first create it again."""
     deleted = False
     if said is not None and (record is None or record.deleted):
         # If the store's record of the deletion is newer than the journals, a process that writes no journal has deleted

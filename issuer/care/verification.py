@@ -251,10 +251,7 @@ class Audit:
                 self._report("not in the ledger", problem, numbers=numbers, key=key, buffer=each.number)
 
     def _certain(self, time: int) -> bool:
-        """Return True if the ledger must still contain every reservation of this tag that was made after `time`.
-
-        `time`: in ms since 1970. False if such a reservation could be so old that it was deleted.
-        """
+        """Return False if a reservation after `time` (in ms since 1970) could be so old that it was deleted."""
         return now_ms() - max(time, self._created) < CERTAIN
 
     def _check_against_max(self, segments: Iterable[LedgerEntry]) -> Steps[None]:

@@ -140,11 +140,7 @@ def _count(verdict: Verdict, callers: Iterable[Calls]) -> None:
 
 
 def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[Calls]:
-    """Convert calls with an idempotency key to plain calls for numbers.
-
-    A call that returned the same number again for its key is left out. If it returned another number, count this in
-    `changed` of the verdict.
-    """
+    """Leave out calls that repeated the number of their key. Count those with another number in `changed`."""
     given: dict[int, list[int]] = {}
     values: list[int] = []
     for call in sorted(chain.from_iterable(callers), key=attrgetter("ended")):
@@ -173,10 +169,7 @@ def _sorted(calls: Calls) -> Iterable[CallEntry]:
 
 
 def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missing:
-    """Count the numbers that were issued twice. Return the missing numbers.
-
-    A number is missing if no caller received it, but a caller received a higher number.
-    """
+    """Count the repeats. Return the missing numbers: nobody received them, but a caller received a higher one."""
     highest = 0
     missing = Missing(tag)
     for call, worker in heapq.merge(*(zip(_sorted(calls), repeat(calls.worker), strict=False) for calls in callers)):

@@ -155,10 +155,7 @@ class Missing:
         )
 
     def _pieces(self, highs: Sequence[int], first: int, last: int, latest: int) -> Iterator[_Lost]:
-        """Split the range first..last of missing numbers by the time of their reservation.
-
-        `highs`: the store's max at each read. `latest`: the latest time at which the numbers can have been lost.
-        """
+        """Split first..last by time of reservation. `highs`: `max` at each read. `latest`: last time of the loss."""
         while first <= last:
             at = bisect_left(highs, first)
             top = min(last, highs[at]) if at < len(highs) else last

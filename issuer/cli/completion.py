@@ -34,10 +34,7 @@ def _completed(context: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def _before(incomplete: str) -> str | None:
-    """Return a text that is sorted just before the tags that begin with `incomplete`, to list tags from there on.
-
-    Return None if `incomplete` is empty.
-    """
+    """Return a text just before the tags that begin with `incomplete`, to list tags from there on."""
     return f"{incomplete[:-1]}{chr(ord(incomplete[-1]) - 1)}{chr(sys.maxunicode)}" if incomplete else None
 
 

@@ -59,10 +59,7 @@ class TagBatch(Generic[T]):
 
 
 def _together(steps: Sequence[Step], *, probe: bool) -> Steps[Sequence[Any]]:
-    """Send requests of one kind. Return a list with the answer or error of each.
-
-    The list can be shorter than `steps`. The caller then sends the other requests later.
-    """
+    """Return the answer or error of each. If the list is shorter than `steps`, the caller sends the rest later."""
     match steps:
         case [Send(), _, *_]:
             return (yield from pipeline([step.call for step in steps if isinstance(step, Send)], probe=probe))

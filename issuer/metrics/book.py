@@ -71,10 +71,7 @@ class _Collector:
 
 
 def _of_all(folder: str) -> Iterable[Metric]:
-    """Return the metrics in the files of all processes. Files that cannot be read are left out.
-
-    If a process is killed while it creates its file, or if the disk is full, the file is empty or truncated.
-    """
+    """Leave out files that are empty or truncated, because the disk was full or their process was killed."""
     files = [str(file) for file in Path(folder).glob("*.db")]
     found = _merged(files)
     return _merged([file for file in files if _sound(file)]) or () if found is None else found
@@ -372,10 +369,7 @@ def _give_way() -> None:
 
 
 def _before() -> None:
-    """Take the locks of all books before a fork.
-
-    If another thread held one of them during the fork, the child's copy of the lock would stay locked for ever.
-    """
+    """Take the locks of all books: a lock that another thread holds at the fork stays locked in the child."""
     _forking[os.getpid()] = threading.get_ident()
     for book in list(_living):
         for lock in (book.exposing, book.lock):

@@ -303,10 +303,7 @@ class Issuing(Generic[L]):
             raise
 
     def _part(self, tag: str, how: DrawOptions, *, make: bool = True) -> Steps[_Part[L]]:
-        """Return the source for a number: the tag, a shard or a series.
-
-        If a shard key or restart key is missing, or is given for a tag that has no such key, raise InvalidArgument.
-        """
+        """Return the tag, a shard or a series. Raises InvalidArgument for a missing or superfluous key."""
         record = yield from self.record(tag, make=make)
         shards = record.scheme.get("shards")
         for setting, name in scheme_record.PARTS.items():

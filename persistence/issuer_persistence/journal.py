@@ -413,10 +413,7 @@ class Journal:
                 self._rotate(descriptor, store_id)
 
     def _rotate(self, full: int, store_id: str) -> None:
-        """Keep the full file under another name, and put a new file in its place.
-
-        Processes that wait for the lock of the full file notice this, and open the new file.
-        """
+        """Keep the full file under another name. Processes that wait for its lock notice it and open the new file."""
         journals = Journals()
         with os.fdopen(os.dup(full), "rb") as file:
             file.seek(0)

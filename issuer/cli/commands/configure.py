@@ -65,11 +65,7 @@ _FAR = 1000
 
 
 def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
-    """Ask the user to confirm that the numbers up to `below` are skipped.
-
-    Do not ask if the tag has no scheme and all these numbers are reserved: then nothing is skipped. `yes`: the user has
-    given --yes, so do not ask.
-    """
+    """Do not ask if the tag has no scheme and all numbers up to `below` are reserved: then nothing is skipped."""
     try:
         found = issuer.inspect(tag)
     except UnknownTag:  # `configure` then raises an error with more details

@@ -205,11 +205,7 @@ def _read(paths: tuple[str, ...]) -> Named:
 
 
 def _reported(outcome: Outcome[Recovery]) -> Outcome[Recovery]:
-    """Print the error of an outcome, if any, and return the outcome.
-
-    If Redis could not be queried, the returned outcome has the error RedisUnavailable. If the error of the outcome is a
-    ConfigurationError, raise it.
-    """
+    """Print the error, if any. If Redis could not be queried, return RedisUnavailable. Raises ConfigurationError."""
     done = outcome.result
     if done is not None and done.redis_error:
         away = RedisUnavailable(f"Redis was not checked: {done.redis_error}", tag=done.tag)

@@ -224,10 +224,7 @@ class Origin:
             raise
 
     def _drop(self, why: UnknownTag | ForeignHash) -> None:
-        """Drop the buffered numbers, because the tag is deleted, or its hash belongs to another store.
-
-        Without this they would be issued, because nothing else drops them later.
-        """
+        """Drop the buffered numbers of a tag that is deleted or has a foreign hash: nothing else drops them later."""
         state = self._state
         with self.lock.thread, self.lock.call():
             if isinstance(why, ForeignHash):

@@ -316,10 +316,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.add(unsupported(given))
 
     def _draw(self, request: Request, times: int) -> bool:
-        """Draw numbers for `times` INCRs of a tag. Return whether they wait for numbers.
-
-        If the rate of the client's token allows only some of the INCRs, the last ones get the error.
-        """
+        """Return whether the INCRs wait for numbers. Those above the rate of the client's token get the error."""
         shared, replies, granted, waits = self._shared, self._replies, times, False
         problem: IssuerError | None = None
         shared.commands["INCR"] += times
@@ -416,10 +413,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_back(held=False)
 
     def _hold_back(self, *, held: bool) -> None:
-        """If `held` is True, make the system hold back written data, until the next call with `held=False`.
-
-        In this way the client gets the last reply and the end of the connection at the same time.
-        """
+        """If `held`, hold back written data: the client gets the last reply and the end of the connection together."""
         if sys.platform == "linux" and not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 

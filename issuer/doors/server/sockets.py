@@ -116,7 +116,6 @@ def _drop_handshakes(listening: socket.socket) -> None:
 
 
 def _waiting(listening: socket.socket) -> int:
-    """Return the number of connections that wait to be accepted."""
     info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING_AT + 4)
     return int(struct.unpack_from("I", info, _WAITING_AT)[0])
 

@@ -204,10 +204,7 @@ class _Worker:
         return _Http(app, listening, most, verbose=self.options.verbose)
 
     async def _look(self, ids: AsyncIssuer) -> None:
-        """Query the store once, so that wrong settings of the store end the server at its start.
-
-        If the store is down, the server starts anyway. Callers get the status 503 until the store answers.
-        """
+        """Query the store once: wrong settings end the server at its start. If the store is down, callers get a 503."""
         error = await ids.engine.care.store_ready(None, HaltedTags())
         if isinstance(error, ConfigurationError):
             self.report(error)

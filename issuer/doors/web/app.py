@@ -180,10 +180,7 @@ class Application:
         return path
 
     def _usual(self, scope: Message) -> dict[bytes, bytes] | None:
-        """Return the headers that can change the effect of a draw (those in _USUAL), by name.
-
-        Return None if the request must take the long way, for example because of the value of such a header.
-        """
+        """Return the headers that can change a draw (those in _USUAL). None: the request must take the long way."""
         found: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             usual = _USUAL.get(name)

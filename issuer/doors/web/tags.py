@@ -129,10 +129,7 @@ def cursor(place: Any) -> str:
 
 
 def _beyond(query: Mapping[str, Any], kind: Any) -> Any:
-    """Return the position of the last entry of the previous page, which the cursor contains. None: the first page.
-
-    `kind`: the type of a position. Raises InvalidArgument if the cursor is damaged.
-    """
+    """Return the last entry of the previous page. None: the first page. Raises InvalidArgument for a bad cursor."""
     cursor = query.get("cursor")
     try:
         return None if cursor is None else decode(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=kind)

@@ -318,10 +318,7 @@ class AsyncCombiner:
             self._queue.put_back(served, len(drawn))
 
     def _hand_over(self, served: Queue, counters: Sequence[int], numbers: Sequence[int]) -> None:
-        """Give the callers what was drawn, in the order of their calls.
-
-        Waiters get numbers. Tasks get counters, because each task converts its counter to a number itself.
-        """
+        """Give numbers to Waiters and counters to tasks, in the order of their calls. A task converts its counter."""
         callers, at, end = served.callers, 0, len(numbers)
         rest = len(callers)
         futures: list[asyncio.Future[int]] = []

@@ -144,11 +144,7 @@ class AsyncRunner(AnyRunner[Any]):
         await drive(public(job(deadline), None, self.store), do, self.generation, None)
 
     async def _result(self, step: Step, deadline: Deadline, tag: str | None, *, outlasts: bool = False) -> object:
-        """Execute a step.
-
-        `outlasts`: after a cancellation, wait OUTLAST seconds for the store, and use its answer. So a segment that the
-        store has just reserved is not lost.
-        """
+        """`outlasts`: after a cancellation, wait OUTLAST seconds for the store, so that no reserved segment is lost."""
         self.go_on()
         match step:
             case Ask():

@@ -244,10 +244,7 @@ class Combiner:
     def _long(
         self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
     ) -> Sequence[int]:
-        """Return the numbers in the reply `first`, or draw with `Supply`. The result is that of `_draw`.
-
-        `first`: reply or error of a draw that was sent. `before`: highest number seen when this draw was sent.
-        """
+        """Draw like `_draw`. `first`: reply or error of a draw. `before`: highest number seen when it was sent."""
         drawn = tag_scripts.drawn(first) if isinstance(first, list) else first
         if isinstance(drawn, tag_scripts.Drawn) and drawn.status == "ok" and self.state.ended is None:
             if not self.state.went_back(drawn.low, before) and (taken := self.supply.accept(drawn, n)):

@@ -150,10 +150,7 @@ def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[Machi
 
 
 def _machine(record: Tag) -> int:
-    """Return the machine number to which a tag belongs. In the store, each machine number has a tag for its timestamps.
-
-    In records of older versions, only the name of the tag contains the machine number.
-    """
+    """Return the machine number of a tag. In records of older versions, only the tag's name contains it."""
     return int(record.scheme.get(MACHINE, record.tag.rpartition("-")[2]))
 
 

@@ -183,10 +183,7 @@ class LeasedMachines(Machines):
         )
 
     def _tried(self, numbers: Sequence[int], first: int) -> Steps[tuple[Tenure | None, float]]:
-        """Lease one of these machine numbers. If all are in use, return None, and how many seconds to wait.
-
-        `first`: 1 for the first machine number of a new tag, otherwise 0.
-        """
+        """If all are in use, return None and the seconds to wait. `first`: 1 for the first one of a new tag, else 0."""
         soonest = self._lease + self._margin
         for number in numbers:
             # Use a new token for each try. If no reply comes, nobody uses this machine number until the lease expires.

@@ -159,10 +159,7 @@ class Stored(Machines):
         return record
 
     def _left(self, last: int) -> str:
-        """Return the description that the tag gets when this holder returns unused time. `last`: last timestamp used.
-
-        By the description, the next process with this name recognizes its machine number.
-        """
+        """Return the description by which the next process with this name recognizes its machine number."""
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
