@@ -239,7 +239,8 @@ def _parts(
     }
     settings = load(given, config=arguments["config"], environ=environ)
     for name, key in settings.keys.items():
-        from issuer.numbers.scrambling import checked_key
+        with no_fork():
+            from issuer.numbers.scrambling import checked_key
 
         checked_key(name, key, settings.sources["keys"])
     instance = _instance(settings) if instance is None else instance
@@ -316,8 +317,9 @@ def _plugins(given: Iterable[Any], *, tasks: bool) -> Sequence[Plugin | AsyncPlu
     plugins = list(given)
     if not plugins:
         return plugins
-    from issuer.plugins.chain import AsyncChain, Chain
-    from issuer.strategies.registry import strategy_names
+    with no_fork():
+        from issuer.plugins.chain import AsyncChain, Chain
+        from issuer.strategies.registry import strategy_names
 
     chain = AsyncChain(plugins) if tasks else Chain(plugins)
     for plugin in chain.plugins:
@@ -353,7 +355,8 @@ def _store(settings: Settings) -> Store:
         raise ConfigurationError(f"store must be a URL or a Store, not {type(store).__name__}")
     if not settings.journal:
         return store
-    from issuer_persistence.journalled import Journalled
+    with no_fork():
+        from issuer_persistence.journalled import Journalled
 
     return Journalled(store, settings.journal)
 
@@ -361,10 +364,11 @@ def _store(settings: Settings) -> Store:
 def _redis(named: object, timeout: float, most: int) -> Connections | None:
     if named == "none":
         return None
-    import redis as redis_py
+    with no_fork():
+        import redis as redis_py
 
-    from issuer.drivers.blocking.connections import Connections
-    from issuer.drivers.servers import from_client, from_url
+        from issuer.drivers.blocking.connections import Connections
+        from issuer.drivers.servers import from_client, from_url
 
     if isinstance(named, str):
         return Connections(from_url(named, mask(named), Connections.pool_class), timeout, most)
@@ -376,10 +380,11 @@ def _redis(named: object, timeout: float, most: int) -> Connections | None:
 def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections | None:
     if named == "none":
         return None
-    import redis as redis_py
+    with no_fork():
+        import redis as redis_py
 
-    from issuer.drivers.aio.connections import AsyncConnections
-    from issuer.drivers.servers import from_client, from_url
+        from issuer.drivers.aio.connections import AsyncConnections
+        from issuer.drivers.servers import from_client, from_url
 
     if isinstance(named, str):
         return AsyncConnections(from_url(named, mask(named), AsyncConnections.pool_class), timeout, most)

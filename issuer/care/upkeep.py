@@ -9,6 +9,7 @@ from issuer.care.pruning import SHARE, Pruning
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import pipeline
 from issuer.errors import ConfigurationError, FenceError, IssuerError, StoreUnavailable
+from issuer.forks import no_fork
 from issuer.gateway.tag_scripts import Hash, read_hash
 from issuer.interrupts import raise_interrupt
 from issuer.reentry import CallLock
@@ -76,7 +77,8 @@ class Upkeep:
             raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
         with self._lock.thread, self._lock.call():
             if self.keeper is None:
-                from issuer.care.keeper import Keeper
+                with no_fork():
+                    from issuer.care.keeper import Keeper
 
                 shared = self._registry, self._config, self._runtime
                 self.keeper = Keeper(*shared, self._redis, run=self._run, background=self._background)

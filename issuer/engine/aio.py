@@ -17,7 +17,7 @@ from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls import EngineCalls
 from issuer.engine.scheduler import Chosen, Tasks
 from issuer.errors import IssuerError, Unavailable, UnknownTag
-from issuer.forks import GENERATION, notice, refuse_inherited
+from issuer.forks import GENERATION, no_fork, notice, refuse_inherited
 from issuer.gateway.keys import check_tag
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN, DrawOptions
@@ -96,7 +96,8 @@ class AsyncEngine(EngineCalls[AsyncCombiner]):
 
     @staticmethod
     def _chain(plugins: Iterable[Any]) -> AsyncChain:
-        from issuer.plugins.chain import AsyncChain
+        with no_fork():
+            from issuer.plugins.chain import AsyncChain
 
         return AsyncChain(plugins)
 

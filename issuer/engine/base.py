@@ -17,7 +17,7 @@ from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.runtime import Runtime
 from issuer.engine.scheduler import Chosen, Scheduler
 from issuer.errors import IssuerError
-from issuer.forks import GENERATION, living, refuse_inherited
+from issuer.forks import GENERATION, living, no_fork, refuse_inherited
 from issuer.operations.numbers import Issuing
 from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.settings import seconds
@@ -115,7 +115,8 @@ class BaseEngine(ABC, Generic[L]):
     @property
     def care(self) -> Care:
         """Operations on many tags. Their code is loaded when one is called."""
-        from issuer.care import care
+        with no_fork():
+            from issuer.care import care
 
         return care.Care(self.config, self._waiting, run=self.run, deadline=self.deadline)
 
@@ -182,7 +183,8 @@ class BaseEngine(ABC, Generic[L]):
         """Run steps for a strategy that blocks. It calls this in a thread, which waits for the result."""
 
     def _source(self, record: Tag) -> TagSource:
-        from issuer.strategies.serving import StrategyRunner
+        with no_fork():
+            from issuer.strategies.serving import StrategyRunner
 
         run = partial(self.run_in_thread, tag=record.tag)
         return StrategyRunner(strategy(record.scheme), self.config.context(record, self.runtime, run))

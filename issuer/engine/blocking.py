@@ -13,7 +13,7 @@ from issuer.engine.base import OPEN_ENGINES
 from issuer.engine.calls import EngineCalls
 from issuer.engine.scheduler import Chosen, Threads
 from issuer.errors import IssuerError
-from issuer.forks import GENERATION, notice, refuse_inherited
+from issuer.forks import GENERATION, no_fork, notice, refuse_inherited
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.numbers import PLAIN
 from issuer.threads import finished
@@ -59,7 +59,8 @@ class Engine(EngineCalls[Combiner]):
 
     @staticmethod
     def _chain(plugins: Iterable[Any]) -> Chain:
-        from issuer.plugins.chain import Chain
+        with no_fork():
+            from issuer.plugins.chain import Chain
 
         return Chain(plugins)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from issuer.core import scheme_record
 from issuer.core.requests import whole
 from issuer.engine.base import BaseEngine
+from issuer.forks import no_fork
 from issuer.operations.config import STREAM_LEASE
 from issuer.operations.numbers import PLAIN, DrawOptions, plugin_call
 from issuer.operations.registry import AnyCombiner
@@ -114,13 +115,15 @@ class EngineCalls(BaseEngine[L]):
         """Create several tags; see Issuer.create_many. `tag`: the tag that errors name, or None."""
         deadline = self.deadline(timeout)
         founded = partial(self.issuing.founded, deadline=deadline)
-        from issuer.operations import tags
+        with no_fork():
+            from issuer.operations import tags
 
         return await self.run(tags.create_many(wanted, self.config, founded, exist_ok=exist_ok), deadline, tag)
 
     async def configure(self, tag: str, options: TagOptions, timeout: float | None) -> Tag:
         """Change settings of a tag; see Issuer.configure."""
-        from issuer.operations import tags
+        with no_fork():
+            from issuer.operations import tags
 
         return await self.run(tags.configure(tag, options, self.config), self.deadline(timeout), tag)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from issuer.core.events import Alarm, Observers
 from issuer.core.record import Identity
 from issuer.errors import SchemeError
+from issuer.forks import no_fork
 from issuer.gateway.keys import redis_key
 
 if TYPE_CHECKING:
@@ -63,10 +64,11 @@ class IssuerConfig:
 
         Raises ConfigurationError, for example if a secret key is missing.
         """
-        from issuer.numbers.codec import Scheme
-
         known = self._schemes.get(tag.tag)
         if known is None or known[0] != tag.scheme:
+            with no_fork():
+                from issuer.numbers.codec import Scheme
+
             if len(self._schemes) >= SCHEMES_MOST:
                 self._schemes.clear()
             known = self._schemes[tag.tag] = tag.scheme, Scheme(tag, self.settings.keys)
@@ -80,7 +82,8 @@ class IssuerConfig:
         try:
             return self.texts(tag)
         except SchemeError:
-            from issuer.numbers.codec import Scheme
+            with no_fork():
+                from issuer.numbers.codec import Scheme
 
             return Scheme(tag, self.settings.keys, reading=True)
 
@@ -89,7 +92,8 @@ class IssuerConfig:
 
         `run`: function that runs steps to their end, see `Context`.
         """
-        from issuer.strategies.contract import Context
+        with no_fork():
+            from issuer.strategies.contract import Context
 
         return Context(
             tag=tag.tag,

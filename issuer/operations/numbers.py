@@ -41,6 +41,7 @@ from issuer.errors import (
     UnknownTag,
     brief,
 )
+from issuer.forks import no_fork
 from issuer.gateway.keys import check_found, check_key, kept_key, part_tag
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
@@ -73,9 +74,7 @@ def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Plugins[Any], *, a
     if as_drawn and chain.changes(strategy):
         problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
         raise ConfigurationError(problem, tag=tag)
-    from issuer.plugins.contract import Call
-
-    return Call(tag, n, strategy, how.shard_key, how.key)
+    return chain.call(tag, n, strategy, how.shard_key, how.key)
 
 
 L = TypeVar("L", bound=AnyCombiner)
@@ -176,7 +175,8 @@ class Issuing(Generic[L]):
             if part.combiner.tag == tag:
                 raise
             gone = yield from ask(lambda store, timeout: store.get(part.combiner.tag, timeout=timeout))
-            from issuer.core.supply.peek import after
+            with no_fork():
+                from issuer.core.supply.peek import after
 
             counter = yield from after(part.record, 0 if gone is None else gone.max, supply.state.key)
         return self._issued(part, self._config.texts(supply.state.record or part.record), counter, text=True)
@@ -235,13 +235,15 @@ class Issuing(Generic[L]):
             if strategy == scheme_record.SEGMENT:
                 return found
             options = record.scheme.get("options", {})
-            from issuer.strategies.registry import decode
+            with no_fork():
+                from issuer.strategies.registry import decode
 
             found = replace(found, fields=decode(strategy, options, found.value))
         return replace(found, holder=(yield from self._holder(strategy, options, found))) if who else found
 
     def _holder(self, strategy: str, options: Mapping[str, Any], found: Decoded) -> Steps[str | None]:
-        from issuer.strategies.registry import holder
+        with no_fork():
+            from issuer.strategies.registry import holder
 
         try:
             told: str | None = yield from holder(
@@ -268,7 +270,8 @@ class Issuing(Generic[L]):
 
     def delete(self, tag: str, deadline: Deadline) -> Steps[None]:
         """Delete a tag with its shards or series, see Issuer.delete."""
-        from issuer.operations import tags
+        with no_fork():
+            from issuer.operations import tags
 
         for name in (yield from tags.delete(tag, self._config)):
             combiner = self._registry.drop(name)
@@ -280,13 +283,15 @@ class Issuing(Generic[L]):
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
         """Return all machine numbers that were ever used for the tag, see Issuer.machines."""
-        from issuer.strategies.snowflake import aside
+        with no_fork():
+            from issuer.strategies.snowflake import aside
 
         return (yield from aside.look((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
         """Exclude machine numbers that were used with future timestamps from further use, see Issuer.set_aside."""
-        from issuer.strategies.snowflake import aside
+        with no_fork():
+            from issuer.strategies.snowflake import aside
 
         return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
@@ -312,7 +317,8 @@ class Issuing(Generic[L]):
                 problem = f"tag {tag!r} {'requires a' if wanted else 'does not accept a'} {name}"
                 raise InvalidArgument(problem, tag=tag, value=given)
         if how.shard_key is not None and shards is not None:
-            from issuer.numbers.sharding import shard_of
+            with no_fork():
+                from issuer.numbers.sharding import shard_of
 
             shard = shard_of(how.shard_key, 1 << int(shards["shard_bits"]))
             return _Part(self._combiner(part_tag(tag, str(shard))), record, shard)
@@ -347,7 +353,8 @@ class Issuing(Generic[L]):
         If the tag of the part was deleted earlier, it continues after its old numbers. `series_most`: maximum number of
         series of the parent tag, or None.
         """
-        from issuer.operations import tags
+        with no_fork():
+            from issuer.operations import tags
 
         tag, whole = part.combiner.tag, part.record.tag
         known = yield from tags.records((whole, tag))

@@ -23,6 +23,7 @@ from issuer.errors import (
     UnknownTag,
     brief,
 )
+from issuer.forks import no_fork
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import PART, check_found, check_tag, part_tag, redis_key
 from issuer.numbers import limits
@@ -129,7 +130,8 @@ def records(tags: Iterable[str]) -> Steps[Mapping[str, Tag | None]]:
 
 def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
     """Add the values that the strategy chooses, such as the default epoch. `there`: the existing tag, or None."""
-    from issuer.strategies.registry import settled
+    with no_fork():
+        from issuer.strategies.registry import settled
 
     said = asked.given.get("options", {})
     if not isinstance(said, Mapping):
@@ -153,7 +155,8 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     they were given, the start if it is above the tag's `max`. Other settings must only be valid: operators change them
     while programs run, and a program that restarts with its old values must still work.
     """
-    from issuer.numbers.given import made
+    with no_fork():
+        from issuer.numbers.given import made
 
     last = HIGHEST if asked.get("limit") in (None, HIGHEST) else limits.number(asked.get("limit"))
     above = asked.above(found.tag, last)
@@ -249,8 +252,9 @@ def _scheme(
     tag: str, asked: TagOptions, last: int, config: IssuerConfig
 ) -> Steps[tuple[TagOptions, Mapping[str, Any], int]]:
     """Check the options of a tag with a scheme. Return the options, the scheme and the last counter value."""
-    from issuer.numbers.given import made
-    from issuer.strategies.registry import check
+    with no_fork():
+        from issuer.numbers.given import made
+        from issuer.strategies.registry import check
 
     given, redis = asked.given, config.redis is not None
     strategy = given.get("strategy", scheme_record.SEGMENT)
@@ -301,7 +305,8 @@ def scheme_of_parts(tag: str, scheme: Mapping[str, Any]) -> dict[str, Any]:
 def limit_of_parts(record: Tag) -> int:
     """Return the last counter value that each shard or series of the tag may use."""
     shards = record.scheme.get("shards")
-    from issuer.numbers.codec import shard_layout
+    with no_fork():
+        from issuer.numbers.codec import shard_layout
 
     return record.limit if shards is None else shard_layout(shards).most("sequence")
 
@@ -316,7 +321,8 @@ def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bo
     for name in names:
         if name in there and not parts.is_part(there[name], tag):
             raise parts.not_a_part(there[name], tag)
-    from issuer.numbers.codec import shard_layout
+    with no_fork():
+        from issuer.numbers.codec import shard_layout
 
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
     return {name: asked.settings(name, limit=limit, redis=redis, scheme=own) for name in names if name not in there}
@@ -376,7 +382,8 @@ class _Change:
             # another process changes the scheme in between, this value is wrong. With `seen`, the store rejects it.
             seen = before.version if "stride" in before.scheme else None
             if given or self.last is not None:
-                from issuer.numbers.given import changed
+                with no_fork():
+                    from issuer.numbers.given import changed
 
                 scheme, limit = changed(before, given, limit=self.last, above=above, keys=self.keys)
                 seen = before.version
@@ -388,7 +395,8 @@ class _Change:
             if above is not None and "stride" in ways:
                 if above > scheme_record.last_value(ways, before.limit):
                     raise self._too_low(before, above)
-                from issuer.numbers.codec import strides
+                with no_fork():
+                    from issuer.numbers.codec import strides
 
                 raise_to = strides(ways).highest(above)
             changes = asked.changes(
@@ -424,7 +432,8 @@ class _Change:
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
     """Raise SchemeError if the tag's stride has no number up to `limit`: `counter`, the last one, is below `first`."""
     if "stride" in scheme and counter < first:
-        from issuer.numbers.codec import strides
+        with no_fork():
+            from issuer.numbers.codec import strides
 
         problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
@@ -484,7 +493,8 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:
     """Return the number that users see for the counter value of a limit. Of the scheme, only a stride changes it."""
-    from issuer.numbers.codec import strides
+    with no_fork():
+        from issuer.numbers.codec import strides
 
     return strides(scheme).value(counter) if "stride" in scheme else counter
 

@@ -18,6 +18,8 @@ P = TypeVar("P", bound=Plugin | AsyncPlugin)
 class Plugins(Generic[P]):
     """Base class of Chain and AsyncChain. A chain without plugins is false."""
 
+    #: Makes what the plugins get to know of a call.
+    call = Call
     _kinds: ClassVar[tuple[type, ...]]
     _tasks: ClassVar[bool]
 

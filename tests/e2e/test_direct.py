@@ -135,11 +135,12 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
             "refill_at",
             *("survive", "drain"),
             "description",
+            "scheme",
             "created",
             "timestamp",
             "version",
         ),
-        *("halted", "deleted", "scheme"),
+        *("halted", "deleted"),
     ]
     assert [(tag["max"], tag["limit"], tag["lease"]) for tag in tags] == [(61, 500, 7), (0, HIGHEST, None)]
 

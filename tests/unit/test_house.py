@@ -86,3 +86,20 @@ def test_the_picture_of_the_layers_has_each_layer_in_its_order() -> None:
     # `console` is a place that is kept free; of the small modules the picture has the first ones.
     wanted = [[name for name in names if name != "console"] for names in wanted if names != ["__main__"]]
     assert [names[:2] for names in drawn] == [*(names[:2] for names in wanted), ["issuer_persistence"]]
+
+
+def test_what_calls_import_is_imported_while_no_thread_forks() -> None:
+    """Else a child that another thread forks meanwhile waits for the lock of the import for ever (seen)."""
+    inner = ("api", "care", "core", "drivers", "engine", "gateway", "operations", "plugins", "strategies", "wiring.py")
+    found = []
+    for path, text in WRITTEN.items():
+        if path.parts[0] != "issuer" or path.parts[1] not in inner:
+            continue
+        for function in ast.walk(ast.parse(text)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                imports = {each for each in ast.walk(function) if isinstance(each, ast.Import | ast.ImportFrom)}
+                for block in ast.walk(function):
+                    if isinstance(block, ast.With) and ast.unparse(block.items[0]) == "no_fork()":
+                        imports -= set(ast.walk(block))
+                found += [f"{path}:{each.lineno}" for each in imports]
+    assert found == []

@@ -11,6 +11,7 @@ from issuer.api.base import AnyIssuer
 from issuer.core.record import sound
 from issuer.core.requests import TTL
 from issuer.core.steps import ask
+from issuer.forks import no_fork
 from issuer.operations.numbers import DrawOptions
 from issuer.operations.tag_options import ConfigureOptions, CreateOptions, TagOptions
 from issuer.settings import seconds
@@ -284,7 +285,8 @@ class AsyncIssuerCalls(AnyIssuer):
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
-        from issuer.care import inspection
+        with no_fork():
+            from issuer.care import inspection
 
         steps = inspection.segments(tag, count, beyond, upward=upward)
         return await self.engine.run(steps, self.engine.deadline(timeout), tag)
@@ -404,7 +406,8 @@ class AsyncIssuerCalls(AnyIssuer):
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
-        from issuer.care.verification import who
+        with no_fork():
+            from issuer.care.verification import who
 
         return await self.engine.run(who(self.engine.config.hash_key, tag, number), self.engine.deadline(timeout), tag)
 
@@ -421,7 +424,8 @@ class AsyncIssuerCalls(AnyIssuer):
         Raises:
             UnknownTag: The tag was never created, or was deleted.
         """
-        from issuer.care.recovery import halt
+        with no_fork():
+            from issuer.care.recovery import halt
 
         await self.engine.run(halt(tag), self.engine.deadline(timeout), tag)
 

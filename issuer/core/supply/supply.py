@@ -29,6 +29,7 @@ from issuer.errors import (
     StoreBehind,
     Unavailable,
 )
+from issuer.forks import no_fork
 from issuer.gateway import tag_scripts
 from issuer_persistence.errors import LimitHit
 from issuer_persistence.ledger import Reservation
@@ -309,7 +310,8 @@ class Supply:
             raise InvalidArgument(f"tag {self.state.tag!r}: {problem}", tag=self.state.tag)
         if self._runtime.redis:
             yield from self.origin.refuse_foreign(probe=True)
-        from issuer.core.supply.peek import upcoming
+        with no_fork():
+            from issuer.core.supply.peek import upcoming
 
         return (yield from self.origin.public(upcoming(record, self.state.key if self._runtime.redis else None)))
 
