@@ -75,11 +75,11 @@ class Upkeep:
         """Load segments for every tag of the store from now on; see Issuer.keep."""
         if self._redis is None:
             raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
+        with no_fork():
+            from issuer.care.keeper import Keeper
+
         with self._lock.thread, self._lock.call():
             if self.keeper is None:
-                with no_fork():
-                    from issuer.care.keeper import Keeper
-
                 shared = self._registry, self._config, self._runtime
                 self.keeper = Keeper(*shared, self._redis, run=self._run, background=self._background)
         await self.keeper.start(self._deadline(timeout))

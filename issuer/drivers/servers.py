@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-# Without this line, the first connection would import this module. If another thread forked at that moment, the child
-# would wait for the import's lock for ever (seen).
+# Without these lines, redis-py would import these modules with its first pool and connection. If another thread forked
+# at that moment, the child would wait for the import's lock for ever (seen).
 import encodings.idna  # noqa: F401
 import re
+import secrets  # noqa: F401
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping

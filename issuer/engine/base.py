@@ -12,6 +12,7 @@ from apscheduler.schedulers.base import BaseScheduler
 from issuer.care.pruning import Pruning
 from issuer.care.upkeep import Upkeep
 from issuer.clock import Deadline
+from issuer.core.events import Alarm
 from issuer.core.scheme_record import strategy
 from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.runtime import Runtime
@@ -182,12 +183,28 @@ class BaseEngine(ABC, Generic[L]):
     def run_in_thread(self, steps: Steps[Any], deadline: Deadline, *, tag: str) -> Any:
         """Run steps for a strategy that blocks. It calls this in a thread, which waits for the result."""
 
-    def _source(self, record: Tag) -> TagSource:
+    def _source(self) -> Callable[[Tag], TagSource]:
         with no_fork():
+            from issuer.strategies.contract import Context
             from issuer.strategies.serving import StrategyRunner
 
-        run = partial(self.run_in_thread, tag=record.tag)
-        return StrategyRunner(strategy(record.scheme), self.config.context(record, self.runtime, run))
+        def made(record: Tag) -> StrategyRunner:
+            context = Context(
+                tag=record.tag,
+                options=record.scheme.get("options", {}),
+                prefix=self.config.settings.prefix,
+                timeout=self.config.settings.timeout,
+                instance=self.config.instance,
+                alarm=lambda error: self.config.events.emit(Alarm(record.tag, error)),
+                run=partial(self.run_in_thread, tag=record.tag),
+                flight=self.runtime.flight,
+                redis=self.runtime.redis,
+                background=self.runtime.background,
+                window=self.config.settings.window,
+            )
+            return StrategyRunner(strategy(record.scheme), context)
+
+        return made
 
     @abstractmethod
     def sweep(self) -> Any:

@@ -5,22 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from issuer.core.events import Alarm, Observers
+from issuer.core.events import Observers
 from issuer.core.record import Identity
 from issuer.errors import SchemeError
 from issuer.forks import no_fork
 from issuer.gateway.keys import redis_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from issuer.clock import Deadline
-    from issuer.core.steps import Steps
-    from issuer.core.supply.runtime import Runtime
     from issuer.instance import Instance
     from issuer.numbers.codec import Scheme
     from issuer.settings import Settings
-    from issuer.strategies.contract import Context
     from issuer_persistence.contract import Store
     from issuer_persistence.records import Tag
 
@@ -86,28 +82,6 @@ class IssuerConfig:
                 from issuer.numbers.codec import Scheme
 
             return Scheme(tag, self.settings.keys, reading=True)
-
-    def context(self, tag: Tag, runtime: Runtime, run: Callable[[Steps[Any], Deadline], Any]) -> Context:
-        """Return the context for the strategy of a tag: the settings and functions that the strategy can use.
-
-        `run`: function that runs steps to their end, see `Context`.
-        """
-        with no_fork():
-            from issuer.strategies.contract import Context
-
-        return Context(
-            tag=tag.tag,
-            options=tag.scheme.get("options", {}),
-            prefix=self.settings.prefix,
-            timeout=self.settings.timeout,
-            instance=self.instance,
-            alarm=lambda error: self.events.emit(Alarm(tag.tag, error)),
-            run=run,
-            flight=runtime.flight,
-            redis=runtime.redis,
-            background=runtime.background,
-            window=self.settings.window,
-        )
 
     def key(self, tag: str) -> str:
         """Return the key of the tag's hash in Redis."""

@@ -74,6 +74,7 @@ def drawing():
         draw(of, tag)
 
 ended = False
+ids.inspect("strict")  # loads its code: with so many collections this takes up to 20 s, and others wait for the draw
 gc.set_threshold(20)
 if way == "gc":
     gc.callbacks.append(inside)

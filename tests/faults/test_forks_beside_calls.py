@@ -150,8 +150,8 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("called", "slow"),
-    [("connect", "redis"), ("next", "issuer.api.blocking"), ("create", "issuer.numbers.given")],
-    ids=["connect", "next", "create"],
+    [("connect", "redis"), ("connect", "secrets"), ("next", "issuer.api.blocking"), ("create", "issuer.numbers.given")],
+    ids=["connect", "pool", "next", "create"],
 )
 def test_a_child_that_is_forked_while_a_thread_imports_can_import_too(called: str, slow: str, tmp_path: Path) -> None:
     line = [sys.executable, "-c", FORKED_WHILE_IMPORTING, called, slow]

@@ -334,10 +334,11 @@ class Origin:
         """Return the source of a tag that has no counter. Raises ConfigurationError, StrategyFailed."""
         state = self._state
         record = state.record or (yield from self.read())
+        made = self._runtime.source()  # before the lock: who imports may wait for a call that waits for the lock
         with self.lock.thread, self.lock.call():
             state.refuse_if_ended()  # with the lock: a source that is made after the end would never be closed
             if state.source is None:
-                state.source = self._runtime.source(record)
+                state.source = made(record)
                 self._settle()
             return state.source
 

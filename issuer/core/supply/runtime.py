@@ -41,7 +41,7 @@ class Runtime:
             left. A caller adds a tag when it uses the slow path, see `Supply.used`.
         seen: Highest number seen of each tag that this process has forgotten, because nobody used it.
         emit: Delivers an event to the observers.
-        source: Makes the source of a tag whose strategy has no counter.
+        source: Loads the code of strategies. Returns the function that makes the source of a tag without a counter.
         application: Name of the service, for the ledger.
     """
 
@@ -60,5 +60,5 @@ class Runtime:
     moving: set[str]
     seen: dict[str, int]
     emit: Emit
-    source: Callable[[Tag], TagSource]
+    source: Callable[[], Callable[[Tag], TagSource]]
     application: str = ""
