@@ -112,16 +112,25 @@ def test_first_calls_import_nothing_while_a_thread_may_fork(colour: str, redis_u
 #: A thread's first call imports what it needs, and takes a second for one of the modules; meanwhile the process forks.
 FORKED_WHILE_IMPORTING = """
 import os, sys, threading, time
+from importlib.machinery import PathFinder
 import issuer
 
 called, slow, importing = *sys.argv[1:], threading.Event()
 
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == slow and threading.current_thread() is thread:
+        if name != slow or threading.current_thread() is not thread:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def slowly(module):  # not in find_spec: Python's own lock, for which each fork waits, is held there
             importing.set()
             time.sleep(1)
-        return None
+            execute(module)
+
+        spec.loader.exec_module = slowly
+        return spec
 
 def use():
     if called == "next":
