@@ -22,8 +22,8 @@ PIP = -m pip install --quiet --disable-pip-version-check
 SIDE_BY_SIDE = -n $(or $(JOBS),5) --dist worksteal
 
 # What touches Redis's, MongoDB's and HTTP's libraries, the scheduler, the command line and the metrics.
-TOUCHES_LIBRARIES = tests/unit tests/lua tests/contract tests/integration tests/http tests/metrics tests/e2e tests/resp \
-    tests/server tests/testing
+TOUCHES_LIBRARIES = tests/lua tests/stores tests/core tests/drivers tests/engine tests/care tests/cli tests/doors tests/metrics \
+    tests/testing
 
 # Images for containers often set it. Then every process that a test starts would compile all that it imports, and
 # pytest rewrite every assertion, each time.
@@ -62,16 +62,16 @@ oldest:
 	@$(MAKE) --no-print-directory test V=.oldest OLDEST=yes K='$(or $(K),$(TOUCHES_LIBRARIES))'
 
 soak: ready
-	@$(V)/bin/python -m tests.soak $(if $(JOBS),--workers $(JOBS)) $(if $(SEED),--seed $(SEED)) $(K)
+	@$(V)/bin/python -m tests.proofs.soak $(if $(JOBS),--workers $(JOBS)) $(if $(SEED),--seed $(SEED)) $(K)
 
 mutate: ready
-	@$(V)/bin/python -m tests.mutate $(K)
+	@$(V)/bin/python -m tests.proofs.mutate $(K)
 
 chaos: ready
-	@$(V)/bin/python -m tests.chaos $(or $(CHAOS),--long)
+	@$(V)/bin/python -m tests.proofs.chaos $(or $(CHAOS),--long)
 
 bench: .bench/.made
-	@.bench/bin/python -m tests.benchmarks $(ROWS)
+	@.bench/bin/python -m tests.bench $(ROWS)
 
 # What a page loads lies beside it: a site of our own must not tell others who reads it.
 docs: .docs/.made
@@ -79,7 +79,7 @@ docs: .docs/.made
 	@.docs/bin/zensical build --strict --clean
 	@! grep -rEn --include=*.html '<(script|link|img|source|iframe)[^>]*(src|href)="?(https?:)?//' .site
 	@echo "To read it:        python3 -m http.server --directory .site 8000, then http://localhost:8000"
-	@echo "To check it:       make test K=tests/site, which needs Chromium; SHOTS=<folder> keeps a picture of each page"
+	@echo "To check it:       make test K=tests/house/site, which needs Chromium; SHOTS=<folder> keeps a picture of each page"
 
 ready: $(V)/.dev
 
@@ -103,7 +103,7 @@ $(V)/.demo: pyproject.toml $(V)/.made
 
 $(V)/.dev: pyproject.toml $(V)/.made
 	@echo "Installing the development tools"
-	@$(if $(OLDEST),$(PY) tests/packaging/lower_bounds.py pyproject.toml >$(V)/oldest.txt)
+	@$(if $(OLDEST),$(PY) tests/house/packaging/lower_bounds.py pyproject.toml >$(V)/oldest.txt)
 	@$(PY) $(PIP) -e ".[server]" --group dev $(if $(OLDEST),-c $(V)/oldest.txt)
 	@touch $@
 

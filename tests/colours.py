@@ -2,8 +2,9 @@
 
 import asyncio
 import inspect
+import itertools
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
 import pytest
@@ -108,3 +109,15 @@ COLOURS: Mapping[str, Connect] = {"blocking": issuer.connect, "asyncio": connect
 
 #: For what each driver does by itself, in a module that is marked with one colour.
 BOTH = pytest.mark.colours(*COLOURS)
+
+#: Fixtures that take the value of a combination.
+_INDIRECT = {"connect", "mode"}
+
+
+def covering(names: str, chosen: Sequence[tuple[object, ...]], *values: Iterable[object]) -> pytest.MarkDecorator:
+    """Parametrize by each combination of these values: the chosen ones in `make test`, the others in `make soak`."""
+    split = names.replace(" ", "").split(",")
+    combinations = [
+        each if each in chosen else pytest.param(*each, marks=pytest.mark.soak) for each in itertools.product(*values)
+    ]
+    return pytest.mark.parametrize(split, combinations, indirect=[name for name in split if name in _INDIRECT])

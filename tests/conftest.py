@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
@@ -19,9 +21,12 @@ import pytest
 import redis
 from hypothesis import Phase, settings
 
+from issuer_persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
+from tests.days import VIENNA
 from tests.marks import LIVE, mark
 from tests.rows import RowsShown, rows_of
+from tests.schemes import KEYS, Make, processes
 from tests.seeds import chosen
 from tests.servers.absent import absent
 from tests.servers.binaries import find_servers, primary_server
@@ -35,6 +40,7 @@ from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.servers.tls import Certificates, make_certificates, tls_server
+from tests.stores.conftest import mongo_bench_at
 from tests.times import Times
 
 _NONE = "none-found"
@@ -313,3 +319,86 @@ def mongo_set(pools: Pools) -> Iterator[MongoServers]:
 def connect(request: pytest.FixtureRequest) -> Connect:
     """What makes an issuer: `issuer.connect`, then `issuer.aconnect` behind a blocking face."""
     return COLOURS[request.param]
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a machine that is busy, or frozen for seconds, make no call late: what is not given a time has plenty."""
+    for name, seconds in (("TIMEOUT", "60"), ("STORE_TIMEOUT", "20"), ("REDIS_TIMEOUT", "20"), ("INSIST", "60")):
+        monkeypatch.setenv(f"ISSUER_{name}", seconds)
+    # How long a close gives back, and a first draw waits for a store that another thread has locked.
+    for module, name in (
+        ("engine.blocking", "CLOSING"),
+        ("engine.aio", "CLOSING"),
+        ("core.supply.supply", "HURRY"),
+        ("core.supply.mode", "PATIENCE"),
+        ("core.supply.mode", "PATIENCE_ALONE"),
+    ):
+        monkeypatch.setattr(f"issuer.{module}.{name}", 40.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give what doesn't say otherwise so much time that a machine that stands still fails none of it.
+
+    A process that ends in the middle of an election is replaced after a second more than a request to the store may
+    take: that has to be well below what a call may take.
+    """
+    for name, seconds in (("TIMEOUT", "40"), ("STORE_TIMEOUT", "10"), ("REDIS_TIMEOUT", "30"), ("INSIST", "60")):
+        monkeypatch.setenv(f"ISSUER_{name}", seconds)
+    for colour in ("blocking", "aio"):
+        monkeypatch.setattr(f"issuer.engine.{colour}.CLOSING", 30.0)
+
+
+@pytest.fixture
+def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
+    """A Redis of the test's own."""
+    return start_redis()
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[FaultProxy]:
+    with FaultProxy((server.host, server.port)) as made:
+        yield made
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture(params=["sqlite", "mongodb"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty store of each kind that several processes may share."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ids.db'}"
+    else:
+        for bench in mongo_bench_at(request.getfixturevalue("mongo_url")):
+            yield bench.url
+
+
+@pytest.fixture
+def make(connect: Connect, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers on the fake server, each of which stands for a process of its own."""
+    client = fake_server.client if connect is COLOURS["blocking"] else fake_server.async_client
+    common = {"store": store, "scheduler": None, "timeout": 20, "keys": KEYS}
+    with ExitStack() as ends:
+        yield lambda **settings: ends.enter_context(connect(**{"redis": client(), **common, **settings}))
+
+
+@pytest.fixture
+def make_live(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers on the session's Redis, each of which stands for a process of its own."""
+    with processes(connect, redis=redis_url, store=store) as make:
+        yield make
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Stop the fake server's clock at a moment in Vienna."""
+
+    def set_to(moment: str) -> None:
+        there = datetime.fromisoformat(moment).replace(tzinfo=VIENNA)
+        monkeypatch.setattr("tests.servers.fake.time", SimpleNamespace(time=there.timestamp))
+
+    return set_to

@@ -7,6 +7,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
+from tests.waiting import until
 
 #: What a call may take above its deadline on a machine that is busy, or stands still for a while; in seconds.
 GRACE = 10.0
@@ -22,4 +23,14 @@ def refused(ids: Issuer, tag: str, deadline: float) -> issuer.RedisUnavailable:
         ids.next(tag, timeout=deadline)
     assert time.monotonic() - began < deadline + GRACE
     assert error.value.retry_after > 0
+    return error.value
+
+
+def refused_by_store(ids: issuer.Issuer, tag: str, timeout: float) -> issuer.StoreUnavailable:
+    """Draw in vain for want of the store, and return that error. In so little time Redis may not have answered either.
+
+    Then it is asked again.
+    """
+    with pytest.raises(issuer.StoreUnavailable) as error:
+        until(lambda: ids.next(tag, timeout=timeout), 60, ignoring=(issuer.RedisUnavailable,))
     return error.value

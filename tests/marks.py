@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutate.mutations import mutations
+from tests.proofs.mutate.mutations import mutations
 
 #: Fixtures that start a real server.
 LIVE = frozenset({"start_redis", "start_tls", "pools", "mongo_url", "postgres_server", "mariadb_server", "double"})

@@ -13,7 +13,7 @@ import click
 from issuer.cli import main
 from issuer.gateway.commands import NAMES, folder
 from issuer.settings import DEFINITIONS, REDIS_VARIABLE, STORE_VARIABLES, SettingDefinition
-from tests.http.routes_page import completed
+from tests.doors.http.routes_page import completed
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 

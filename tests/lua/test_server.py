@@ -217,7 +217,7 @@ class TestStuckScript:
         assert all(word in runbook for word in ("BUSY", "SCRIPT KILL", "UNKILLABLE", "SHUTDOWN NOSAVE", "fenced"))
 
 
-# In `make test` tests/unit/test_scripts.py says that no script has a loop, on which all of it hangs.
+# In `make test` tests/lua/test_scripts.py says that no script has a loop, on which all of it hangs.
 @pytest.mark.soak
 @pytest.mark.covers("3.11")
 def test_others_are_answered_promptly_while_tags_are_drawn_from(tag: TagHash, any_redis: RedisServer) -> None:

@@ -10,8 +10,8 @@ from issuer import Issuer
 from issuer.metrics import Metrics, install
 from tests.colours import COLOURS
 from tests.metrics.shown import watched
+from tests.proofs.virtual.world import World, world
 from tests.seeds import seeded
-from tests.virtual.world import World, world
 
 Measure = Callable[..., Metrics]
 
@@ -20,13 +20,6 @@ Measure = Callable[..., Metrics]
 def made(request: pytest.FixtureRequest) -> Iterator[World]:
     with world(request.param, seeded(7)) as each:
         yield each
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give what doesn't say otherwise so much time that a machine that stands still fails none of it."""
-    for name, seconds in {"TIMEOUT": "40", "REDIS_TIMEOUT": "30", "STORE_TIMEOUT": "10", "INSIST": "60"}.items():
-        monkeypatch.setenv(f"ISSUER_{name}", seconds)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from issuer import Issuer, events
 from issuer.metrics import Metrics
 from tests.metrics.shown import Shown, shown
-from tests.virtual.test_events import SCENES
-from tests.virtual.world import World
+from tests.proofs.virtual.test_events import SCENES
+from tests.proofs.virtual.world import World
 
 Measure = Callable[..., Metrics]
 

@@ -12,7 +12,7 @@ from issuer import ConfigurationError, Issuer
 from issuer.metrics import Metrics, install
 from tests.colours import COLOURS, Connect
 from tests.metrics.shown import Shown, shown, watched
-from tests.unit.refusals import refused
+from tests.refusals import refused
 
 pytestmark = pytest.mark.colours(*COLOURS)
 Measure = Callable[..., Metrics]

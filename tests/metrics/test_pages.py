@@ -13,7 +13,7 @@ import yaml
 from issuer.core.events import Event
 from issuer.metrics.counting import COUNTS
 from issuer.metrics.definitions import DEFINITIONS
-from tests.unit.test_events import EVENTS
+from tests.house.test_events import EVENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "issuer.rules.yml"

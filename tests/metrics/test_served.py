@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from issuer.tally import WITHIN
-from tests.e2e.conftest import Cli
+from tests.cli.conftest import Cli
+from tests.doors.server.conftest import Serve, cli, home, serve, store
 from tests.metrics.shown import Shown
-from tests.server.conftest import Serve, cli, home, serve, store
 
 __all__ = ["cli", "home", "serve", "store"]
 

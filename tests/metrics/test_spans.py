@@ -20,7 +20,7 @@ from issuer.gateway.commands import NAMES
 from issuer_persistence.contract import Store
 from issuer_persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
-from tests.unit.refusals import refused
+from tests.refusals import refused
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,14 +16,18 @@ import pytest
 from issuer import Issuer
 from issuer.testing import Double
 from tests.colours import Connect
-from tests.integration.days import VIENNA, Make
-from tests.integration.test_face import direct, ids  # noqa: F401 - fixtures
-from tests.schemes import KEYS
+from tests.days import VIENNA
+from tests.engine.test_face import direct, ids  # noqa: F401 - fixtures
+from tests.schemes import KEYS, Make
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
-NAMES = "bad_values create_many exist_ok face limits periods schemes_face steps_of_tags"
-MODULES = [import_module(f"tests.integration.test_{name}") for name in NAMES.split()]
+CORE = ("create_many", "exist_ok", "limits", "period_changes", "steps_of_tags")
+MODULES = [
+    import_module(f"tests.{room}.test_{name}")
+    for room, names in {"core": CORE, "engine": ("bad_values", "face"), "numbers": ("scheme_draws",)}.items()
+    for name in names
+]
 FIXTURES = {"at", "caplog", "connect", "direct", "ids", "make"}
 
 

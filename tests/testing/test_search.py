@@ -10,7 +10,7 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.testing import Double, override
-from tests.property.test_machine import FENCE, without
+from tests.proofs.property.test_machine import FENCE, without
 from tests.seeds import SEED, chosen, seeded
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("N.12")]

@@ -313,7 +313,7 @@ class SQLiteStore(TransactionalStore):
         """Do nothing. The hooks below do the work: before a fork, they wait until no transaction is open.
 
         SQLite keeps a list of its locks in each process. A fork copies the list, but not the locks. So if a connection
-        were open during a fork, the child would work without any lock (shown in tests/contract/test_sqlite.py).
+        were open during a fork, the child would work without any lock (shown in tests/stores/test_sqlite.py).
         """
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contrib.django.conftest import Shop
-from tests.e2e.test_pages import BLOCK, PAGES, as_pattern, commands
+from tests.house.test_pages import BLOCK, PAGES, as_pattern, commands
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("U.23")]
 

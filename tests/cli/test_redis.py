@@ -1,0 +1,121 @@
+"""The commands that mean something else, or more, with a real Redis."""
+
+import json
+from pathlib import Path
+
+import pytest
+import redis
+
+import issuer
+from tests.cli.conftest import Cli, empty_store
+
+REPLID = 40
+
+
+def test_show_tells_nothing_or_both_buffers_and_a_raised_start_holds_at_once(
+    with_redis: Cli, redis_url: str, store: str
+) -> None:
+    assert with_redis("create", "orders", "--step", "100").err == "made orders: first number 1, step 100, strict\n"
+    content = with_redis("inspect", "orders", "--json").json()
+    fields = ["cur", "max", "mark", "next_cur", "next_max", "fence", "born"]
+    assert list(content["redis"].items()) == [(field, None) for field in fields]
+    assert "nothing drawn yet" in with_redis("inspect", "orders").out
+    with_redis("next", "orders", "-n", "19")
+    assert with_redis("next", "orders").out == "20\n"  # the mark
+    with issuer.connect(redis=redis_url, store=store, scheduler=None) as program:
+        program.warm("orders")
+    content = with_redis("inspect", "orders", "--json").json()
+    state = content["redis"]
+    assert [state[name] for name in fields[:5]] == [20, 100, 20, 100, 200]
+    assert len(state["fence"]) == REPLID
+    assert (content["remaining"], content["store"]["max"], "redis_error" in content) == (180, 200, False)
+    shown = with_redis("inspect", "orders").out
+    for said in ("21..100, 80 left", "101..200, 100 left", "lease        none: the tag is strict\n"):
+        assert said in shown
+    assert with_redis("configure", "orders", "--start", "5000", "--yes").code == 0
+    assert with_redis("next", "orders").out == "5000\n"
+    with_redis("configure", "orders", "--above", "10", "--yes")
+    assert with_redis("next", "orders").out == "5001\n"
+
+
+def test_what_a_run_leaves_of_a_lease_comes_back(with_redis: Cli, redis_client: redis.Redis) -> None:
+    made = with_redis("create", "orders", "--order", "trend", "--lease", "50")
+    assert made.err == "made orders: first number 1, step 1000, trend, lease 50\n"
+    assert with_redis("next", "orders", "-n", "2").out == "1\n2\n"
+    assert redis_client.hget("issuer:{orders}", "cur") == b"2"
+    assert with_redis("next", "orders").out == "3\n"
+    strict = with_redis("create", "bills", "--lease", "5")
+    assert (strict.code, "is strict" in strict.err) == (2, True)
+
+
+def test_a_mistyped_store_is_given_no_number_of_the_right_one(
+    with_redis: Cli, redis_client: redis.Redis, home: Path
+) -> None:
+    with_redis("create", "orders", "--step", "100")
+    with_redis("next", "orders", "-n", "5")
+    hash = redis_client.hgetall("issuer:{orders}")
+    mistyped = "--store", empty_store(home / "idz.db")
+    for command in (
+        "next orders",
+        "next orders --key k",
+        "peek orders",
+        "create orders",
+        "configure orders --above 9 --yes",
+    ):
+        ended = with_redis(*mistyped, *command.split())
+        assert (ended.code, ended.out) == (2, "")
+        assert "another store" in ended.err
+        assert "issuer recover orders --at-least N" in ended.err
+    assert json.loads(with_redis(*mistyped, "next", "orders", "--json").err)["error"] == "ForeignHash"
+    assert with_redis(*mistyped, "tags", "--json").json() == []
+    assert redis_client.hgetall("issuer:{orders}") == hash
+    assert with_redis("next", "orders").out == "6\n"
+    # As the message says: first above what that hash has held, then a prefix of its own.
+    own = *mistyped, "--prefix", "b"
+    assert with_redis(*own, "create", "orders", "--above", "100").code == 0
+    found = with_redis(*mistyped, "doctor", "--json").json()
+    finding = next(each for each in found if each["check"] == "tag-two-stores")
+    assert "issuer --prefix NEW recover orders --at-least N" in finding["remedy"]
+    assert with_redis(*own, "recover", "orders", "--at-least", "250", "--yes").code == 0
+    assert with_redis(*own, "next", "orders").out == "251\n"
+
+
+def test_garbage_in_redis_is_a_problem_that_recover_repairs(with_redis: Cli, redis_client: redis.Redis) -> None:
+    with_redis("create", "orders")
+    with_redis("next", "orders")
+    for field, garbage in (("cur", "1.5"), ("store", "garbage")):
+        redis_client.hset("issuer:{orders}", field, garbage)
+        for command in ("next orders", "configure orders --above 50 --yes"):
+            ended = with_redis(*command.split())
+            assert (ended.code, ended.out, "issuer recover orders" in ended.err) == (4, "", True)
+        assert with_redis("inspect", "orders").code == (4 if field == "cur" else 0)
+        assert ("not the id of a store" in with_redis("verify", "orders").out) == (field == "store")
+        assert with_redis("recover", "orders", "--at-least", "5000", "--yes").code == 0
+    assert with_redis("next", "orders").out == "5001\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--json-lines",)])
+def test_tags_whose_usage_is_not_shown_have_an_exit_code(
+    with_redis: Cli, redis_client: redis.Redis, options: tuple[str, ...]
+) -> None:
+    with_redis("create", "orders")
+    with_redis("create", "users")
+    with_redis("next", "orders")
+    assert with_redis("tags", "--usage", *options).code == 0
+    nowhere = with_redis("--redis", "redis://127.0.0.1:1", "tags", "--usage", *options)
+    assert (nowhere.code, "users" in nowhere.out, nowhere.err.count("error: ")) == (5, True, 1)
+    redis_client.hset("issuer:{orders}", "cur", "garbage")
+    damaged = with_redis("tags", "--usage", *options)
+    assert (damaged.code, "users" in damaged.out, "issuer recover orders" in damaged.err) == (4, True, True)
+
+
+@pytest.mark.covers("N.6")
+def test_recover_skips_what_the_buffers_hold(with_redis: Cli) -> None:
+    with_redis("create", "orders", "--step", "100")
+    with_redis("next", "orders", "-n", "120")
+    seen = with_redis("inspect", "orders", "--json").json()
+    top = seen["store"]["max"]
+    for gap in (seen["remaining"], 0):
+        (each,) = with_redis("recover", "orders", "--yes", "--json").json()
+        assert each == {"tag": "orders", "old": top, "new": top, "gap": gap}
+    assert with_redis("next", "orders").out == f"{top + 1}\n"

@@ -1,0 +1,482 @@
+"""Redis in front of a row that Leaf, its Go port or tinyid moves too, by their own statements."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import issuer
+from issuer.gateway.keys import redis_key
+from issuer_persistence.records import TagChanges
+from issuer_persistence.sql.layouts import LAYOUTS
+from tests.audit import assert_increasing, repeats
+from tests.care.test_keeper import Drawer
+from tests.programs import run
+from tests.stores.benches import TIMEOUT, reserve
+from tests.stores.shared_rows import SharedRowBench
+from tests.stores.test_shared_races import Row, within
+from tests.stores.theirs import FETCHES, Steps, connected
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis
+
+    from issuer import Issuer
+    from tests.colours import Connect
+    from tests.schemes import Make
+    from tests.servers.mariadb import MariaDBServer
+    from tests.servers.redis import RedisServer
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient"), pytest.mark.covers("N.10")]
+
+KEY = redis_key("issuer", "orders")
+
+
+@dataclass
+class Beside:
+    """The table of the other program with the tag `orders`, and what each program got from it."""
+
+    bench: SharedRowBench
+    ours: list[int] = field(default_factory=list)
+    theirs: list[int] = field(default_factory=list)
+
+    def add(self) -> None:
+        """Create the tag as the other program's instructions say. For us, its order is trend."""
+        self.bench.add("orders", max_id=self.bench.theirs.ahead, step=10)
+
+    def fetch(self, step: int | None = None) -> None:
+        """Take numbers as the other program does."""
+        self.theirs += self.bench.fetch(step=step)
+
+    def draw(self, ids: Issuer, count: int = 1) -> None:
+        for _ in range(count):  # those before an error count, too
+            self.ours.append(ids.next("orders"))
+
+    def lower(self) -> None:
+        """Lower `max_id`, as a person does."""
+        table, key = self.bench.theirs.table, self.bench.theirs.key
+        self.bench.run(f"UPDATE {table} SET max_id = 1 WHERE {key} = 'orders'")  # noqa: S608 - ours
+
+    def check(self, ids: Issuer) -> None:
+        """Check that no number came twice, and that the ledger knows whose each is."""
+        assert repeats([*self.ours, *self.theirs]) == []
+        reserve(self.bench.store, 1)  # it enters what the other program has taken at last
+        entries = self.bench.store.ledger("orders", newest=100_000, timeout=TIMEOUT)
+        for numbers, foreign in ((self.ours, False), (self.theirs, True)):
+            known = [each for each in entries if each.low < each.high and (each.reason == "foreign") is foreign]
+            held = sorted((each.low, each.high) for each in known)
+            assert [each for each in numbers if not within((each - 1, each), held)] == []
+        assert ids.verify("orders") == []
+
+
+@pytest.fixture(params=LAYOUTS)
+def beside(request: pytest.FixtureRequest, mariadb_server: MariaDBServer) -> Iterator[Beside]:
+    bench = SharedRowBench(mariadb_server.url, request.param, collation="utf8mb4_general_ci")
+    yield Beside(bench)
+    bench.drop()
+
+
+@pytest.fixture
+def opened(connect: Connect, redis_url: str, beside: Beside) -> Make:
+    """Connect an issuer to the table, with an empty Redis in front."""
+    return lambda **settings: connect(**{"redis": redis_url, "store": beside.bench.url, **settings})
+
+
+def prefetched(client: redis.Redis) -> bool:
+    return bool(client.hexists(KEY, "next_max"))
+
+
+# ------------------------------------------------------------------------------------------------ both draw
+
+
+def test_strict_numbers_rise_over_processes_while_the_other_program_fetches(
+    opened: Make, beside: Beside, redis_client: redis.Redis
+) -> None:
+    with opened() as one, opened() as other:
+        one.create("orders", step=10)
+        for turn in range(60):
+            beside.draw((one, other)[turn % 2])
+            if turn % 10 == 1:  # the second number of a segment: the next one is fetched
+                beside.fetch()
+                until(lambda: prefetched(redis_client))
+                beside.fetch()
+        assert_increasing(beside.ours)
+        beside.check(other)
+    assert len(beside.theirs) >= 120
+
+
+def test_leases_of_a_trend_tag_and_ranges_repeat_nothing_beside_the_other_program(opened: Make, beside: Beside) -> None:
+    beside.add()
+    with opened(lease=3) as one, opened(lease=7) as other:
+        for turn in range(6):
+            for ids in (one, other):
+                beside.ours += [*ids.take("orders", 7), ids.next("orders")]
+                beside.fetch()
+            beside.ours += one.reserve("orders", 12 + turn)
+    with opened() as late:
+        beside.draw(late, 15)
+        beside.check(late)
+
+
+def test_numbers_drawn_without_redis_meanwhile_repeat_nothing(
+    connect: Connect, server: RedisServer, beside: Beside
+) -> None:
+    """Without Redis, processes reserve for themselves, and return the rest to the row, unless it has moved."""
+    beside.add()
+    common: dict[str, Any] = {"redis": server.url, "store": beside.bench.url, "redis_timeout": 0.5}
+    with connect(**common) as one, connect(**common) as other:
+        for ids in (one, other):
+            beside.draw(ids, 7)
+        server.kill()
+        for _ in range(3):
+            for ids in (one, other):
+                beside.draw(ids, 4)
+                beside.fetch()
+        server.start()
+        while not server.client().hexists(KEY, "max"):
+            for ids in (one, other):
+                beside.draw(ids)
+        beside.fetch()
+        for ids in (one, other):
+            beside.draw(ids, 15)
+    beside.fetch()
+    with connect(**common) as late:
+        beside.draw(late, 15)
+        beside.check(late)
+
+
+def test_a_leaf_that_doubles_its_step_repeats_nothing_and_leaves_our_step(
+    connect: Connect, redis_url: str, mariadb_server: MariaDBServer
+) -> None:
+    bench = SharedRowBench(mariadb_server.url, "leaf")
+    try:
+        bench.add("orders", step=10)
+        beside, steps = Beside(bench), Steps()
+        with connect(redis=redis_url, store=bench.url) as ids:
+            for _ in range(12):
+                beside.fetch(steps.next(10))
+                beside.draw(ids, 5)
+            assert len(beside.theirs) > 10_000
+            assert ids.inspect("orders").store.step == 10
+            assert bench.row()[1] == 10
+            beside.check(ids)
+            sizes = {each.high - each.low for each in ids.segments("orders").entries if each.reason == "load"}
+            assert sizes == {10}
+    finally:
+        bench.drop()
+
+
+def test_tinyid_gets_its_numbers_while_we_reserve_as_fast_as_we_may(
+    connect: Connect, redis_url: str, mariadb_server: MariaDBServer
+) -> None:
+    bench = SharedRowBench(mariadb_server.url, "tinyid")
+    try:
+        bench.add("orders", max_id=0, step=1)
+        beside = Beside(bench)
+        with connect(redis=redis_url, store=bench.url) as ids, closing(connected(bench.server)) as link:
+            for _ in range(12):
+                beside.draw(ids, 2)  # each has a segment of its own
+                for _ in range(5):
+                    beside.theirs += FETCHES["tinyid"](link, "orders", None)  # raises after three conflicts
+            beside.check(ids)
+        assert len(beside.theirs) == 60
+    finally:
+        bench.drop()
+
+
+def test_a_keeper_loads_for_callers_that_only_draw_and_leaves_other_tags_alone(
+    opened: Make, beside: Beside, redis_client: redis.Redis
+) -> None:
+    beside.add()
+    beside.bench.add("unused", max_id=beside.bench.theirs.ahead)
+    before, drawer = beside.bench.row("unused"), Drawer(redis_client, "orders")
+    with opened() as ids:
+        ids.keep()
+        for count in (25, 25):
+            drawer.draw(count)
+            beside.fetch()
+            redis_client.flushall()
+        drawer.draw(25)
+        beside.ours += drawer.numbers
+        assert_increasing(beside.ours)
+        beside.check(ids)
+    assert beside.bench.row("unused") == before
+
+
+# ------------------------------------------------------------------------------------------------ Redis loses data
+
+
+def rolled_back(server: RedisServer) -> Callable[[], object]:
+    snapshot = server.snapshot()
+    return lambda: server.restore(snapshot)
+
+
+def flushed(server: RedisServer) -> Callable[[], object]:
+    return lambda: server.client().flushall()
+
+
+def replaced(server: RedisServer) -> Callable[[], object]:
+    """Put an older hash back within a term, which only `recover` can mend for processes that have not seen more."""
+    client = server.client()
+    client.copy(KEY, "aside")
+    return lambda: client.copy("aside", KEY, replace=True)
+
+
+@pytest.mark.parametrize("lose", [rolled_back, flushed, replaced])
+def test_a_redis_that_loses_its_data_while_the_other_program_goes_on_repeats_nothing(
+    lose: Callable[[RedisServer], Callable[[], object]], connect: Connect, server: RedisServer, beside: Beside
+) -> None:
+    common: dict[str, Any] = {"redis": server.url, "store": beside.bench.url}
+    with connect(**common) as one, connect(**common) as other:
+        one.create("orders", step=10)
+        beside.draw(one, 7)
+        beside.fetch()
+        loss = lose(server)
+        for ids in (one, other):
+            beside.draw(ids, 8)
+            beside.fetch()
+        loss()
+        beside.fetch()
+        if lose is replaced:
+            with pytest.raises(issuer.CorruptState):
+                one.next("orders")
+            [found] = other.recover("orders")
+            assert found.new >= max(*beside.ours, *beside.theirs)
+        for ids in (other, one):
+            beside.draw(ids, 13)
+            beside.fetch()
+        assert_increasing(beside.ours)
+        until(lambda: prefetched(server.client()))  # else it may come between the two
+        [dry], [found] = one.recover("orders", dry_run=True), other.recover("orders")
+        assert dry.new == found.new >= max(*beside.ours, *beside.theirs)
+        beside.fetch()
+        beside.draw(one, 3)
+        assert beside.ours[-3] > found.new
+        beside.check(one)
+
+
+class RowBehindRedis(Row):
+    """All processes on the row of one tag; ours draw from Redis."""
+
+    redis = ""
+
+    def lines(self) -> list[int]:
+        return [each.lines() for each in (*self.ours, *self.theirs)]
+
+    def drawn(self, before: list[int], more: int) -> bool:
+        """Whether each process has printed so many lines more than before."""
+        return all(now >= old + more for now, old in zip(self.lines(), before, strict=True))
+
+    def our_program(self, number: int) -> list[str]:
+        return [str(Path(__file__).with_name("shared_drawer.py")), self.redis, self.bench.url, "orders", str(number)]
+
+
+@pytest.mark.parametrize(("lease", "rounds"), [(5, 1), pytest.param(0, 5, marks=pytest.mark.soak)])
+def test_processes_that_are_killed_while_redis_loses_its_data_repeat_nothing(
+    lease: int, rounds: int, server: RedisServer, beside: Beside, tmp_path: Path
+) -> None:
+    beside.add()
+    beside.bench.store.configure("orders", TagChanges(lease=lease), timeout=TIMEOUT)
+    row, chance, more = RowBehindRedis(beside.bench, tmp_path), random.Random(31), 1 if beside.bench.theirs.pause else 8
+    row.redis = server.url
+    snapshot = server.snapshot()
+    losses = [lambda: server.restore(snapshot), lambda: server.client().flushall(), server.wipe]
+    try:
+        for side in ("ours", "ours", "ours", "theirs", "theirs"):
+            row.start(side)
+        for loss in losses * rounds:
+            before = row.lines()
+            until(partial(row.drawn, before, more), TIMEOUT, "all have drawn")
+            loss()
+            for side in ("ours", "theirs"):
+                row.kill(side, chance.randrange(2))
+                row.start(side)
+            snapshot = server.snapshot()
+    finally:
+        row.end()
+    figures = row.check()
+    assert figures["foreign entries"] > 1
+    with issuer.connect(redis=server.url, store=beside.bench.url, scheduler=None) as ids:
+        assert ids.verify("orders") == []
+
+
+# ------------------------------------------------------------------------------------------------ max goes back
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_lowered_max_is_refused_with_numbers_left_in_redis(opened: Make, beside: Beside, *, fetched: bool) -> None:
+    with opened() as one, opened() as other:
+        one.create("orders", step=10)
+        beside.draw(one, 25)
+        beside.fetch()
+        beside.draw(one, 20)  # a reservation among them enters what the other program has taken
+        beside.lower()
+        if fetched:  # these repeat, but none of ours does
+            beside.bench.fetch()
+        for ids in (one, other):
+            with pytest.raises(issuer.StoreBehind):
+                beside.draw(ids, 100)
+        if not fetched:
+            beside.bench.fetch()
+        assert one.inspect("orders").store.halted
+        with opened() as third, pytest.raises(issuer.StoreBehind):
+            beside.draw(third)
+        assert_increasing(beside.ours)
+        other.recover("orders")
+        for ids in (one, other):
+            beside.draw(ids, 15)
+            beside.fetch()
+        assert_increasing(beside.ours)
+        beside.check(other)
+
+
+def test_restored_tables_are_refused_though_the_other_program_has_gone_on_above_our_numbers(
+    opened: Make, beside: Beside
+) -> None:
+    with opened() as one, opened() as other:
+        one.create("orders", step=10)
+        beside.draw(one)
+        backup = beside.bench.backup()
+        beside.draw(one, 30)  # the last one is below a threshold, so no segment is being fetched during the restore
+        beside.fetch()
+        beside.bench.restore(backup)
+        lost = beside.theirs.copy()
+        while beside.bench.row()[0] <= max(beside.ours) + 20:  # Leaf knows of nothing
+            beside.bench.fetch()
+        for ids in (other, one):
+            with pytest.raises(issuer.StoreBehind, match="is taken"):
+                beside.draw(ids, 100)
+            assert ids.inspect("orders").store.halted
+        assert_increasing(beside.ours)
+        other.recover("orders", at_least=max(lost) + 100)
+        for ids in (one, other):
+            beside.draw(ids, 15)
+            beside.fetch()
+        assert_increasing(beside.ours)
+        assert repeats([*beside.ours, *beside.theirs]) == []
+
+
+@pytest.mark.colours("blocking")  # the store decides
+def test_a_max_that_was_raised_below_the_other_programs_numbers_is_not_taken_for_a_restored_store(
+    opened: Make, beside: Beside
+) -> None:
+    beside.add()
+    with opened() as ids:
+        beside.draw(ids)  # below the threshold, so that no segment is fetched
+        for _ in range(9):
+            beside.fetch()
+        ids.configure("orders", start=50)
+        beside.draw(ids, 25)
+        beside.check(ids)
+        assert min(beside.ours[1:]) > 100
+
+
+@pytest.mark.colours("blocking")  # the store decides
+def test_a_process_whose_url_lacks_the_layout_is_refused_and_so_is_one_with_another(
+    opened: Make, beside: Beside
+) -> None:
+    """Without the layout, it would reserve above what this program knows, and so what the other one has taken."""
+    server, layout = beside.bench.server, beside.bench.layout
+    beside.add()
+    with opened() as ids:
+        beside.draw(ids, 5)
+        beside.fetch()
+        wrong = f"{server}?layout={'leaf' if layout != 'leaf' else 'tinyid'}"
+        for url, problem in ((server, f"the URL must have layout={layout}"), (wrong, "layout|table|column")):
+            with opened(store=url) as other:
+                for call in (other.recover, other.inspect, other.create, lambda tag, ids=other: ids.reserve(tag, 5)):
+                    with pytest.raises(issuer.ConfigurationError, match=problem):
+                        call("orders")
+        beside.draw(ids, 15)
+        beside.check(ids)
+    with opened(store=f"{server}?prefix=plain_") as ids:
+        ids.create("plain")
+    with (
+        opened(store=f"{server}?prefix=plain_&layout={layout}") as ids,
+        pytest.raises(issuer.ConfigurationError, match=f"were made without layout={layout}"),
+    ):
+        ids.reserve("orders", 5)
+
+
+# ------------------------------------------------------------------------------------------------ operators
+
+
+def command(redis_url: str, beside: Beside, *arguments: str, code: int = 0) -> str:
+    line = ["-m", "issuer", "--redis", redis_url, "--store", beside.bench.url, *arguments]
+    done = run(*line, input="")
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_after_adopt_a_program_that_still_draws_is_noticed_behind_redis(
+    opened: Make, beside: Beside, redis_url: str
+) -> None:
+    with opened() as one, opened() as other:
+        one.create("orders", step=10)
+        beside.draw(one, 15)
+        beside.fetch()
+        assert json.loads(command(redis_url, beside, "adopt", "--json")) == {"tags": 1}
+        beside.draw(other, 15)
+        assert shared(one) == "ok"
+        beside.fetch()  # it still runs
+        assert shared(one) == "weak"
+        for ids in (other, one):
+            with pytest.raises(issuer.ConfigurationError, match=r"another program has taken.*issuer recover orders"):
+                beside.draw(ids, 100)
+        with pytest.raises(issuer.ConfigurationError, match="another program has taken"):
+            one.configure("orders", start=max(beside.theirs) + 1000)
+        assert_increasing(beside.ours)
+        one.recover("orders")
+        assert shared(one) == "ok"
+        for ids in (other, one):
+            beside.draw(ids, 15)
+        assert_increasing(beside.ours)
+        beside.check(one)
+
+
+def shared(ids: Issuer) -> str:
+    [found] = [each for each in ids.doctor() if each.check == "store-shared"]
+    return found.level
+
+
+@pytest.mark.colours("blocking")
+def test_the_commands_say_what_holds(opened: Make, beside: Beside, redis_url: str) -> None:
+    beside.add()
+    program = beside.bench.theirs.program
+
+    def said(*arguments: str, code: int = 0) -> Any:
+        return json.loads(command(redis_url, beside, *arguments, "--json", code=code))
+
+    with opened() as ids:
+        beside.draw(ids, 1)
+        beside.fetch()
+        [tag] = said("tags")
+        assert (tag["tag"], tag["max"], tag["step"]) == ("orders", 20, 10)
+        found = said("inspect", "orders")
+        assert found["shared_with"] == program
+        assert (found["store"]["max"], found["redis"]["max"], found["remaining"]) == (20, 10, 9)
+        assert "1 of 1 tag without a problem" in command(redis_url, beside, "verify")
+        [check] = [each for each in said("doctor") if each["check"] == "store-shared"]
+        assert (check["level"], program in check["what"]) == ("advice", True)
+        command(redis_url, beside, "halt", "orders", "--yes")
+        beside.fetch()  # nothing stops it
+        with pytest.raises(issuer.StoreBehind, match="halted"):
+            beside.draw(ids, 20)
+        assert len(beside.ours) == 10
+        assert said("inspect", "orders")["store"]["halted"]
+        [found] = said("recover", "orders", "--yes")
+        assert (found["old"], found["new"]) == (30, 30)
+        beside.draw(ids, 10)
+        assert min(beside.ours[10:]) > 30
+        beside.check(ids)
+        assert "1 of 1 tag without a problem" in command(redis_url, beside, "verify")
+        assert "another program on this table" in command(redis_url, beside, "who", "orders", "15")
