@@ -288,6 +288,7 @@ class Scheduler:
         self._sweeping: str | None = None
         self._locks: dict[str, CallLock] = {}
         self._stopped = chosen is None
+        self._beginning = False
 
     def background(self, work: Callable[..., object], *args: object) -> bool:
         """Run `work` with its arguments at once in the background. False if the scheduler does not accept the job.
@@ -335,23 +336,31 @@ class Scheduler:
 
     def _running(self) -> bool:
         if self._theirs is not None:
-            if self._theirs.state != STATE_RUNNING:
-                return False
-            if self._sweeping is None:
-                with self._lock.thread, self._lock.call():
-                    if self._sweeping is None:
-                        self._sweeping = every(self._theirs, self._sweep, "default")
-            return True
+            return self._joined(self._theirs)
         if self._crew is not None and self._crew.alive:
             return True
         if in_uwsgi_master():
             return False  # no thread may start in the master, so callers load segments; each worker has a scheduler
+        # `start` of a thread returns when the new thread runs. The new thread may first collect garbage, and call a
+        # finalizer that draws. It must not wait for the lock, which is held until the thread runs (seen).
+        if self._beginning:
+            return self._crew is not None
         with self._lock.thread, self._lock.call():
             if self._stopped:
                 return False
             if self._crew is None or not self._crew.alive:
                 self._begin()
-            return True
+        return True
+
+    def _joined(self, theirs: BaseScheduler) -> bool:
+        """Return whether the caller's scheduler runs. Its first use adds the sweeps."""
+        if theirs.state != STATE_RUNNING:
+            return False
+        if self._sweeping is None:
+            with self._lock.thread, self._lock.call():
+                if self._sweeping is None:
+                    self._sweeping = every(theirs, self._sweep, "default")
+        return True
 
     def _begin(self) -> None:
         logging.getLogger(JOBS).setLevel(logging.CRITICAL)
@@ -359,13 +368,21 @@ class Scheduler:
         if self._crew is not None:
             log.error("the scheduler ended unexpectedly: starting another one")
         crew = self._crew or self._make_crew()
-        crew.begin(self._sweep)
+        try:
+            self._beginning = True
+            crew.begin(self._sweep)
+        finally:
+            self._beginning = False
         self._crew = crew
+        if self._stopped:
+            crew.close()
 
     def stop(self) -> None:
         """Accept no more jobs, and stop the sweeps. Running jobs continue. A scheduler of the caller is not stopped."""
+        self._stopped = True
+        if self._beginning:
+            return  # `_begin` stops what it has begun
         with self._lock.thread, self._lock.call():
-            self._stopped = True
             sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None and self._theirs is not None:
             with suppress(KeyError):  # the caller has removed the job store from its own scheduler
