@@ -34,7 +34,7 @@ class StoreState:
 
     Attributes:
         max: Highest number reserved.
-        step: Numbers per step.
+        step: Size of a step in numbers.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
         target: How long a step should last if the issuer adapts it, in seconds.
         min_step: Lowest step that the issuer chooses.

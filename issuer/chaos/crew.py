@@ -79,9 +79,11 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def trap(self, point: str, number: int) -> None:
-        """Set a trap: when the worker next loads a segment, it sends itself the signal `number`.
+        """Set a trap: when the worker next loads a segment, it sends itself a signal.
 
-        `point`: the step of the load after which it does so, one of worker.POINTS.
+        Args:
+            point: The worker sends the signal after this step of the load, one of worker.POINTS.
+            number: Number of the signal.
         """
         # A rename is atomic, so the worker never reads a half-written file.
         half = self._trap.with_suffix(".half")

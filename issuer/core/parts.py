@@ -66,7 +66,7 @@ def not_a_part(record: Tag, of_tag: str) -> ConfigurationError:
     name = record.tag
     if is_machine(record):
         problem = (
-            f"tag {name!r} stores the time of a machine number for snowflake tags with the namespace {of_tag!r}: use "
+            f"tag {name!r} belongs to a machine number of snowflake tags with the namespace {of_tag!r}: use "
             f"another restart key, or another name than {of_tag!r}"
         )
         return ConfigurationError(problem, tag=name)

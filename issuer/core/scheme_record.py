@@ -33,7 +33,8 @@ def evenly_spaced(scheme: Mapping[str, Any]) -> bool:
 #: Setting in a part's scheme: the name of its parent tag. A name like `orders#17` alone does not make a tag a part.
 PART_OF = "part_of"
 
-#: Setting of a tag that issues no numbers, but stores the timestamp of this machine number.
+#: This setting marks a tag that issues no numbers: the tag stores the last timestamp of a machine number.
+#: The value of the setting is the machine number.
 MACHINE = "machine"
 
 

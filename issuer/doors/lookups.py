@@ -52,7 +52,8 @@ class LookUps:
         #: Turns that wait, by owner. The first owner is the next one.
         self._turns: dict[str | None, deque[asyncio.Future[None]]] = {}
         self._under_way: dict[tuple[str | None, str], asyncio.Future[None]] = {}
-        #: Until when a name is remembered as unknown. Names alone: an error would keep the frames of its request.
+        #: Unknown tags, each with the time at which it is forgotten. No errors are stored here: an error would keep the
+        #: variables of its request in memory.
         self._missed: dict[str, float] = {}
         self._found: dict[str, None] = {}
 

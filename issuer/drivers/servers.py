@@ -358,7 +358,7 @@ class AnyNode(Generic[L]):
         self.closed = False
 
     def put_back(self, found: L | Permit | None) -> None:
-        """Return a connection whose call has ended, or a permit: a permit returns to its pool by itself."""
+        """Make a connection idle after its call. Do nothing with a permit: it returns to its pool by itself."""
         if found is not None and not isinstance(found, Permit):
             self.idle.append(found)
             self.settle()

@@ -173,10 +173,14 @@ def _importer(slot: int, reply: bytes) -> str:
 
 
 def kin(host: str, key: str) -> RedisCall[list[tuple[str, int]]]:
-    """`CLUSTER NODES`: the replicas of the master that replies, and masters without slots. Failed nodes are included.
+    """`CLUSTER NODES`: the addresses of nodes that CLUSTER SLOTS may omit. Failed nodes are included.
 
-    CLUSTER SLOTS omits replicas that have lost their master, and masters that have lost their slots. `host`: name of
-    the node that replies. If it is a hostname, not an IP address, hostnames are returned. `key`: for error messages.
+    These nodes are the replicas of the master that replies, and all masters without slots. CLUSTER SLOTS omits a
+    replica that has lost its master, and a master that has lost its slots.
+
+    Args:
+        host: Name or IP address of the node that replies. With a name, the result contains names where nodes have one.
+        key: The tag's key, for error messages.
     """
     return RedisCall(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
 

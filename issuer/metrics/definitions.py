@@ -105,7 +105,7 @@ RUNWAY = _gauge(
     "Seconds until the remaining numbers are used up, at the rate of the last minute",
     *TAG,
 )
-STEP = _gauge("step_numbers", "livemostrecent", "Numbers per step; with `step=auto` it adapts to the rate", *TAG)
+STEP = _gauge("step_numbers", "livemostrecent", "Size of a step; with `step=auto` it adapts to the rate", *TAG)
 LIMIT = _gauge("limit_ratio", "livemax", "Share of the numbers up to the limit that are used, 0 to 1", *TAG)
 DIRECT = _gauge(
     "direct_processes", "livesum", "Processes that serve the tag in direct mode, because Redis is down", *TAG

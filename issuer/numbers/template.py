@@ -335,7 +335,10 @@ def _regex(part: Part, stop: str | None) -> str:
 
 
 def _chunks(parts: Sequence[Part]) -> Iterator[tuple[list[Part], Check | None]]:
-    """Split the parts after each check field, because check digits are computed from the preceding text."""
+    """Split the parts at the check fields: yield the parts before each check field, and the check.
+
+    Check digits are computed from the text before them. The parts after the last check field have the check None.
+    """
     chunk: list[Part] = []
     for part in parts:
         if part.kind == "check":

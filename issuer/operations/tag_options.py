@@ -66,10 +66,10 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "above": TagOption("number", "Number just below the first one, in place of `start`",
         "The numbers up to this one are skipped, in place of `start`"),
     "step": TagOption("step",
-        "Numbers per step of a segment, 1..2^63-1. With `auto` it begins with `min_step` and adapts to the rate of "
+        "Size of a step in numbers, 1..2^63-1. With `auto` it begins with `min_step` and adapts to the rate of "
         "use: a step lasts about `target`. Default: `auto`",
-        "Numbers per step, 1..2^63-1, from the next segment on. With `auto` it begins with `min_step` and adapts to "
-        "the rate of use"),
+        "Size of a step in numbers, 1..2^63-1, from the next segment on. With `auto` it begins with `min_step` and "
+        "adapts to the rate of use"),
     "target": _stored("duration", "target",
         "How long an adapted step lasts, in seconds or as a text such as `10m`. Default: 10m",
         "How long an adapted step lasts, in seconds or as a text such as `10m`"),
@@ -142,8 +142,8 @@ class ConfigureOptions(SchemeOptions, total=False):
         start: First number of a new tag, 1..limit. Default: 1. For an existing tag: next number to issue. Numbers lower
             than `start` are skipped. A tag never goes back to lower numbers. Not for existing tags with periods.
         above: The number before the first or next one, 0..limit-1. Give `start` or `above`, not both.
-        step: Numbers per step, 1..2^63-1. With "auto", the default, the step begins with `min_step` and adapts to the
-            tag's rate of use: a step lasts about `target`.
+        step: Size of a step in numbers, 1..2^63-1. With "auto", the default, the step begins with `min_step` and adapts
+            to the tag's rate of use: a step lasts about `target`.
         target: How long an adapted step lasts: 1..2_592_000 seconds, or a text such as "10m". Default: 600.
         min_step: Lowest adapted step, 1..2^63-1. Default: 1000.
         max_step: Highest adapted step, `min_step`..2^63-1. Default: 1_000_000.

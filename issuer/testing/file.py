@@ -27,7 +27,7 @@ _inherited: list[sqlite3.Connection | None] = []
 
 
 class OpenFile(SQLiteFile):
-    """The file, which exists already. Each process has a connection of its own."""
+    """An SQLite file that exists already. Each process keeps one connection to it open."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

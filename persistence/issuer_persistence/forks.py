@@ -198,8 +198,8 @@ def _prepare() -> None:
 
 def _go_on() -> None:
     own = threading.get_ident()
-    # Only after the outermost fork of this thread. If a hook forked, or a signal handler while the hooks ran, the child
-    # also returns to this line. There `turns` is empty, so nothing runs.
+    # Only after the outermost fork of this thread. A hook may have forked, or a signal handler that has interrupted the
+    # hooks. The child of that fork also comes to this line. In the child `turns` is empty, so nothing runs.
     if _state.turns == [own]:
         _run([each.in_parent for each in _hooks])
     if own in _state.turns:

@@ -159,7 +159,7 @@ class StoredSettings:
     """The settings of a tag that are stored in its record. This class is their only list.
 
     Attributes:
-        step: Numbers per step, 1..2^63-1.
+        step: Size of a step in numbers, 1..2^63-1.
         step_mode: "fixed" if the step was set, "auto" if the issuer adapts it.
         target: How long the numbers of an adapted step last, in seconds, 1..2_592_000.
         min_step: Lowest adapted step, 1..2^63-1.
@@ -171,7 +171,7 @@ class StoredSettings:
         ahead: Steps per segment, 1..1000.
         refill_at: Share of a segment or lease that is used when the next one is fetched, 0.01..0.9.
         survive: Outage of the store that numbers in Redis or in a process must outlast, 0 (none)..2_592_000 seconds.
-        drain: False if a process keeps its unused numbers, also if nobody uses the tag for a long time.
+        drain: True if a process returns its unused numbers after a long time without a draw. False if it keeps them.
         description: Text for operators.
         scheme: Settings of the scheme. {} if numbers are counter values. The scheme is a JSON object of at most 16 KiB
             and 20 levels, with 64-bit integers and no floats.

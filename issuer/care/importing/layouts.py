@@ -63,7 +63,7 @@ class ImportedTag:
         tag: Name of the tag.
         last: Highest number that the source may have given, or 0. With `app`, the highest index.
         stored: Value in the table that `last` was computed from.
-        step: Numbers per step, or None if the table has none.
+        step: Size of a step in numbers, or None if the table has none.
         limit: Last number that the source gives.
         description: Text for operators.
         order: Order of the tag here. None means the default.
@@ -133,7 +133,7 @@ class ImportLayout:
         convert: Converts a row. It raises NotImportable.
         update: Statement that sets the number in a row, for --split. Its values are the new number, the name of the
             tag, and the number that was read. "" if the source cannot be split.
-        ahead: What the number in the table is above the last number that was given: 0 or 1.
+        ahead: 1 if the table has the next number, 0 if it has the last number that was given.
         join: Makes one tag of several rows with the same name.
     """
 

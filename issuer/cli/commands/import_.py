@@ -60,8 +60,8 @@ _STOP = (
 @click.option("--column", metavar="NAME", default="", help="Column with the numbers, for the layout table.")
 @click.option("--block", metavar="N", type=Whole(min=1), help="Numbers that a process takes at once, for the layout "
               "sequence-value.")  # fmt: skip
-@click.option("--step", metavar="N", type=Whole(min=1), help="Numbers per step of new tags. Default: as in the source, "
-              "or auto.")  # fmt: skip
+@click.option("--step", metavar="N", type=Whole(min=1), help="Size of a step of new tags, in numbers. Default: as in "
+              "the source, or auto.")  # fmt: skip
 @click.option("--order", type=click.Choice(["strict", "trend"]), help="Order of new tags, for as long as they exist. "
               "Default: strict with Redis, trend without Redis and for tinyid.")  # fmt: skip
 @click.option("--split", metavar="N", type=Whole(min=1), help="Take N numbers of each tag out of the source, which "

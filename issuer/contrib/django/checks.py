@@ -25,7 +25,7 @@ from issuer_persistence.opening import file_path
 
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Check `ISSUER` and `ISSUER_DATABASES`."""
-    notice_tests()  # Django checks before it runs tests, and these may use the default issuers first
+    notice_tests()  # Django runs its checks before the tests: the tests get default issuers of their own
     return list(_wrong_settings())
 
 
@@ -121,7 +121,7 @@ def check_deployment(**_: Any) -> list[CheckMessage]:
             return [
                 Caution(
                     "The numbers come from a file of this machine: another machine would issue the same numbers",
-                    hint=f"If there are several machines or containers, name servers in {setting}",
+                    hint=f"If there are several machines or containers, set a store and a Redis in {setting}",
                     id="issuer.W003",
                 )
             ]

@@ -164,7 +164,7 @@ class IssuerQuerySet(models.QuerySet):
         """
         rows = list(objs)
         self._for_write = True  # so that `self.db` is the database that is written to
-        using = self.db  # once, as a router may choose another database the next time
+        using = self.db  # read only once: at the next read, a router may choose another database
         without = [
             (field, [each for each in rows if getattr(each, field.attname) is None]) for field in fields_of(self.model)
         ]

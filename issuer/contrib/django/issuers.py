@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Arguments of `issuer.connect` that name servers and files, with their environment variables. A double has its own.
+#: Arguments of `issuer.connect` with the addresses of servers and files, and their environment variables. A double has
+#: its own.
 _SERVERS: Final = {"redis": "ISSUER_REDIS_URL", "store": "ISSUER_STORE_URL", "config": "ISSUER_CONFIG"}
 
 #: Environment variable with the servers of the doubles, as JSON.

@@ -117,7 +117,10 @@ def extend(
 def _opened(
     record: Tag, key: str, store_id: str, window: float, role: tag_scripts.Role, *, claimant: str = ""
 ) -> Steps[tuple[Tag, tag_scripts.Opened]]:
-    """Send `open` with this role. Returns a record with the same scheme as the hash, and the reply."""
+    """Send `open` with this role. Return the record and the reply.
+
+    If the hash has another scheme than the record, read the record again, and repeat the call.
+    """
     attempt = 0
     while True:
         until = scheme_record.until(record)

@@ -523,7 +523,7 @@ class Supply:
 
     @property
     def leaving(self) -> bool:
-        """Whether work is left after the end: a fetch in progress, or a strategy that must release its resources."""
+        """Whether an ended supply has work left: a fetch in progress, or a strategy that must release its resources."""
         return self.fetching or (self.state.source is not None and not self.state.source.left)
 
     @property

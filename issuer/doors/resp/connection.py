@@ -65,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._parser = Parser(stranger=not shared.is_open)
-        #: Where the bytes are counted that this client makes the server hold, and how many they are.
+        #: The budget from which this client takes memory of the server, and how many bytes it has taken.
         self._budget, self._held = shared.budget if shared.is_open else shared.budget.strangers, 0
         #: Number of commands without a valid token.
         self._refusals = 0

@@ -152,8 +152,8 @@ class Stored(Machines):
         if not is_machine(record):
             # A user has created this tag for other numbers. Reserving time would consume these numbers.
             raise ConfigurationError(
-                f"tag {name!r} exists, but does not store the time of a machine number: use another namespace for "
-                "the snowflake tag",
+                f"tag {name!r} is needed for a machine number, but it exists already and issues other numbers: use "
+                "another namespace for the snowflake tag",
                 tag=name,
             )
         return record

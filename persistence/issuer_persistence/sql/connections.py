@@ -109,7 +109,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._ends: dict[SQLLink, float] = {}
-        #: Since when a request to cancel is under way.
+        #: The calls for which a request to cancel is under way, each with the time at which it was sent.
         self._cancelled: dict[SQLLink, float] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -117,7 +117,7 @@ class Deadlines:
 
     @contextmanager
     def until(self, link: SQLLink, left: float) -> Iterator[None]:
-        """Cancel the call if the block takes longer than so many seconds, and shut the connection down TICK later.
+        """Cancel the call if the block takes longer than `left` seconds, and shut the connection down TICK later.
 
         A session of PostgreSQL that waits for a standby does not notice that its connection has ended. It would keep
         the row locked, and use up the connections of the server. In the other order, a pgbouncer would not know any
@@ -193,7 +193,7 @@ class Links:
     """The connections of one store. A forked child drops those of its parent without a message to the server."""
 
     def __init__(self, connect: Callable[[float], SQLLink]) -> None:
-        """`connect`: opens a connection within so many seconds."""
+        """`connect`: function that opens a connection. Its argument is the longest time for this, in seconds."""
         self._connect = connect
         self._process = os.getpid()
         self._idle: list[SQLLink] = []
@@ -209,7 +209,7 @@ class Links:
             self._idle, self._deadlines = [], Deadlines()
 
     def until(self, link: SQLLink, left: float) -> AbstractContextManager[None]:
-        """Return a `with` block that may take so many seconds. See `Deadlines.until`."""
+        """Return a `with` block that may take `left` seconds. See `Deadlines.until`."""
         self.forget()
         return self._deadlines.until(link, left)
 

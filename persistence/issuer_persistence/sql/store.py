@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 _NO_ROWS: list[tuple[Any, ...]] = []
 
-#: After a conflict, a change waits up to so many seconds before it is made again.
+#: A change is repeated after a conflict. The wait includes a random time of up to this many seconds.
 PAUSE = 0.02
 
 
@@ -108,11 +108,11 @@ class SQLStore(TransactionalStore):
 
     @abstractmethod
     def connect(self, left: float) -> SQLLink:
-        """Open a connection within so many seconds."""
+        """Open a connection within `left` seconds."""
 
     @abstractmethod
     def begin(self, link: SQLLink, left: float, *, writes: bool) -> None:
-        """Begin a transaction. The server ends its statements after so many seconds."""
+        """Begin a transaction. The server ends its statements after `left` seconds."""
 
     @abstractmethod
     def commit(self, link: SQLLink) -> None:
@@ -164,7 +164,7 @@ class SQLStore(TransactionalStore):
         return SQLTransaction(link, self.statements, writes=writes)
 
     def until(self, link: SQLLink, left: float) -> AbstractContextManager[None]:
-        """Return a `with` block for a call to the server. The connection is shut down after so many seconds."""
+        """Return a `with` block for a call to the server. The connection is shut down after `left` seconds."""
         return self._links.until(link, left)
 
     def _repeated(self, timeout: float, change: Callable[[float], T]) -> T:
