@@ -140,7 +140,7 @@ class Care:
     ) -> list[Recovery]:
         """Recover a tag with its shards or series, or all tags; see Issuer.recover.
 
-        After an error, the other tags are recovered nevertheless. At the end, the first error is raised.
+        If a tag fails, the other tags are still recovered. At the end, the first error is raised.
         """
         done: list[Recovery] = []
         failed: list[IssuerError] = []

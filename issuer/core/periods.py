@@ -31,7 +31,7 @@ class Periods:
     """The periods of one kind, such as days, in one time zone. Raises SchemeError.
 
     A period begins as soon as the clocks of the zone show midnight of its first day, or a later time. If the clocks are
-    put back over midnight after that, the new period nevertheless stays the current one.
+    put back over midnight after that, the new period still stays the current one.
 
     Args:
         restart: "daily", "weekly" (ISO weeks, from Monday), "monthly" or "yearly".
@@ -57,7 +57,7 @@ class Periods:
             found = self.of((_EPOCH + ms * _MILLISECOND).astimezone(self._zone).date())
         except (OverflowError, ValueError):
             raise InvalidArgument(f"{ms} ms since 1970 is after the year 9999", value=ms) from None
-        # Clocks that were put back over midnight show the previous day again. The new period has nevertheless begun.
+        # Clocks that were put back over midnight show the previous day again. But the new period has begun already.
         return found + 1 if self.end_ms(found) <= ms else found
 
     def of(self, day: date) -> int:

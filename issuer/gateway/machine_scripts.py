@@ -97,7 +97,7 @@ def machine_unbind(key: str, number: int) -> tuple[RedisCall[int], ...]:
 class Machine:
     """A machine number in Redis. `holder`: name of the process that has or had it.
 
-    `held`: the holder has not released it. The lease may nevertheless be over, if the process was killed.
+    `held`: the holder has not released it. If the process was killed, its lease may have ended.
     `lapses`: end of the lease. `last`: last timestamp that the holder may use. Both are in ms since 1970; 0: unknown.
     """
 

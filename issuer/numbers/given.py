@@ -441,7 +441,7 @@ def _is_named(each: object) -> bool:
 
 
 def _reaching(scheme: Mapping[str, Any], limit: int, keys: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Return the scrambled ranges for a higher limit. Numbers above the old limit are permuted among themselves."""
+    """Return the scrambled ranges for a higher limit. The numbers above the old limit are permuted separately."""
     pieces = scrambled(scheme)
     last = pieces[-1]
     if limit < last.limit:

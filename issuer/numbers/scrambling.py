@@ -1,7 +1,7 @@
-"""Scrambling: each number is replaced by a number with as many digits, which hides how many were issued.
+"""Scrambling: each number is replaced by a number with the same count of digits. This hides how many were issued.
 
-A *domain* is a range of numbers with equally many decimal digits and the same key, up to the tag's limit. Each domain
-is permuted onto itself. So no number repeats, and no number is above the limit.
+A *domain* is a range of numbers with the same count of decimal digits and the same key, up to the tag's limit. Each
+domain is permuted onto itself. So no number repeats, and no number is above the limit.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Scrambling:
     def may_begin(self, most: int) -> int:
         """Return the lowest number at which another key may begin, if the numbers up to `most` are reserved.
 
-        The numbers with as many digits as `most` and the same key are permuted among themselves. So each of them may
+        The permutation covers all numbers that have as many digits as `most`, and the same key. So each of them may
         have been issued already, and keeps its key.
         """
         which = bisect_right(self._lows, most) - 1
@@ -142,7 +142,7 @@ def may_begin(most: int) -> int:
 
 
 def _digits(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Split low..high into ranges of numbers with equally many digits."""
+    """Split low..high into ranges of numbers with the same count of digits."""
     while low <= high:
         end = min(high, may_begin(low) - 1)
         yield low, end

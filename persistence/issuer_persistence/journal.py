@@ -462,7 +462,7 @@ def _write(descriptor: int, lines: Iterable[bytes]) -> None:
         with suppress(OSError):
             os.ftruncate(descriptor, before)
         raise
-    # If the disk is full, there may be no space for the newline. The line is valid nevertheless: the next append adds
+    # If the disk is full, there may be no space for the newline. The line is still valid: the next append adds
     # the newline.
     with suppress(OSError):
         os.write(descriptor, b"\n")

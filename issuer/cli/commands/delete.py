@@ -42,7 +42,7 @@ def _and_parts(issuer: Issuer, tag: str) -> str:
     try:
         parts = issuer.inspect(tag).parts
     except UnknownTag:
-        # The store has no such tag. Call `delete` nevertheless: it removes what an interrupted `delete` left, then
+        # The store has no such tag. Still call `delete`: it removes what an interrupted `delete` left, then
         # raises UnknownTag.
         return ""
     return f" and its {numbered(parts, 'part')}" if parts else ""

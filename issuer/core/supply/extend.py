@@ -177,8 +177,8 @@ def _within_limit(record: Tag, at_least: int, n: int | None) -> tuple[int | None
     """Return how many numbers to reserve (None as in `size`), and the highest one that may be used in this period.
 
     The store does not know a period's limit. Numbers reserved beyond the limit would be lost when the limit is raised.
-    Raises LimitHit. If the tag is halted, or its `max` is below `at_least`, the reservation follows nevertheless: the
-    store then raises the error. `n`: how many numbers to reserve without such a limit.
+    Raises LimitHit. If the tag is halted, or its `max` is below `at_least`, nothing is raised here: the reservation
+    follows, and the store raises the error. `n`: how many numbers to reserve without such a limit.
     """
     last = last_counter(record)
     if last is None or record.halted or record.max < at_least:

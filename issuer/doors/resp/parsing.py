@@ -85,7 +85,7 @@ class Parser:
         more: Whether `next` may have a request.
         times: How often the last request of `next` stood there in a row if it is an INCR, and 0 if it is none.
         begun: How many requests have begun that were not complete in the same read.
-        same: The last bytes that were only INCRs of one tag. Clients often send the same again: this needs no parsing.
+        same: The last bytes that were only INCRs of one tag. Clients often send them again: they are not parsed again.
         same_request, same_times: The INCR in `same`, and how often it stands there.
     """
 

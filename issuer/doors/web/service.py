@@ -57,7 +57,7 @@ class Service:
         """Count a new Idempotency-Key of the token `owner`. Return a function that undoes the count, and None.
 
         If the token has used too many new keys in this second, or too many of its keys live, count nothing and return
-        the error for a new key. A key that has its number already gets it nevertheless.
+        the error for a new key. A key that has its number already still gets it.
         """
         buckets = self._keys.get(owner)
         if buckets is None:

@@ -328,8 +328,8 @@ class Combiner:
                 passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
-                # The draw in progress waits for a segment, or its thread was interrupted. Draw nevertheless: two draws
-                # at the same time do no harm.
+                # The draw in progress waits for a segment, or its thread was interrupted. Draw all the same: two
+                # draws at the same time do no harm.
                 self._turn = threading.Lock()
             batch.numbers = self._draw(seats, deadline)
             batch.got = len(batch.numbers)
