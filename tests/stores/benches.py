@@ -6,10 +6,11 @@ import copy
 import shutil
 import sqlite3
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+import pytest
 from bson.int64 import Int64
 from pymongo.collection import Collection
 
@@ -116,6 +117,22 @@ def forged(fields: Mapping[str, object]) -> dict[str, Any]:
     return {**asdict(made), **fields}
 
 
+@contextmanager
+def before(kind: type, method: str, what: Callable[[], object], *, once: bool = False) -> Iterator[None]:
+    """Let something happen before each call of a method, or before the first one."""
+    really = getattr(kind, method)
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        if once:
+            patched.undo()
+        what()
+        return really(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kind, method, late)
+        yield
+
+
 class Bench(ABC):
     """One store, empty at first."""
 
@@ -162,6 +179,12 @@ class Bench(ABC):
         for store in self._opened:
             store.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class MemoryBench(Bench):
     writes = MemoryStore, "write"
@@ -206,12 +229,17 @@ class SQLiteBench(Bench):
         """A connection past the store; the caller closes it."""
         return sqlite3.connect(self.path, isolation_level=None)
 
+    def execute(self, statement: str, *values: object) -> list[Any]:
+        """Run a statement past the store, whatever the table demands."""
+        with closing(self.connect()) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA ignore_check_constraints = ON")
+            return connection.execute(statement, values).fetchall()
+
     def backup(self) -> object:
         copied = self.path.with_suffix(".backup")
-        source, target = self.connect(), sqlite3.connect(copied)
-        source.backup(target)
-        source.close()
-        target.close()
+        with closing(self.connect()) as source, closing(sqlite3.connect(copied)) as target:
+            source.backup(target)
         return copied
 
     def restore(self, backup: Any) -> None:
@@ -223,39 +251,26 @@ class SQLiteBench(Bench):
         self.store = self.open()
 
     def tamper(self, tag: str, **fields: object) -> None:
-        connection = self.connect()
-        connection.execute("PRAGMA ignore_check_constraints = ON")
         for name, value in fields.items():
-            statement = f'UPDATE tags SET "{name}" = ? WHERE tag = ?'  # noqa: S608 - a column named by the test
-            connection.execute(statement, (value, tag))
-        connection.close()
+            self.execute(f'UPDATE tags SET "{name}" = ? WHERE tag = ?', value, tag)  # noqa: S608 - named by the test
 
     def raw(self, tag: str = "orders") -> dict[str, Any]:
-        connection = self.connect()
-        connection.row_factory = sqlite3.Row
-        found = dict(connection.execute("SELECT * FROM tags WHERE tag = ?", (tag,)).fetchone())
-        connection.close()
-        return found
+        [found] = self.execute("SELECT * FROM tags WHERE tag = ?", tag)
+        return dict(found)
 
     def loosen(self) -> None:
         """Make the tags' table as other programs would: the columns' affinity turns 5.0 back into 5."""
         self.close()
-        connection = self.connect()
-        columns = ", ".join(f'"{row[1]}"' for row in connection.execute("PRAGMA table_info(tags)"))
-        connection.execute("ALTER TABLE tags RENAME TO old")
-        connection.execute(f"CREATE TABLE tags ({columns}, PRIMARY KEY (tag))")
-        connection.execute("INSERT INTO tags SELECT * FROM old")
-        connection.close()
+        columns = ", ".join(f'"{row[1]}"' for row in self.execute("PRAGMA table_info(tags)"))
+        self.execute("ALTER TABLE tags RENAME TO old")
+        self.execute(f"CREATE TABLE tags ({columns}, PRIMARY KEY (tag))")
+        self.execute("INSERT INTO tags SELECT * FROM old")
         self.store = self.open()
 
     def forge(self, **fields: object) -> str:
         entry = forged(fields)
-        columns = ", ".join(f'"{name}"' for name in entry)
-        connection = self.connect()
-        connection.execute("PRAGMA ignore_check_constraints = ON")
-        marks = ", ".join("?" * len(entry))
-        connection.execute(f"INSERT INTO segments ({columns}) VALUES ({marks})", [*entry.values()])  # noqa: S608 - ours
-        connection.close()
+        columns, marks = ", ".join(f'"{name}"' for name in entry), ", ".join("?" * len(entry))
+        self.execute(f"INSERT INTO segments ({columns}) VALUES ({marks})", *entry.values())  # noqa: S608 - ours
         return str(entry["id"])
 
 
@@ -309,6 +324,10 @@ class MongoBench(Bench):
 
     def tamper(self, tag: str, **fields: object) -> None:
         self.database["issuer_tags"].update_one({"_id": tag}, {"$set": fields})
+
+    def close(self) -> None:
+        super().close()
+        self.database.client.drop_database(self.database)
 
     def forge(self, **fields: object) -> str:
         entry = forged(fields)
@@ -384,12 +403,12 @@ class SQLBench(Bench):
         if found != value or (type(found) is not type(value) and not isinstance(value, bool)):
             raise StoreError(f"the column makes {found!r} of {value!r}")
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Close the stores, and remove the tables."""
         with self.cursor() as cursor:
             for table in ("tags", "segments", "meta"):
                 cursor.execute(f'DROP TABLE "{self.prefix}{table}"')
-        self.close()
+        super().close()
         self.past.close()
 
 

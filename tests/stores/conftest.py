@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from tests.servers.postgres import PostgresServer
 
 
+@pytest.fixture(autouse=True)
+def _patient(patient: None) -> None:
+    """All tests of this room have the time that a busy machine needs."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what a store on Leaf's table does not promise."""
     for item in [*items]:
@@ -37,13 +42,8 @@ def mongo_bench_at(url: str) -> Iterator[MongoBench]:
     name = f"issuer_test_{secrets.token_hex(4)}"
     patient = f"{base.rstrip('/')}/{name}?{PATIENT}{query and '&'}{query}"
     client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(patient)
-    bench = MongoBench(patient, client[name])
-    try:
+    with client, MongoBench(patient, client[name]) as bench:
         yield bench
-    finally:
-        bench.close()
-        client.drop_database(name)
-        client.close()
 
 
 @pytest.fixture
@@ -53,38 +53,33 @@ def mongo_bench(mongo_url: str) -> Iterator[MongoBench]:
 
 @pytest.fixture
 def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
-    bench = SQLiteBench(tmp_path / "store.db")
-    yield bench
-    bench.close()
+    with SQLiteBench(tmp_path / "store.db") as bench:
+        yield bench
 
 
 @pytest.fixture
 def double_bench(tmp_path: Path) -> Iterator[DoubleBench]:
-    bench = DoubleBench(tmp_path / "store.db")
-    yield bench
-    bench.close()
+    with DoubleBench(tmp_path / "store.db") as bench:
+        yield bench
 
 
 @pytest.fixture
 def postgres_bench(postgres_server: PostgresServer) -> Iterator[SQLBench]:
-    bench = SQLBench(PostgreSQLStore, postgres_server.url, f"t{secrets.token_hex(4)}_")
-    yield bench
-    bench.drop()
+    with SQLBench(PostgreSQLStore, postgres_server.url, f"t{secrets.token_hex(4)}_") as bench:
+        yield bench
 
 
 @pytest.fixture
 def mariadb_bench(mariadb_server: MariaDBServer) -> Iterator[SQLBench]:
-    bench = SQLBench(MySQLStore, mariadb_server.url, f"t{secrets.token_hex(4)}_")
-    yield bench
-    bench.drop()
+    with SQLBench(MySQLStore, mariadb_server.url, f"t{secrets.token_hex(4)}_") as bench:
+        yield bench
 
 
 @pytest.fixture
 def leaf_bench(mariadb_server: MariaDBServer, request: pytest.FixtureRequest) -> Iterator[SharedRowBench]:
     """Leaf's table. For a test that deletes tags, Leaf has gone: as long as it draws, nobody can delete one."""
-    bench = SharedRowBench(mariadb_server.url, "leaf", adopted=request.node.originalname in DELETES)
-    yield bench
-    bench.drop()
+    with SharedRowBench(mariadb_server.url, "leaf", adopted=request.node.originalname in DELETES) as bench:
+        yield bench
 
 
 @pytest.fixture(params=[*BENCHES, "mongo", "postgres", "mariadb", "leaf"])
@@ -93,9 +88,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     if request.param not in BENCHES:
         yield request.getfixturevalue(f"{request.param}_bench")
         return
-    made = BENCHES[request.param](tmp_path)
-    yield made
-    made.close()
+    with BENCHES[request.param](tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(params=["sqlite", "double", "postgres", "mariadb", "leaf"])

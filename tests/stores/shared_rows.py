@@ -167,8 +167,8 @@ class SharedRowBench(SQLBench):
             [(found["description"],)] = self.run(statement, tag)
         return found
 
-    def drop(self) -> None:
-        self.close()
-        self.past.close()
-        self.run(f"DROP DATABASE {self.database}")
-        self.link.close()
+    def close(self) -> None:
+        with self.link:
+            Bench.close(self)
+            self.past.close()
+            self.run(f"DROP DATABASE {self.database}")

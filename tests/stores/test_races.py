@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from issuer_persistence.errors import StoreError, TagPresent
-from issuer_persistence.ledger import Reservation
 from issuer_persistence.records import Tag
 from tests.stores.benches import TIMEOUT, Bench, check_contiguous, create, get, ranges, reserve, spans
 from tests.stores.processes import finish, kill, let_go, lines, segments, start_loaders
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from issuer_persistence.contract import Store
+    from issuer_persistence.ledger import Reservation
     from tests.stores.benches import MongoBench, SQLiteBench
 
 T = TypeVar("T")

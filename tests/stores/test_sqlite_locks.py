@@ -1,4 +1,4 @@
-"""The lock of an SQLite store is released on every way out, and a shortage of the system is no wrong configuration."""
+"""The lock of an SQLite store: released on every way out, and what comes of programs that do not take it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ import linecache
 import os
 import resource
 import signal
+import sqlite3
+import stat
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+import time
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import issuer
 from issuer_persistence import locks
 from issuer_persistence.contract import CallDeadline
-from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.errors import TagPresent, Unconfirmed
 from issuer_persistence.ledger import Purpose
-from tests.stores.benches import TIMEOUT, SQLiteBench, create, get, reserve, spans
+from issuer_persistence.sqlite.file import SQLiteFile
+from issuer_persistence.sqlite.store import SQLiteTransaction
+from tests.stores.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, reserve, spans
+from tests.stores.processes import finish, let_go, lines, run_python, segments
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from types import FrameType
 
 
@@ -185,3 +193,229 @@ def test_without_a_file_descriptor_for_the_mount_points_a_call_is_unconfirmed(sq
         with pytest.raises(Unconfirmed, match="Too many open files"):
             get(fresh)
     assert get(fresh) == get(sqlite_bench.store)
+
+
+@pytest.mark.covers("2.4")
+def test_a_locked_file_costs_no_more_than_the_timeout_and_changes_nothing(sqlite_bench: SQLiteBench) -> None:
+    made = create(sqlite_bench.store)
+    other = sqlite_bench.connect()
+    other.execute("BEGIN IMMEDIATE")
+
+    def locked() -> bool:
+        started = time.monotonic()
+        with pytest.raises(Unconfirmed) as caught:
+            sqlite_bench.store.reserve("orders", None, purpose=Purpose("test"), timeout=0.05)
+        assert time.monotonic() - started < 20
+        return "locked" in str(caught.value)
+
+    until(locked, TIMEOUT)  # a machine that stands still may not come as far as the lock within that time
+    other.execute("ROLLBACK")
+    other.close()
+    assert get(sqlite_bench.store) == made
+    assert reserve(sqlite_bench.store).low == 0
+
+
+#: Reserves once, within a second, and prints the segment, or nothing if the store was locked.
+_IMPATIENT = """
+import sys
+from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.ledger import Purpose
+from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.file import SQLiteFile
+try:
+    got = SQLiteStore(sys.argv[1]).reserve("orders", None, purpose=Purpose("impatient"), timeout=1)
+    print(got.low, got.high)
+except Unconfirmed as error:
+    assert "locked" in str(error) or "not done" in str(error), error
+"""
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_who_reads_its_own_files_within_a_transaction_shares_no_number(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """Closing any of these files drops this process's POSIX locks on it, which are all that SQLite has."""
+    create(sqlite_bench.store, step=10)
+    store: Any = sqlite_bench.store
+    write, beside = SQLiteTransaction.write, list[Any]()
+
+    def late(*arguments: Any) -> object:
+        Path(f"{sqlite_bench.path}{suffix}").read_bytes()
+        beside.extend(segments(finish(run_python(["-c", _IMPATIENT, str(sqlite_bench.path)]))))
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteTransaction, "write", late)
+        own = reserve(store)
+    check_contiguous([(own.low, own.high), *beside, *spans([reserve(store)])], 0, 20 + 10 * len(beside))
+
+
+#: Reserves twice, each time when it is told to.
+_TWICE = """
+import sys
+from issuer_persistence.ledger import Purpose
+from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite.file import SQLiteFile
+store = SQLiteStore(sys.argv[1])
+for _ in range(2):
+    sys.stdin.readline()
+    got = store.reserve("orders", None, purpose=Purpose("twice"), timeout=60)
+    print(got.low, got.high, flush=True)
+"""
+
+
+def test_a_range_that_a_program_without_the_lock_reserves_once_more_is_seen_by_verify(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes its transaction over that of a program with the lock, whose entry is lost with it."""
+    create(sqlite_bench.store, step=10)
+    older: Any = sqlite_bench.store
+    write, beside = SQLiteTransaction.write, run_python(["-c", _TWICE, str(sqlite_bench.path)])
+    monkeypatch.setattr(older._file, "_alone", lambda *_, **__: nullcontext())
+
+    def late(*arguments: Any) -> object:
+        Path(f"{sqlite_bench.path}-shm").read_bytes()
+        let_go([beside])
+        assert lines(beside, 1) == "0 10\n"
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteTransaction, "write", late)
+        assert spans([reserve(older)]) == [(0, 10)]
+    assert segments(finish(beside, "go\n")) == [(10, 20)]
+    with issuer.connect(store=sqlite_bench.make(), redis="none") as ids:
+        assert [(each.kind, each.numbers) for each in ids.verify("orders")] == [("overlap", (1, 10))]
+
+
+def test_a_lock_that_is_removed_within_the_transaction_costs_a_gap(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes the lock of a new file then, and may work at the same time."""
+    create(sqlite_bench.store, step=10)
+    store: Any = sqlite_bench.store
+    write = SQLiteTransaction.write
+
+    def late(*arguments: Any) -> object:
+        store._file.lock.unlink()
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteTransaction, "write", late)
+        with pytest.raises(Unconfirmed, match="removed or replaced while it was locked"):
+            reserve(store)
+    assert reserve(store).low in (0, 10)
+
+
+def test_a_file_of_the_lock_has_the_mode_of_the_database(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, step=10)
+    lock = Path(f"{sqlite_bench.path}-lock")
+    lock.unlink()
+    sqlite_bench.path.chmod(0o660)
+    reserve(sqlite_bench.store)
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o660
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """It may also look like a damaged file meanwhile."""
+    create(sqlite_bench.store, step=10)
+    store: Any = sqlite_bench.store
+    read = SQLiteTransaction.read
+    others = []
+
+    def late(*arguments: Any) -> object:
+        others.append(sqlite_bench.connect())
+        others[-1].execute("UPDATE tags SET max = 50")
+        if fails:
+            raise sqlite3.DatabaseError("database disk image is malformed")
+        return read(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteTransaction, "read", late)
+        with pytest.raises(Unconfirmed, match="does not take the lock"):
+            get(store)
+    assert get(store).max == 50
+    assert store.examine(timeout=TIMEOUT).open_elsewhere
+    assert [reserve(store).low, reserve(store).low] == [50, 60]
+    assert caplog.text.count("does not take the lock") == 1
+    others[0].close()
+    assert not store.examine(timeout=TIMEOUT).open_elsewhere
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_file_that_another_process_creates_meanwhile_is_not_opened_without_the_lock(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    """The other one creates the file just after a call has found no lock file, or no database."""
+    other = sqlite_bench.open()
+    opened, created = list[str](), list[object]()
+    exists, really_opened = os.path.exists, SQLiteFile._opened
+
+    def create_once() -> None:
+        if not created:
+            created.append(None)
+            created.append(create(other))
+
+    def looking(path: Any) -> bool:
+        found = exists(path)
+        create_once()
+        return found
+
+    def noting(file: SQLiteFile, options: str, deadline: Any) -> sqlite3.Connection:
+        opened.append(options)
+        return really_opened(file, options, deadline)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os.path, "exists", looking)
+        patched.setattr(SQLiteFile, "_opened", noting)
+        if writes:
+            with pytest.raises(TagPresent):
+                create(sqlite_bench.store)
+        else:
+            assert sqlite_bench.store.get("orders", timeout=TIMEOUT) is None
+    assert opened == ["mode=rwc"] * (2 if writes else 1)
+    assert [get(sqlite_bench.store)] == created[1:]
+
+
+@pytest.mark.parametrize("other_is_a_store", [True, False])
+def test_a_file_without_a_lock_that_two_processes_begin_to_use_disturbs_none_of_them(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, other_is_a_store: bool
+) -> None:
+    """As after a backup was put in place. A log appears while one checks, without the lock, whether it is a store."""
+    lock = Path(f"{sqlite_bench.path}-lock")
+    create(sqlite_bench.store, step=10)
+    lock.unlink()
+    store, other = sqlite_bench.open(), sqlite_bench.open()
+    looks, has_log = iter([False, True]), SQLiteFile.has_log.fget  # type: ignore[attr-defined]  # it is a property
+
+    def looking(file: SQLiteFile) -> bool:
+        found = next(looks, None)
+        if found and other_is_a_store:
+            assert reserve(other).low == 0
+        return has_log(file) if found is None else found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SQLiteFile, "has_log", property(looking))
+        if other_is_a_store:
+            assert reserve(store).low == 10
+        else:
+            with pytest.raises(Unconfirmed, match="does not take the lock"):
+                reserve(store)
+            assert not lock.exists()
+    assert reserve(store).low == 20 * other_is_a_store
+
+
+@pytest.mark.soak
+def test_processes_that_copy_and_read_their_own_files_for_a_minute_get_no_number_twice(
+    sqlite_bench: SQLiteBench,
+) -> None:
+    create(sqlite_bench.store, step=1)
+    started = [
+        run_python([str(Path(__file__).with_name("reader.py")), str(sqlite_bench.path), kind, "60"])
+        for kind in ("copies", "reads", "plain")
+    ]
+    got = [each for program in started for each in segments(finish(program))]
+    assert len(set(got)) == len(got) > 100
+    check_contiguous(got, 0, len(got))

@@ -1,10 +1,9 @@
-"""What every store promises of its tags and its ledger, one by one: the same tests on each."""
+"""What every store promises of its tags, one by one: the same tests on each."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from random import Random
@@ -29,13 +28,11 @@ from issuer_persistence.errors import (
     Unconfirmed,
 )
 from issuer_persistence.facts import StoreFacts
-from issuer_persistence.journalled import Journalled
-from issuer_persistence.ledger import LedgerEntry, Purpose
 from issuer_persistence.memory import MemoryStore
+from issuer_persistence.newest import Newest
 from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, TagChanges, TagSettings, now_ms
 from tests.stores.benches import (
     TIMEOUT,
-    MemoryBench,
     MongoBench,
     SQLBench,
     SQLiteBench,
@@ -45,11 +42,11 @@ from tests.stores.benches import (
     reserve,
     spans,
 )
+from tests.stores.shared_rows import SharedRowBench
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from issuer_persistence.ledger import LedgerPage, Position, Reservation
     from issuer_persistence.records import Tag
     from tests.stores.benches import Bench
 
@@ -272,21 +269,6 @@ def test_a_tag_that_stays_is_on_exactly_one_page_while_others_come_and_go(bench:
     assert stays <= set(names)
 
 
-@pytest.mark.covers("4.15", "0.9")
-def test_segments_follow_each_other_exactly_and_the_ledger_says_who_when_and_why(store: Store) -> None:
-    before = now_ms()
-    create(store, step=1000)
-    got = [reserve(store), reserve(store, 1), reserve(store), reserve(store, 2500)]
-    assert spans(got) == ranges(store) == [(0, 1000), (1000, 1001), (1001, 2001), (2001, 4501)]
-    assert (got[-1].tag, got[-1].version, get(store).max) == (get(store), get(store).version, 4501)
-    entry = store.ledger("orders", newest=5, timeout=TIMEOUT)[2]
-    assert (entry.id, entry.tag, entry.reason) == (got[1].entry, "orders", "test")
-    assert before <= entry.time <= now_ms()
-    assert entry.host
-    assert entry.pid > 0
-    assert [number for number in range(999, 1004) if entry.holds(number)] == [1001]
-
-
 def test_numbers_are_exact_where_other_types_end(store: Store) -> None:
     for above in (2**31 - 2, 2**53 - 2, HIGHEST - 10):
         tag = str(above)
@@ -349,83 +331,6 @@ def test_a_max_below_what_the_caller_knows_is_refused(bench: Bench) -> None:
     with pytest.raises(MaxBehind):
         reserve(bench.store, at_least=20)
     assert ranges(bench.store) == []
-
-
-@pytest.mark.covers("N.4")
-def test_what_is_handed_back_is_reserved_again(store: Store) -> None:
-    create(store, step=100)
-    assert store.hand_back([reserve(store)], 40, timeout=TIMEOUT)
-    assert get(store).max == 40
-    assert ranges(store) == [(0, 40)]
-    held = [reserve(store), reserve(store)]
-    assert spans(held) == [(40, 140), (140, 240)]
-    assert store.hand_back(held, 70, timeout=TIMEOUT)  # two in a row
-    assert get(store).max == 70
-    assert sorted(ranges(store)) == [(0, 40), (40, 70), (140, 140)]
-    assert store.hand_back([reserve(store)], 0, timeout=TIMEOUT)  # never more than was held
-    assert get(store).max == 70
-    assert (40, 70) in ranges(store)
-
-
-def restored(bench: Bench, held: Reservation, backup: object) -> None:
-    """The store goes back to before the reservation, and somebody else gets the same numbers."""
-    bench.restore(backup)
-    if isinstance(bench.store, Journalled):
-        bench.store._compared.add("orders")  # else it would know
-    assert spans([reserve(bench.store)]) == spans([held])
-
-
-def given_again(bench: Bench, held: Reservation, _: object) -> None:
-    """It was handed back before, and somebody else has the numbers: the max is the same, and only the version tells."""
-    for expected in (True, False):
-        assert bench.store.hand_back([held], 0, timeout=TIMEOUT) is expected
-    assert spans([reserve(bench.open())]) == spans([held])
-
-
-#: What comes between a reservation and its hand back, which then takes nothing; who writes into the store past this
-#: program writes no version, so that only the max tells.
-BETWEEN: dict[str, Callable[[Bench, Reservation, object], object]] = {
-    "reserved above": lambda bench, *_: reserve(bench.open()),
-    "given again": given_again,
-    "restored": restored,
-    "recovered": lambda bench, held, _: bench.store.recover("orders", at_least=held.high, timeout=TIMEOUT),
-    "deleted": lambda bench, *_: bench.store.delete("orders", timeout=TIMEOUT),
-    "changed by hand": lambda bench, *_: bench.tamper("orders", max=5000),
-}
-
-
-@pytest.mark.parametrize("between", BETWEEN)
-def test_a_hand_back_that_comes_too_late_is_refused(bench: Bench, between: str) -> None:
-    create(bench.store, step=100)
-    backup = bench.backup()
-    mine = reserve(bench.store)
-    BETWEEN[between](bench, mine, backup)
-    before = get(bench.store)
-    assert not bench.store.hand_back([mine], 40, timeout=TIMEOUT)
-    assert get(bench.store) == before
-    # Nobody has 41..100, and the ledger says so, unless they are somebody else's by now.
-    assert ((0, 100) in ranges(bench.store)) is (between in {"given again", "restored"})
-
-
-def test_an_entry_is_never_made_longer(transactional_bench: SQLiteBench | SQLBench) -> None:
-    """As by a hand back that is sent again, when it was shortened further meanwhile."""
-    create(transactional_bench.store, step=100)
-    held = reserve(transactional_bench.store)
-    with transactional_bench.store.transaction(TIMEOUT) as transaction:  # type: ignore[attr-defined]  # it has some
-        for high in (50, 80):
-            transaction.shorten(held.entry, high)
-    assert ranges(transactional_bench.store) == [(0, 50)]
-
-
-def test_a_hand_back_that_makes_no_sense_is_a_value_error(store: Store) -> None:
-    create(store, step=100)
-    first, second, third = reserve(store), reserve(store), reserve(store)
-    before = get(store)
-    rows = [first, third], [third, second], [second, replace(third, tag=replace(third.tag, tag="users"))]
-    for held, used in (([], 0), *((row, 150) for row in rows), ([third], 301), ([third], -1)):
-        with pytest.raises(ValueError, match="contiguous" if held in rows else r"nothing to return|used"):
-            store.hand_back(held, used, timeout=TIMEOUT)
-    assert get(store) == before
 
 
 @pytest.mark.covers("U.5", "3.48", "3.49")
@@ -601,17 +506,6 @@ def test_recovering_never_lowers_and_a_tag_above_its_limit_is_full_and_can_be_wi
     assert (reserve(store).low, get(store).max) == (250, 270)
 
 
-def test_pruning_keeps_the_newest_entry_of_each_tag(store: Store) -> None:
-    for tag in ("orders", "users"):
-        create(store, tag, step=10)
-        for _ in range(3):
-            reserve(store, tag=tag)
-    assert store.prune(before=1, timeout=TIMEOUT).deleted == 0
-    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT).deleted == 4
-    assert ranges(store) == ranges(store, "users") == [(20, 30)]
-    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT).deleted == 0
-
-
 def test_closing_twice_is_harmless(bench: Bench) -> None:
     create(bench.store)
     bench.store.close()
@@ -653,108 +547,15 @@ def test_in_memory_a_busy_store_costs_no_more_than_the_timeout_and_a_forked_one_
             get(store)
 
 
-def pages(store: Store, size: int, *, upward: bool = False, beyond: Position | None = None) -> list[LedgerPage]:
-    """All pages of so many entries, one after the other."""
-    found = []
-    while True:
-        page = store.segments("orders", beyond=beyond, upward=upward, count=size, timeout=TIMEOUT)
-        assert len(page.entries) <= size
-        found.append(page)
-        if page.last is None:
-            return found
-        beyond = page.last
+def test_only_a_store_on_another_programs_table_can_be_adopted(bench: object) -> None:
+    store = bench.store  # type: ignore[attr-defined]  # a bench of each kind
+    if not isinstance(bench, SharedRowBench):
+        with pytest.raises(Misconfigured, match="not on the table of another program"):
+            store.adopt(timeout=TIMEOUT)
 
 
-def listed(store: Store, size: int, *, upward: bool = False, beyond: Position | None = None) -> list[LedgerEntry]:
-    return [entry for page in pages(store, size, upward=upward, beyond=beyond) for entry in page.entries]
-
-
-def test_the_pages_of_the_ledger_hold_every_entry_once_in_order(store: Store) -> None:
-    create(store, step=10)
-    create(store, "users", step=7)
-    assert [(page.entries, page.damaged) for page in pages(store, 5)] == [([], [])]
-    expected = []
-    for _ in range(5):
-        expected += spans([reserve(store)])
-        reserve(store, tag="users")
-    for size in (1, 2, 3, 100):
-        assert spans(listed(store, size, upward=True)) == expected
-        assert spans(listed(store, size)) == expected[::-1]
-    for newest in (0, 2, 100):
-        assert spans(store.ledger("orders", newest=newest, timeout=TIMEOUT)) == expected[::-1][:newest]
-    assert store.ledger("nobody", newest=2, timeout=TIMEOUT) == []
-    # A page may begin at any number.
-    assert spans(listed(store, 2, upward=True, beyond=(20, -1, ""))) == expected[1:]
-    assert spans(listed(store, 2, upward=True, beyond=(21, -1, ""))) == expected[2:]
-    assert spans(listed(store, 2, beyond=(20, -1, ""))) == expected[:1]
-
-
-def test_entries_that_share_an_end_or_that_a_double_cant_tell_apart_are_on_one_page_each(bench: Bench) -> None:
-    create(bench.store)
-    made = [(low, 50) for low in (0, 10, 10, 10, 50)]
-    made += [(high - 1, high) for high in (2**53, 2**53 + 1, 2**53 + 2, HIGHEST - 1, HIGHEST)]
-    ids = {bench.forge(low=low, high=high) for low, high in made}
-    for upward in (False, True):
-        found = listed(bench.store, 1, upward=upward)
-        assert len(found) == len(made)
-        assert {entry.id for entry in found} == ids
-        assert spans(found) == made[:: 1 if upward else -1]
-
-
-#: What another program may have written; into a store in memory Python's types let the first alone.
-DAMAGED: list[dict[str, object]] = [
-    {"low": 60, "high": 50},
-    {"high": "fifty"},
-    {"low": -5},
-    {"high": 15.5},
-    {"reason": b"\x00"},
-]
-
-
-def test_a_damaged_entry_is_told_and_hides_no_other(bench: Bench) -> None:
-    damages = DAMAGED[:1] if isinstance(bench, MemoryBench) else DAMAGED
-    create(bench.store, step=10)
-    for _ in range(3):
-        reserve(bench.store)
-    count = 0
-    for damage in damages:
-        try:
-            bench.forge(**damage)
-        except StoreError:
-            assert isinstance(bench, SQLBench), "only the columns of an SQL database have a type"
-            continue
-        count += 1
-        for size in (1, 2, 100):
-            found = pages(bench.store, size)
-            assert spans(entry for page in found for entry in page.entries) == [(20, 30), (10, 20), (0, 10)], damage
-            assert [error.tag for page in found for error in page.damaged] == ["orders"] * count, damage
-
-
-def test_entries_are_found_by_their_id_as_they_stand_now(store: Store) -> None:
-    create(store, step=10)
-    create(store, "users", step=10)
-    one, two, other = reserve(store), reserve(store), reserve(store, tag="users")
-    store.hand_back([two], 14, timeout=TIMEOUT)
-    found = store.entries("orders", {one.entry, two.entry, other.entry, "nothing"}, timeout=TIMEOUT)
-    assert sorted(spans(found)) == [(0, 10), (10, 14)]
-    assert store.entries("orders", [], timeout=TIMEOUT) == []
-
-
-def test_an_entry_says_which_service_reserved_it_as_far_as_a_journal_has_room_for(store: Store) -> None:
-    create(store, step=10)
-    for label in ("billing", "", "\ud800" + "x" * 500):
-        store.reserve("orders", None, purpose=Purpose("test", label, f"b-{len(label)}"), timeout=TIMEOUT)
-    found = store.ledger("orders", newest=3, timeout=TIMEOUT)
-    assert [each.application for each in found] == ["?" + "x" * 99, "", "billing"]
-    assert [each.born for each in found] == ["b-501", "b-0", "b-7"]
-    assert [each.application for each in store.entries("orders", [found[2].id], timeout=TIMEOUT)] == ["billing"]
-    assert [each.application for each in listed(store, 2)] == [each.application for each in found]
-
-
-def test_an_entry_of_before_has_no_label_and_one_of_another_type_is_damaged() -> None:
-    fields = {"tag": "orders", "low": 0, "high": 5, "reason": "load", "id": "x", "time": 1, "host": "h", "pid": 1}
-    assert LedgerEntry.checked(fields).application == ""
-    assert LedgerEntry.checked(fields).born == ""
-    assert LedgerEntry.checked({**fields, "application": None}).application == ""
-    with pytest.raises(Corrupt):
-        LedgerEntry.checked({**fields, "application": 5})
+def test_the_entries_that_were_set_last_are_kept() -> None:
+    newest: Newest[int] = Newest(2)
+    newest["a"], newest["b"], newest["a"] = 1, 2, 3
+    newest["c"] = 4
+    assert newest == {"a": 3, "c": 4}

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pymysql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Leaf doubles its step up to this one.
 MAX_STEP = 1_000_000

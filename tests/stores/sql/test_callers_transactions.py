@@ -12,19 +12,17 @@ import sqlalchemy
 
 import issuer
 from tests.audit import assert_increasing
-from tests.servers.mariadb import MariaDBServer
-from tests.servers.postgres import PostgresServer
 from tests.stores.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve
 
 if TYPE_CHECKING:
     from tests.stores.sql.conftest import Database
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
+pytestmark = pytest.mark.live
 
 
 def alchemy(database: Database) -> str:
     """Return the URL for SQLAlchemy."""
-    driver = "postgresql+psycopg" if isinstance(database.server, PostgresServer) else "mysql+pymysql"
+    driver = "postgresql+psycopg" if database.is_postgres else "mysql+pymysql"
     return f"{driver}:{database.server.url.partition(':')[2]}"
 
 
@@ -41,7 +39,7 @@ def test_a_transaction_of_sqlalchemy_changes_nothing_of_what_is_reserved(
     )
     engine = sqlalchemy.create_engine(alchemy(database), isolation_level=isolation)
     # MariaDB locks all that is read. Whoever reads the store's own tables so has to be waited for.
-    locks = isinstance(database.server, MariaDBServer) and isolation == "SERIALIZABLE"
+    locks = not database.is_postgres and isolation == "SERIALIZABLE"
     read = rows.name if locks else f"{database.prefix}tags"
     numbers = []
     with issuer.connect(redis="none", store=database.url, scheduler=None) as ids:
@@ -121,8 +119,7 @@ with issuer.connect(redis="none", store=url, scheduler=None, timeout=40) as ids:
 
 @pytest.mark.covers("2.7", "2.14")
 def test_a_transaction_of_django_changes_nothing_of_what_is_reserved(database: Database) -> None:
-    postgres = isinstance(database.server, PostgresServer)
-    kind, name = ("postgresql", "postgres") if postgres else ("mysql", "issuer")
+    kind, name = ("postgresql", "postgres") if database.is_postgres else ("mysql", "issuer")
     line = [f"django.db.backends.{kind}", "127.0.0.1", str(database.server.port), "tester", name, database.url]
     ended = subprocess.run(
         [sys.executable, "-c", DJANGO, *line], capture_output=True, text=True, timeout=240, check=False

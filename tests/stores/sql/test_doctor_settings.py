@@ -11,28 +11,19 @@ from issuer_persistence.errors import Misconfigured
 from tests.servers.absent import absent
 from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.servers.postgres import PostgresServer, find_postgres
-from tests.stores.benches import TIMEOUT, create, reserve
+from tests.stores.benches import TIMEOUT, SQLBench, create, reserve
+from tests.stores.sql.conftest import found
 from tests.stores.sql.test_failover import follows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from issuer.values import Finding
     from tests.stores.sql.conftest import Database
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
+pytestmark = pytest.mark.live
 
 
-def found(url: str) -> dict[str, Finding]:
-    """Return what `doctor` finds in the settings of the server, by the setting."""
-    with issuer.connect(redis="none", store=url, scheduler=None) as ids:
-        ids.create("a", exist_ok=True)
-        return {each.what.partition(":")[0]: each for each in ids.doctor() if each.check == "store-settings"}
-
-
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_a_server_as_it_comes_has_no_weakness(request: pytest.FixtureRequest, kind: str) -> None:
-    database: Database = request.getfixturevalue(kind)
+def test_a_server_as_it_comes_has_no_weakness(database: Database) -> None:
     assert {each.level for each in found(database.url).values()} == {"ok"}
 
 
@@ -122,3 +113,30 @@ def test_a_read_only_mariadb_and_another_server_with_the_tables(mariadb: Databas
         fresh.upgrade(timeout=TIMEOUT)
         [server] = [each for each in fresh.examine(timeout=TIMEOUT).settings if each.name == "server"]
         assert server.good is True
+
+
+@pytest.fixture
+def numbers(bench: SQLBench) -> Iterator[issuer.Issuer]:
+    with issuer.connect(redis="none", store=bench.url, scheduler=None) as ids:
+        yield ids
+
+
+@pytest.mark.covers("N.7")
+def test_the_doctor_shows_the_settings_of_the_server(numbers: issuer.Issuer) -> None:
+    numbers.create("a")
+    found = {each.check: each for each in numbers.doctor()}
+    assert found["store-lasting"].level == "ok"
+    assert any(name in found["store-settings"].what for name in ("fsync: on", "innodb_doublewrite: ON"))
+    assert numbers.next("a") == 1
+
+
+def test_the_doctor_tells_tables_that_another_server_had(bench: SQLBench, numbers: issuer.Issuer) -> None:
+    numbers.create("a")
+    with bench.cursor() as cursor:
+        table = f"{bench.prefix}meta"
+        cursor.execute(f'UPDATE "{table}" SET "value" = %s WHERE "name" = %s', ("elsewhere", "server"))  # noqa: S608
+    [found] = [each for each in numbers.doctor() if each.check == "store-settings" and each.level == "weak"]
+    assert "elsewhere" in found.why
+    assert "issuer upgrade" in found.remedy
+    numbers.upgrade()
+    assert [each for each in numbers.doctor() if each.check == "store-settings" and each.level == "weak"] == []

@@ -1,35 +1,33 @@
-"""A standby takes over that lacks commits, or none; and a pgbouncer stands in front of the server."""
+"""Standbys: one takes over that lacks commits, or none; and semi-synchronous replicas of MariaDB."""
 
 from __future__ import annotations
 
-import inspect
-import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import issuer
-from issuer_persistence.sql.postgresql import PostgreSQLStore
-from tests.audit import assert_increasing, repeats
+from issuer_persistence.errors import Unconfirmed
+from tests.audit import assert_increasing
 from tests.servers.absent import absent
 from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.servers.ports import LOOPBACK
 from tests.servers.postgres import PostgresServer, Standby, find_postgres
 from tests.servers.proxy import FaultProxy
-from tests.stores import test_batches, test_races, test_stores
-from tests.stores.benches import TIMEOUT, Bench, SQLBench, check_contiguous, create, ranges, reserve, spans
-from tests.stores.test_races import at_once
+from tests.stores.benches import TIMEOUT, create, get, ranges, reserve, spans
+from tests.stores.sql.conftest import Database, found
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from tests.servers.pgbouncer import PgBouncer
-    from tests.stores.sql.conftest import Database
+    from issuer_persistence.sql.store import SQLStore
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
+pytestmark = pytest.mark.live
 
 
 @pytest.fixture
@@ -124,88 +122,137 @@ def test_a_promotion_of_the_synchronous_standby_loses_nothing(
             assert max(numbers) - len(numbers) <= 20
 
 
-# ------------------------------------------------------------------------------------------------ pgbouncer
+@dataclass
+class Pair:
+    """A primary that is semi-synchronous, and its replica."""
+
+    primary: MariaDBServer
+    replica: MariaDBServer
+
+    def status(self) -> dict[str, str]:
+        rows = self.primary.execute("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_%'")
+        return {name.removeprefix("Rpl_semi_sync_master_"): value for name, value in rows}
+
+    def stop(self) -> None:
+        self.replica.execute("STOP SLAVE")
+        until(lambda: self.status()["clients"] == "0", message="the replica is gone")
+
+    def start(self) -> None:
+        self.replica.execute("START SLAVE")
+        until(lambda: self.status()["status"] == "ON", message="the replica is back")
 
 
-def central() -> list[Callable[..., None]]:
-    """Return the tests of the contract that take one store of any kind, and nothing else."""
-    found = []
-    for module in (test_stores, test_batches, test_races):
-        for name, test in vars(module).items():
-            if name.startswith("test_") and [*inspect.signature(test).parameters] in (["bench"], ["store"]):
-                found.append(test)
-    assert len(found) > 20
-    return found
-
-
-def played(test: Callable[..., None], bench: Bench) -> None:
-    test(bench if "bench" in inspect.signature(test).parameters else bench.store)
-
-
-def test_the_contract_holds_behind_a_pgbouncer_in_transaction_mode(postgres: Database, bouncer: PgBouncer) -> None:
-    for number, test in enumerate(central()):
-        bench = SQLBench(PostgreSQLStore, bouncer.url, f"{postgres.prefix}{number}_")
-        try:
-            played(test, bench)
-        except Exception as error:
-            error.add_note(f"in {test.__name__}")
-            raise
-        finally:
-            bench.drop()
-
-
-def test_threads_behind_a_pgbouncer_share_few_sessions(postgres: Database, bouncer: PgBouncer) -> None:
-    stores = [postgres.opened(bouncer.url) for _ in range(4)]
-    create(stores[0], step=5)
-    gate = threading.Barrier(8)
-
-    def some(number: int) -> list[tuple[int, int]]:
-        gate.wait(TIMEOUT)
-        return spans([reserve(stores[number % 4]) for _ in range(12)])
-
-    found = [each for answer in postgres.threads(8).map(some, range(8)) for each in answer]
-    check_contiguous(found, 0, 8 * 12 * 5)
-    assert sorted(found) == ranges(stores[0])
-    # Nothing of a transaction's settings is left in a session.
-    [(left,)] = postgres.server.execute("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in trans%'")
-    assert left == 0
-
-
-# ------------------------------------------------------------------------------------------------ an unusual MariaDB
-
-
-ODD = {
-    "log-bin": "bin", "server-id": 7, "binlog-format": "STATEMENT", "transaction-isolation": "READ-COMMITTED",
-    "sql-mode": "", "innodb-snapshot-isolation": "ON", "autocommit": 0, "innodb-lock-wait-timeout": 1,
-    "lower-case-table-names": 1, "character-set-server": "latin1", "completion-type": "CHAIN",
-}  # fmt: skip
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Pair]:
+    program = find_mariadb() or absent("mariadbd and mariadb-install-db", "mariadb-server")
+    waits = {"rpl-semi-sync-master-enabled": "ON", "rpl-semi-sync-master-timeout": 100}
+    with (
+        MariaDBServer(program, **{"server-id": 1, "log-bin": "bin", **waits}) as primary,
+        MariaDBServer(program, **{"server-id": 2, "rpl-semi-sync-slave-enabled": "ON"}) as replica,
+    ):
+        pair = Pair(primary, replica)
+        replica.follow(primary)
+        until(lambda: pair.status()["status"] == "ON", 60, "the replica follows")
+        yield pair
 
 
 @pytest.fixture
-def odd_server() -> Iterator[MariaDBServer]:
-    program = find_mariadb() or absent("mariadbd and mariadb-install-db", "mariadb-server")
-    with MariaDBServer(program, **ODD) as server:
-        yield server
+def pair(servers: Pair) -> Iterator[Pair]:
+    yield servers
+    with suppress(Exception):
+        servers.start()
 
 
-def test_the_contract_holds_on_a_mariadb_whose_defaults_are_others(odd_server: MariaDBServer) -> None:
-    """Statements in the binary log, READ COMMITTED, no strict mode, conflicts for snapshots, chained transactions."""
-    from issuer_persistence.sql.mysql import MySQLStore
+@pytest.fixture
+def database(pair: Pair) -> Iterator[Database]:
+    made = Database(pair.primary)
+    with made.ends:
+        yield made
 
-    assert odd_server.execute("SELECT @@sql_mode, @@binlog_format, @@completion_type") == [("", "STATEMENT", "CHAIN")]
-    for number, test in enumerate(central()):
-        bench = SQLBench(MySQLStore, odd_server.url, f"t{number}_")
-        try:
-            played(test, bench)
-        except Exception as error:
-            error.add_note(f"in {test.__name__}")
-            raise
-        finally:
-            bench.drop()
-    bench = SQLBench(MySQLStore, odd_server.url, "t_")
-    create(bench.store)
-    answers = at_once([lambda: spans([reserve(bench.store, 5) for _ in range(10)])] * 6)
-    assert repeats([each for answer in answers if isinstance(answer, list) for each, _ in answer]) == []
-    check_contiguous(ranges(bench.store), 0, 300)
-    bench.close()
-    bench.past.close()
+
+def refused(store: SQLStore) -> None:
+    with pytest.raises(Unconfirmed, match="semi-synchronous"):
+        reserve(store, 10)
+
+
+@pytest.mark.covers("2.9")
+def test_what_no_replica_has_is_not_reserved_and_a_promotion_repeats_no_number(pair: Pair, database: Database) -> None:
+    """After its timeout, the primary confirms all commits."""
+    store = database.opened()
+    create(store)
+    assert spans([reserve(store, 10)]) == [(0, 10)]
+    pair.stop()
+    refused(store)
+    assert pair.status()["status"] == "OFF"
+    for each in (store, store, database.opened()):
+        refused(each)
+    assert get(store).max == 20  # it is lost by the first one alone; to read needs no replica
+    promoted = Database(pair.replica, database.prefix)
+    with promoted.ends:
+        assert ranges(promoted.opened()) == [(0, 10)]
+    pair.start()
+    assert spans([reserve(store, 10)]) == [(20, 30)]
+    until(lambda: ranges(promoted.opened())[-1:] == [(20, 30)])
+    promoted.ends.close()
+
+
+@pytest.mark.parametrize("how", ["QUERY", "CONNECTION"])
+def test_a_commit_whose_wait_is_killed_is_in_doubt_though_the_status_is_on(
+    pair: Pair, database: Database, how: str
+) -> None:
+    store, threads = database.opened(), database.threads()
+    create(store)
+    waiters = "SELECT id FROM information_schema.processlist WHERE state LIKE '%semi-sync ACK%'"
+    with pair.primary.configured("rpl_semi_sync_master_timeout", "60000"):
+        pair.stop()
+        call = threads.submit(reserve, store, 10)
+        [(session,)] = until(lambda: pair.primary.execute(waiters), message="it waits for the replica")
+        pair.primary.execute(f"KILL {how} {session}")
+        assert isinstance(call.exception(TIMEOUT), Unconfirmed)
+        assert pair.status()["status"] == "ON"
+        pair.start()
+    assert spans([reserve(store, 10)]) == [(10, 20)]
+
+
+def test_an_outage_of_the_replica_between_two_calls_costs_nothing(pair: Pair, database: Database) -> None:
+    store = database.opened()
+    create(store)
+    assert spans([reserve(store, 10)]) == [(0, 10)]
+    pair.stop()
+    pair.primary.execute("CREATE OR REPLACE TABLE of_another_program (n INT)")
+    pair.start()
+    assert spans([reserve(store, 10)]) == [(10, 20)]
+
+
+def test_who_turns_it_off_goes_on_without_a_replica(pair: Pair, database: Database) -> None:
+    store = database.opened()
+    create(store)
+    pair.stop()
+    refused(store)
+    with pair.primary.configured("rpl_semi_sync_master_enabled", "0"):
+        assert spans([reserve(store, 10)]) == [(10, 20)]
+
+
+def test_an_issuer_waits_for_the_replica(pair: Pair, database: Database) -> None:
+    with issuer.connect(redis="none", store=database.url, scheduler=None, timeout=40) as ids:
+        ids.create("a", step=10)
+        numbers = ids.take("a", 10)
+        pair.stop()
+        with pytest.raises(issuer.StoreUnavailable) as caught:
+            ids.take("a", 50, timeout=2)
+        assert caught.value.retry_after
+        pair.start()
+        numbers += ids.take("a", 10)
+        assert len(set(numbers)) == 20
+
+
+def test_the_doctor_names_the_timeout(pair: Pair, database: Database) -> None:
+    assert [
+        each.level for each in found(database.url).values() if "rpl_semi_sync_master_timeout 100 ms" in each.what
+    ] == ["ok"]
+    store = database.opened()
+    create(store)
+    pair.stop()
+    refused(store)
+    [setting] = [each for each in store.examine(timeout=TIMEOUT).settings if each.name.startswith("semi")]
+    assert (setting.good, setting.value.split(",")[:2]) == (False, ["0", " status OFF"])

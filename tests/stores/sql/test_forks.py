@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -23,8 +23,7 @@ from issuer_persistence.sql.store import SQLStore
 from issuer_persistence.sql.transaction import SQLTransaction
 from tests.audit import repeats
 from tests.forks import in_child
-from tests.stores.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
-from tests.stores.sql.test_servers import session
+from tests.stores.benches import TIMEOUT, before, check_contiguous, create, get, ranges, reserve, spans
 from tests.waiting import run, until
 
 if TYPE_CHECKING:
@@ -35,21 +34,17 @@ if TYPE_CHECKING:
 #: The id of a child's session, and what it has reserved.
 Answer = tuple[int, list[tuple[int, int]]]
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
-    pytest.mark.usefixtures("patient"),
-]
+pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")]
 
 
 @pytest.mark.covers("U.14")
 def test_a_child_has_connections_of_its_own_and_its_parents_go_on(database: Database) -> None:
     store = database.opened()
     create(store)
-    held, before = [reserve(store, 10)], session(store, database)
+    held, before = [reserve(store, 10)], database.session(store)
 
     def work() -> Answer:
-        own = session(store, database)
+        own = database.session(store)
         done = spans([reserve(store, 10)])
         store.close()
         gc.collect()  # with it goes whatever has a finalizer
@@ -60,7 +55,7 @@ def test_a_child_has_connections_of_its_own_and_its_parents_go_on(database: Data
     answers = [cast("Answer", child()) for child in children]
     sessions = {before, *(own for own, _ in answers)}
     assert len(sessions) == 4
-    assert session(store, database) == before
+    assert database.session(store) == before
     held.append(reserve(store, 10))
     check_contiguous([*spans(held), *(each for _, done in answers for each in done)], 0, 60)
 
@@ -69,7 +64,7 @@ def test_a_child_that_is_forked_within_a_call_does_not_end_its_parents_session(d
     """An error that passes the call in the child, on its way out, ends the connection there."""
     store = database.opened()
     create(store)
-    assert session(store, database)
+    assert database.session(store)
     with store.transaction(TIMEOUT) as transaction:
         found = transaction.read("orders")
         assert found
@@ -85,28 +80,14 @@ def test_a_child_that_is_forked_within_a_call_does_not_end_its_parents_session(d
     assert get(store).max == 10
 
 
-@pytest.mark.parametrize("at", ["cursor", "commit"])
-def test_a_child_that_is_forked_within_a_call_commits_nothing(
-    database: Database, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
+@pytest.mark.parametrize("at", ["enter", "commit"])
+def test_a_child_that_is_forked_within_a_call_commits_nothing(database: Database, at: str) -> None:
     """As by a signal's handler, before the last statement or before the commit: the connection is the parent's."""
     store = database.opened()
     create(store)
     children = list[int]()
-
-    def forking(*arguments: Any) -> object:
-        if not children:
-            children.append(os.fork())
-        return forked(*arguments)
-
-    kind = type(store)
-    with monkeypatch.context() as patched:
-        if at == "commit":
-            forked: Any = kind.commit
-            patched.setattr(kind, "commit", forking)
-        else:
-            forked = SQLTransaction.enter
-            patched.setattr(SQLTransaction, "enter", forking)
+    kind = type(store) if at == "commit" else SQLTransaction
+    with before(kind, at, lambda: children.append(os.fork()), once=True):
         try:
             got = SQLStore.reserve_checked(
                 store, "orders", 10, purpose=Purpose("fork"), at_least=0, exact=False, timeout=TIMEOUT

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("U.13")]
 
-READ_ONLY = {"postgresql": ("default_transaction_read_only", "on"), "mariadb": ("read_only", "1")}
-
 
 def read(url: str) -> list[tuple[Any, ...]]:
     return ImportDatabase(url).rows("SELECT 1", Choice())
@@ -42,7 +40,8 @@ def user(mariadb_server: MariaDBServer) -> Iterator[str]:
 def test_a_server_that_is_read_only_is_refused(database: Database) -> None:
     url = database.server.url
     assert read(url) == [(1,)]
-    setting, rejected = READ_ONLY[url.partition(":")[0]], pytest.raises(ConfigurationError, match="or read-only")
+    setting = ("default_transaction_read_only", "on") if database.is_postgres else ("read_only", "1")
+    rejected = pytest.raises(ConfigurationError, match="or read-only")
     with database.server.configured(*setting), rejected as caught:
         read(url)
     assert f"127.0.0.1:{database.server.port}" in str(caught.value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import re
+import sys
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,27 +12,28 @@ import pytest
 import issuer
 from issuer_persistence.errors import Misconfigured, Unconfirmed
 from issuer_persistence.opening import open_store
-from tests.colours import COLOURS
-from tests.servers.mariadb import MariaDBServer
-from tests.servers.postgres import PostgresServer
-from tests.stores.benches import TIMEOUT, create, get, ranges, reserve, spans
+from issuer_persistence.sql.postgresql import PostgreSQLStore
+from issuer_persistence.urls import parameters
+from tests.stores.benches import TIMEOUT, SQLBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.colours import Connect
+    from tests.servers.mariadb import MariaDBServer
     from tests.servers.pgbouncer import PgBouncer
+    from tests.servers.postgres import PostgresServer
     from tests.servers.tls import Certificates
     from tests.stores.sql.conftest import Database
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
+pytestmark = pytest.mark.live
 
 
 @contextmanager
 def user(database: Database, made: str, password: str = "") -> Iterator[str]:
     """Make a user `someone` by a statement, with all rights on the tables. Yield the URL of the store for it."""
-    server = database.server
-    postgres = isinstance(server, PostgresServer)
+    server, postgres = database.server, database.is_postgres
     who = "someone" if postgres else "someone@'%'"
     server.execute(made.format(who=who))
     server.execute(f"GRANT ALL ON {'ALL TABLES IN SCHEMA public' if postgres else 'issuer.*'} TO {who}")
@@ -42,19 +45,18 @@ def user(database: Database, made: str, password: str = "") -> Iterator[str]:
         server.execute(f"DROP {'ROLE' if postgres else 'USER'} {who}")
 
 
-def refused(url: str, colour: str = "blocking") -> str:
+def refused(url: str, connect: Connect = issuer.connect) -> str:
     """Draw from a tag in vain, and return the text of the ConfigurationError."""
     with (
-        COLOURS[colour](redis="none", store=url, scheduler=None, timeout=40) as ids,
+        connect(redis="none", store=url, scheduler=None, timeout=40) as ids,
         pytest.raises(issuer.ConfigurationError) as caught,
     ):
         ids.next("orders")
     return str(caught.value)
 
 
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 @pytest.mark.parametrize(
-    ("kind", "made", "said"),
+    ("database", "made", "said"),
     [
         ("postgres", "CREATE ROLE {who} NOLOGIN", "not permitted to log in"),
         ("mariadb", "CREATE USER {who} ACCOUNT LOCK", "account is locked"),
@@ -64,14 +66,14 @@ def refused(url: str, colour: str = "blocking") -> str:
             "read-only transaction",
         ),
     ],
+    indirect=["database"],
 )
 def test_an_account_that_is_locked_or_only_reads_is_refused_at_once(
-    request: pytest.FixtureRequest, kind: str, made: str, said: str, colour: str
+    connect: Connect, database: Database, made: str, said: str
 ) -> None:
-    database: Database = request.getfixturevalue(kind)
     create(database.opened(), order="trend")
     with user(database, made) as url:
-        assert said in refused(url, colour)
+        assert said in refused(url, connect)
 
 
 def test_a_mariadb_with_sessions_that_only_read_is_refused_at_once(mariadb: Database) -> None:
@@ -83,7 +85,7 @@ def test_a_mariadb_with_sessions_that_only_read_is_refused_at_once(mariadb: Data
 def test_a_user_with_too_many_sessions_waits_for_one(database: Database) -> None:
     create(database.opened(), order="trend")
     limit = "CREATE ROLE {who} LOGIN CONNECTION LIMIT 1"
-    if isinstance(database.server, MariaDBServer):
+    if not database.is_postgres:
         limit = "CREATE USER {who} WITH MAX_USER_CONNECTIONS 1"
     with user(database, limit) as url:
         first, second = open_store(url), open_store(url)
@@ -94,18 +96,18 @@ def test_a_user_with_too_many_sessions_waits_for_one(database: Database) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "query", "said"),
+    ("database", "query", "said"),
     [
         ("mariadb", "ssl_ca=/nowhere.crt", "No such file.*certificates"),
         ("mariadb", "ssl_ca={nonsense}", "no certificate"),
         ("mariadb", "ssl_ca={authority}", "SSL is required"),
         ("postgres", "sslmode=require", "SSL was required"),
     ],
+    indirect=["database"],
 )
-def test_tls_without_its_file_or_a_server_for_it_is_refused_at_once(  # noqa: PLR0917 - fixtures
-    request: pytest.FixtureRequest, certificates: Certificates, tmp_path: Path, kind: str, query: str, said: str
+def test_tls_without_its_file_or_a_server_for_it_is_refused_at_once(
+    database: Database, certificates: Certificates, tmp_path: Path, query: str, said: str
 ) -> None:
-    database: Database = request.getfixturevalue(kind)
     create(database.opened(), order="trend")
     nonsense = tmp_path / "nonsense.crt"
     nonsense.write_text("nonsense")
@@ -141,7 +143,7 @@ def trigger(database: Database, body: str, *more: str) -> Iterator[None]:
     for each in (*more, f"CREATE TABLE {database.prefix}audit (tag VARCHAR(50) PRIMARY KEY)"):
         server.execute(each)
     body = body.format(table=f"{database.prefix}audit")
-    if isinstance(server, PostgresServer):
+    if database.is_postgres:
         server.execute(
             f"CREATE FUNCTION {database.prefix}own() RETURNS trigger LANGUAGE plpgsql AS "
             f"$$ BEGIN {body}; RETURN NEW; END $$"
@@ -151,18 +153,10 @@ def trigger(database: Database, body: str, *more: str) -> Iterator[None]:
     try:
         yield
     finally:
-        on = f" ON {table}" if isinstance(server, PostgresServer) else ""
+        on = f" ON {table}" if database.is_postgres else ""
         server.execute(f"DROP TRIGGER {database.prefix}own{on}")
 
 
-RAISE = {
-    "postgres": "RAISE EXCEPTION 'the budget is used up'",
-    "mariadb": "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the budget is used up'",
-}
-
-
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -172,13 +166,13 @@ RAISE = {
     ],
 )
 def test_a_trigger_that_fails_is_told_at_once_by_its_own_error(
-    request: pytest.FixtureRequest, kind: str, colour: str, body: str, said: str
+    connect: Connect, database: Database, body: str, said: str
 ) -> None:
-    database: Database = request.getfixturevalue(kind)
+    raised = "RAISE EXCEPTION" if database.is_postgres else "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT ="
     store = database.opened()
     create(store, step=10, order="trend")
-    with trigger(database, body or RAISE[kind]), pytest.raises(issuer.ConfigurationError, match=said):
-        raise issuer.ConfigurationError(refused(database.url, colour))
+    with trigger(database, body or f"{raised} 'the budget is used up'"):
+        assert re.search(said, refused(database.url, connect))
     assert ranges(store) == []
     assert spans([reserve(store)]) == [(0, 10)]
 
@@ -189,3 +183,59 @@ def test_a_password_is_sent_as_it_is_encoded_in_the_url(mariadb: Database) -> No
         store = open_store(url)
         assert spans([reserve(store)]) == [(0, 10)]
         store.close()
+
+
+@pytest.mark.parametrize(
+    ("postgresql", "mysql", "problem"),
+    [
+        ("postgresql://nobody@{host}/postgres", "mysql://nobody:x@{host}/issuer", "nobody"),
+        ("postgresql://tester@{host}/nothing", "mysql://tester@{host}/nothing", "nothing"),
+        ("postgresql://tester@{host}/postgres?prefix=a-b", "mysql://tester@{host}/issuer?prefix=1a", "prefix"),
+        ("postgresql://tester@{host}/postgres?color=red", "mysql://tester@{host}/issuer?color=red", "parameter"),
+        ("postgresql://tester@{host}/postgres?prefix=Ab_", "mysql://tester@{host}/issuer?prefix=Ab_", "lower-case"),
+        ("postgresql://t:sec/ret@{host}/postgres", "mysql://tester@{host}/", "form|name of the database"),
+        ("postgresql://t:secret@localhost:99999/d", "mysql://t:secret@localhost:99999/d", "port"),
+        ("postgresql://t:secret@{host}/d?connect_timeout=abc", "mysql://t:secret[@{host}/issuer", "value|one host"),
+        ("postgresql://t:secret@{host}/d?port=abc", "mysql://t:secret@{host},{host}/issuer", "port|one host"),
+        (
+            "postgresql://tester@{host}/postgres?options=-c%20search_path%3Dnowhere",
+            "mysql://t:secret@h,i/issuer",
+            "no schema|one host",
+        ),
+    ],
+)
+def test_a_wrong_url_says_what_to_correct_and_shows_no_secret(
+    bench: SQLBench, postgresql: str, mysql: str, problem: str
+) -> None:
+    host = bench.url.partition("@")[2].partition("/")[0]
+    with (
+        pytest.raises(issuer.ConfigurationError, match=problem) as caught,
+        issuer.connect(
+            redis="none",
+            store=(postgresql if bench.kind is PostgreSQLStore else mysql).format(host=host),
+            scheduler=None,
+        ) as ids,
+    ):
+        ids.create("a")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_plus_in_a_parameter_is_a_plus_and_a_blank_stays_one(postgres_bench: SQLBench) -> None:
+    assert parameters("mysql://h/d?ssl_ca=/a+b%20c&prefix=") == ("mysql://h/d", {"ssl_ca": "/a+b c", "prefix": ""})
+    url = f"{postgres_bench.url}&application_name=a+b%20c&options=-c%20search_path%3Dpublic"
+    with closing(PostgreSQLStore.open(url)) as store, store.transaction(TIMEOUT) as transaction:
+        assert transaction.rows("SHOW application_name") == [("a+b c",)]
+
+
+def test_without_the_driver_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver, module, url, extra in (
+        ("psycopg", "postgresql", "postgresql://h/d", 'pip install ".[postgresql]"'),
+        ("pymysql", "mysql", "mysql://h/d", 'pip install ".[mysql]"'),
+    ):
+        for name in [each for each in sys.modules if each.partition(".")[0] == driver]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, driver, None)
+        monkeypatch.delitem(sys.modules, f"issuer_persistence.sql.{module}", raising=False)
+        with pytest.raises(Misconfigured, match="install") as caught:
+            open_store(url)
+        assert extra in str(caught.value)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -19,17 +17,18 @@ from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.records import HIGHEST, TagChanges, TagSettings
 from issuer_persistence.sql import mysql
 from issuer_persistence.sql.connections import GIVEN_UP_MOST, Deadlines, SQLLink
-from issuer_persistence.sql.store import SQLStore
 from issuer_persistence.sql.transaction import Conflict
 from tests.stores.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
-from tests.stores.sql.test_servers import raise_and
+from tests.stores.sql.test_connections import raise_and
 from tests.stores.test_races import at_once
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     from issuer_persistence.contract import Store
+    from issuer_persistence.sql.store import SQLStore
     from issuer_persistence.sql.transaction import SQLTransaction
     from tests.servers.pgbouncer import PgBouncer
     from tests.stores.sql.conftest import Database
@@ -239,7 +238,7 @@ def test_a_deadlock_with_another_session_is_no_error(database: Database, monkeyp
     def both_locked() -> bool:
         held = reserve(store, 10)
         with other.transaction(TIMEOUT) as holding:
-            if database.session == "pg_backend_pid()":
+            if database.is_postgres:
                 holding.cursor.execute("SET LOCAL deadlock_timeout = '30s'")  # so that the store finds it first
             else:
                 # The one that has changed less is rolled back.
@@ -249,7 +248,7 @@ def test_a_deadlock_with_another_session_is_no_error(database: Database, monkeyp
             handing_back = threads.submit(store.hand_back, [held], held.low + 5, timeout=TIMEOUT)
             until(database.server.waiting, message="the hand-back waits for the row")
             holding.shorten(held.entry, held.high - 1)
-        if database.session != "pg_backend_pid()":
+        if not database.is_postgres:
             with other.transaction(TIMEOUT) as after:
                 after.cursor.execute("DROP TEMPORARY TABLE IF EXISTS ballast")
         assert handing_back.result(TIMEOUT)

@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import json
-import random
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import issuer
 from issuer.gateway.keys import redis_key
-from issuer_persistence.records import TagChanges
-from issuer_persistence.sql.layouts import LAYOUTS
 from tests.audit import assert_increasing, repeats
 from tests.care.test_keeper import Drawer
 from tests.programs import run
 from tests.stores.benches import TIMEOUT, reserve
-from tests.stores.shared_rows import SharedRowBench
-from tests.stores.test_shared_races import Row, within
+from tests.stores.sql.test_shared_row_processes import within
 from tests.stores.theirs import FETCHES, Steps, connected
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import redis
 
     from issuer import Issuer
     from tests.colours import Connect
     from tests.schemes import Make
-    from tests.servers.mariadb import MariaDBServer
     from tests.servers.redis import RedisServer
+    from tests.stores.shared_rows import SharedRowBench
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient"), pytest.mark.covers("N.10")]
+pytestmark = [pytest.mark.live, pytest.mark.covers("N.10")]
 
 KEY = redis_key("issuer", "orders")
 
@@ -78,11 +72,9 @@ class Beside:
         assert ids.verify("orders") == []
 
 
-@pytest.fixture(params=LAYOUTS)
-def beside(request: pytest.FixtureRequest, mariadb_server: MariaDBServer) -> Iterator[Beside]:
-    bench = SharedRowBench(mariadb_server.url, request.param, collation="utf8mb4_general_ci")
-    yield Beside(bench)
-    bench.drop()
+@pytest.fixture
+def beside(beside: SharedRowBench) -> Beside:
+    return Beside(beside)
 
 
 @pytest.fixture
@@ -93,9 +85,6 @@ def opened(connect: Connect, redis_url: str, beside: Beside) -> Make:
 
 def prefetched(client: redis.Redis) -> bool:
     return bool(client.hexists(KEY, "next_max"))
-
-
-# ------------------------------------------------------------------------------------------------ both draw
 
 
 def test_strict_numbers_rise_over_processes_while_the_other_program_fetches(
@@ -155,42 +144,34 @@ def test_numbers_drawn_without_redis_meanwhile_repeat_nothing(
 
 
 def test_a_leaf_that_doubles_its_step_repeats_nothing_and_leaves_our_step(
-    connect: Connect, redis_url: str, mariadb_server: MariaDBServer
+    connect: Connect, redis_url: str, leaf: SharedRowBench
 ) -> None:
-    bench = SharedRowBench(mariadb_server.url, "leaf")
-    try:
-        bench.add("orders", step=10)
-        beside, steps = Beside(bench), Steps()
-        with connect(redis=redis_url, store=bench.url) as ids:
-            for _ in range(12):
-                beside.fetch(steps.next(10))
-                beside.draw(ids, 5)
-            assert len(beside.theirs) > 10_000
-            assert ids.inspect("orders").store.step == 10
-            assert bench.row()[1] == 10
-            beside.check(ids)
-            sizes = {each.high - each.low for each in ids.segments("orders").entries if each.reason == "load"}
-            assert sizes == {10}
-    finally:
-        bench.drop()
+    leaf.add("orders", step=10)
+    beside, steps = Beside(leaf), Steps()
+    with connect(redis=redis_url, store=leaf.url) as ids:
+        for _ in range(12):
+            beside.fetch(steps.next(10))
+            beside.draw(ids, 5)
+        assert len(beside.theirs) > 10_000
+        assert ids.inspect("orders").store.step == 10
+        assert leaf.row()[1] == 10
+        beside.check(ids)
+        sizes = {each.high - each.low for each in ids.segments("orders").entries if each.reason == "load"}
+        assert sizes == {10}
 
 
 def test_tinyid_gets_its_numbers_while_we_reserve_as_fast_as_we_may(
-    connect: Connect, redis_url: str, mariadb_server: MariaDBServer
+    connect: Connect, redis_url: str, tinyid: SharedRowBench
 ) -> None:
-    bench = SharedRowBench(mariadb_server.url, "tinyid")
-    try:
-        bench.add("orders", max_id=0, step=1)
-        beside = Beside(bench)
-        with connect(redis=redis_url, store=bench.url) as ids, closing(connected(bench.server)) as link:
-            for _ in range(12):
-                beside.draw(ids, 2)  # each has a segment of its own
-                for _ in range(5):
-                    beside.theirs += FETCHES["tinyid"](link, "orders", None)  # raises after three conflicts
-            beside.check(ids)
-        assert len(beside.theirs) == 60
-    finally:
-        bench.drop()
+    tinyid.add("orders", max_id=0, step=1)
+    beside = Beside(tinyid)
+    with connect(redis=redis_url, store=tinyid.url) as ids, closing(connected(tinyid.server)) as link:
+        for _ in range(12):
+            beside.draw(ids, 2)  # each has a segment of its own
+            for _ in range(5):
+                beside.theirs += FETCHES["tinyid"](link, "orders", None)  # raises after three conflicts
+        beside.check(ids)
+    assert len(beside.theirs) == 60
 
 
 def test_a_keeper_loads_for_callers_that_only_draw_and_leaves_other_tags_alone(
@@ -210,9 +191,6 @@ def test_a_keeper_loads_for_callers_that_only_draw_and_leaves_other_tags_alone(
         assert_increasing(beside.ours)
         beside.check(ids)
     assert beside.bench.row("unused") == before
-
-
-# ------------------------------------------------------------------------------------------------ Redis loses data
 
 
 def rolled_back(server: RedisServer) -> Callable[[], object]:
@@ -262,54 +240,6 @@ def test_a_redis_that_loses_its_data_while_the_other_program_goes_on_repeats_not
         beside.draw(one, 3)
         assert beside.ours[-3] > found.new
         beside.check(one)
-
-
-class RowBehindRedis(Row):
-    """All processes on the row of one tag; ours draw from Redis."""
-
-    redis = ""
-
-    def lines(self) -> list[int]:
-        return [each.lines() for each in (*self.ours, *self.theirs)]
-
-    def drawn(self, before: list[int], more: int) -> bool:
-        """Whether each process has printed so many lines more than before."""
-        return all(now >= old + more for now, old in zip(self.lines(), before, strict=True))
-
-    def our_program(self, number: int) -> list[str]:
-        return [str(Path(__file__).with_name("shared_drawer.py")), self.redis, self.bench.url, "orders", str(number)]
-
-
-@pytest.mark.parametrize(("lease", "rounds"), [(5, 1), pytest.param(0, 5, marks=pytest.mark.soak)])
-def test_processes_that_are_killed_while_redis_loses_its_data_repeat_nothing(
-    lease: int, rounds: int, server: RedisServer, beside: Beside, tmp_path: Path
-) -> None:
-    beside.add()
-    beside.bench.store.configure("orders", TagChanges(lease=lease), timeout=TIMEOUT)
-    row, chance, more = RowBehindRedis(beside.bench, tmp_path), random.Random(31), 1 if beside.bench.theirs.pause else 8
-    row.redis = server.url
-    snapshot = server.snapshot()
-    losses = [lambda: server.restore(snapshot), lambda: server.client().flushall(), server.wipe]
-    try:
-        for side in ("ours", "ours", "ours", "theirs", "theirs"):
-            row.start(side)
-        for loss in losses * rounds:
-            before = row.lines()
-            until(partial(row.drawn, before, more), TIMEOUT, "all have drawn")
-            loss()
-            for side in ("ours", "theirs"):
-                row.kill(side, chance.randrange(2))
-                row.start(side)
-            snapshot = server.snapshot()
-    finally:
-        row.end()
-    figures = row.check()
-    assert figures["foreign entries"] > 1
-    with issuer.connect(redis=server.url, store=beside.bench.url, scheduler=None) as ids:
-        assert ids.verify("orders") == []
-
-
-# ------------------------------------------------------------------------------------------------ max goes back
 
 
 @pytest.mark.parametrize("fetched", [False, True])
@@ -405,9 +335,6 @@ def test_a_process_whose_url_lacks_the_layout_is_refused_and_so_is_one_with_anot
         pytest.raises(issuer.ConfigurationError, match=f"were made without layout={layout}"),
     ):
         ids.reserve("orders", 5)
-
-
-# ------------------------------------------------------------------------------------------------ operators
 
 
 def command(redis_url: str, beside: Beside, *arguments: str, code: int = 0) -> str:

@@ -8,34 +8,36 @@ import random
 import time
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from issuer_persistence.sql.layouts import LAYOUTS
+import issuer
+from issuer_persistence.records import TagChanges
 from tests.programs import PIPE, REPOSITORY, Program
 from tests.stores.benches import TIMEOUT, reserve
 from tests.stores.processes import segments
-from tests.stores.shared_rows import SharedRowBench
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.servers.mariadb import MariaDBServer
+    from tests.servers.redis import RedisServer
+    from tests.stores.shared_rows import SharedRowBench
 
-HERE = Path(__file__).parent
+pytestmark = pytest.mark.live
 
 
-@pytest.fixture(params=LAYOUTS)
-def beside(request: pytest.FixtureRequest, mariadb_server: MariaDBServer) -> Iterator[SharedRowBench]:
-    bench = SharedRowBench(mariadb_server.url, request.param, collation="utf8mb4_general_ci")
-    bench.add("orders", max_id=bench.theirs.ahead, step=10)
-    yield bench
-    bench.drop()
+HERE = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def beside(beside: SharedRowBench) -> SharedRowBench:
+    """The table of each program in turn, with the tag `orders`."""
+    beside.add("orders", max_id=beside.theirs.ahead, step=10)
+    return beside
 
 
 @dataclass
@@ -46,9 +48,6 @@ class Running:
     printed: Path
     errors: Path
 
-    def lines(self) -> int:
-        return self.printed.read_text().count("\n")
-
 
 @dataclass
 class Row:
@@ -56,6 +55,8 @@ class Row:
 
     bench: SharedRowBench
     folder: Path
+    #: In front of the row, if any.
+    redis: str = ""
     ours: list[Running] = field(default_factory=list)
     theirs: list[Running] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=count)
@@ -64,15 +65,12 @@ class Row:
     conflicts: int = 0
     complaints: list[str] = field(default_factory=list)
 
-    def our_program(self, number: int) -> list[str]:
-        """Return the command line of a process of ours."""
-        return [str(HERE / "sharer.py"), self.bench.url, "orders", str(number)]
-
     def start(self, side: str) -> None:
         number = next(self.numbers)
-        arguments = self.our_program(number)
         if side == "theirs":
             arguments = [str(HERE / "theirs.py"), self.bench.layout, self.bench.server, "orders", "0"]
+        else:
+            arguments = [str(HERE / "sharer.py"), self.bench.url, "orders", str(number), self.redis]
         printed, errors = (self.folder / f"{number}.{name}" for name in ("out", "err"))
         with printed.open("w") as out, errors.open("w") as err:
             program = Program(*arguments, stdin=PIPE, stdout=out, stderr=err, env={**os.environ}, cwd=REPOSITORY)
@@ -95,9 +93,13 @@ class Row:
         self.conflicts += whole.count("conflict")
         self.kept[side] += segments("\n".join(each for each in whole if each != "conflict"))
 
-    def busy(self, lines: int) -> bool:
-        """Whether every process has printed so many lines."""
-        return all(each.lines() >= lines for each in [*self.ours, *self.theirs])
+    def lines(self) -> list[int]:
+        return [each.printed.read_text().count("\n") for each in (*self.ours, *self.theirs)]
+
+    def busy(self, more: int) -> None:
+        """Wait until every process has printed so many lines more."""
+        before = self.lines()
+        until(lambda: all(now >= old + more for now, old in zip(self.lines(), before, strict=True)), TIMEOUT)
 
     def end(self) -> None:
         for side in ("ours", "theirs"):
@@ -148,7 +150,7 @@ def test_processes_that_share_a_row_and_are_killed_repeat_nothing(beside: Shared
             for side in ("ours", "theirs"):
                 row.start(side)
                 row.start(side)
-            until(partial(row.busy, fewest), TIMEOUT, "all have some segments")
+            row.busy(fewest)
             row.end()
     finally:
         row.end()
@@ -175,3 +177,29 @@ def test_a_minute_of_four_processes_of_each_and_kills_repeats_nothing(beside: Sh
     figures = row.check()
     print(beside.layout, json.dumps(figures))  # pytest shows it with -s
     assert figures["foreign entries"] > 1
+
+
+@pytest.mark.parametrize(("lease", "rounds"), [(5, 1), pytest.param(0, 5, marks=pytest.mark.soak)])
+def test_processes_that_are_killed_while_redis_loses_its_data_repeat_nothing(
+    lease: int, rounds: int, server: RedisServer, beside: SharedRowBench, tmp_path: Path
+) -> None:
+    beside.store.configure("orders", TagChanges(lease=lease), timeout=TIMEOUT)
+    row, chance = Row(beside, tmp_path, server.url), random.Random(31)
+    snapshot = server.snapshot()
+    losses = [lambda: server.restore(snapshot), lambda: server.client().flushall(), server.wipe]
+    try:
+        for side in ("ours", "ours", "ours", "theirs", "theirs"):
+            row.start(side)
+        for loss in losses * rounds:
+            row.busy(1 if beside.theirs.pause else 8)
+            loss()
+            for side in ("ours", "theirs"):
+                row.kill(side, chance.randrange(2))
+                row.start(side)
+            snapshot = server.snapshot()
+    finally:
+        row.end()
+    figures = row.check()
+    assert figures["foreign entries"] > 1
+    with issuer.connect(redis=server.url, store=beside.url, scheduler=None) as ids:
+        assert ids.verify("orders") == []

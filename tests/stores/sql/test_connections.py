@@ -1,47 +1,51 @@
-"""Servers and sessions that are killed, stopped, made read-only, or whose replies are lost."""
+"""Connections: servers and sessions that are killed, stopped, read-only, or whose replies are lost; and TLS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING
+import errno
+import os
+import shutil
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
 import issuer
-from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.errors import Misconfigured, StoreError, Unconfirmed
+from issuer_persistence.opening import open_store
 from issuer_persistence.sql import connections
-from issuer_persistence.sql.store import SQLStore
+from issuer_persistence.sql.mysql import MySQLStore
 from tests.audit import assert_increasing
-from tests.colours import COLOURS
 from tests.deadlines import refused_by_store
-from tests.servers.mariadb import MariaDBServer
+from tests.servers.absent import absent
+from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.servers.ports import LOOPBACK
-from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import FaultProxy
-from tests.stores.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve, spans
+from tests.stores.benches import TIMEOUT, SQLBench, check_contiguous, create, get, ranges, reserve, spans
 from tests.stores.test_races import at_once
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from issuer_persistence.sql.store import SQLStore
     from issuer_persistence.sql.transaction import SQLTransaction
+    from tests.colours import Connect
+    from tests.servers.postgres import PostgresServer
+    from tests.servers.tls import Certificates
     from tests.stores.sql.conftest import Database
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
-
-
-def session(store: SQLStore, database: Database) -> int:
-    """Return the id of the session that the store's next call uses."""
-    with store.transaction(TIMEOUT, writes=False) as transaction:
-        return int(transaction.rows(f"SELECT {database.session}")[0][0])
+pytestmark = pytest.mark.live
 
 
 @pytest.mark.covers("3.27", "0.16", "4.18")
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
-def test_a_server_killed_and_started_again_costs_no_number(redis_url: str, database: Database, colour: str) -> None:
-    with COLOURS[colour](redis=redis_url, store=database.url, timeout=40) as ids:
+def test_a_server_killed_and_started_again_costs_no_number(
+    redis_url: str, database: Database, connect: Connect
+) -> None:
+    with connect(redis=redis_url, store=database.url, timeout=40) as ids:
         ids.create("a", step=100)
         numbers = [ids.next("a")]
         database.server.kill()
@@ -74,11 +78,11 @@ def test_sessions_that_the_server_has_ended_between_calls_are_replaced(database:
     store = database.opened()
     create(store)
     at_once([lambda: reserve(store, 10)] * connections.IDLE_MOST)
-    before = session(store, database)
+    before = database.session(store)
     database.server.end_sessions()
     assert spans([reserve(store, 10)]) == [(40, 50)]
-    assert session(store, database) != before
-    assert session(store, database) == session(store, database)
+    assert database.session(store) != before
+    assert database.session(store) == database.session(store)
 
 
 def raise_and(store: SQLStore, disturb: Callable[[SQLTransaction], object]) -> None:
@@ -105,10 +109,10 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(
     """A firewall may have dropped it, and answers nothing."""
     store = database.opened()
     create(store)
-    before = session(store, database)
-    assert session(store, database) == before
+    before = database.session(store)
+    assert database.session(store) == before
     monkeypatch.setattr(connections, "IDLE_TIME", 0.0)
-    assert session(store, database) != before
+    assert database.session(store) != before
 
 
 @pytest.fixture
@@ -177,28 +181,21 @@ def test_a_proxy_that_swallows_everything_costs_a_call_its_time_alone(database: 
     assert spans([reserve(store, 10)]) == [(0, 10)]
 
 
-@pytest.mark.parametrize(("kind", "trips"), [("postgres", 3), ("mariadb", 5)])
-def test_a_reservation_takes_so_many_round_trips(request: pytest.FixtureRequest, kind: str, trips: int) -> None:
+def test_a_reservation_takes_so_many_round_trips(database: Database, proxy: FaultProxy) -> None:
     """PostgreSQL: BEGIN, a statement, COMMIT. MariaDB: two statements more."""
-    database: Database = request.getfixturevalue(kind)
-    with FaultProxy((LOOPBACK, database.server.port)) as proxy:
-        store = database.opened(through(proxy, database))
-        create(store)
-        before = proxy.count()
-        reserve(store, 10)
-        assert proxy.count() - before == trips
+    store = database.opened(through(proxy, database))
+    create(store)
+    before = proxy.count()
+    reserve(store, 10)
+    assert proxy.count() - before == (3 if database.is_postgres else 5)
 
 
-READ_ONLY = {"postgres": ("default_transaction_read_only", "on"), "mariadb": ("read_only", "1")}
-
-
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_a_server_that_was_made_read_only_reserves_nothing_until_it_is_writable(
-    request: pytest.FixtureRequest, redis_url: str, kind: str
+    redis_url: str, database: Database
 ) -> None:
-    database: Database = request.getfixturevalue(kind)
-    url = database.url
-    if isinstance(database.server, MariaDBServer):
+    url, setting = database.url, ("default_transaction_read_only", "on")
+    if not database.is_postgres:
+        setting = ("read_only", "1")
         # The tests' own user may write to a server that is read-only.
         database.server.execute("CREATE OR REPLACE USER plain@'%'")
         database.server.execute("GRANT ALL ON issuer.* TO plain@'%'")
@@ -206,7 +203,7 @@ def test_a_server_that_was_made_read_only_reserves_nothing_until_it_is_writable(
     with issuer.connect(redis=redis_url, store=url, scheduler=None, timeout=40) as ids:
         ids.create("a", step=50)
         numbers = ids.take("a", 50)
-        with database.server.configured(*READ_ONLY[kind]):
+        with database.server.configured(*setting):
             for _ in range(2):  # on the connection that is there, and on a fresh one
                 with pytest.raises(issuer.StoreUnavailable):
                     ids.take("a", 200, timeout=2)
@@ -230,3 +227,78 @@ def test_a_standby_is_refused_and_reads_only(postgres_server: PostgresServer, po
         facts = there.examine(timeout=TIMEOUT)
         [recovery] = [each for each in facts.settings if each.name == "in recovery"]
         assert (recovery.good, recovery.value) == (False, "True")
+
+
+def test_without_a_file_descriptor_left_a_call_is_unconfirmed(bench: SQLBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(bench.store)
+    with closing(bench.make()) as fresh:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "dup", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+            with pytest.raises(Unconfirmed, match="Too many open files"):
+                reserve(fresh, 10)
+        assert spans([reserve(fresh, 10)]) == [(0, 10)]
+
+
+def test_a_server_that_is_away_is_unconfirmed_and_found_again(bench: SQLBench) -> None:
+    with closing(bench.kind.open(f"{bench.url.partition(':')[0]}://x@127.0.0.1:1/d")) as store:
+        with pytest.raises(Unconfirmed, match=r"127\.0\.0\.1"):
+            store.get("a", timeout=5)
+        with pytest.raises(StoreError):
+            store.examine(timeout=5)
+
+
+@pytest.fixture
+def tls_server(certificates: Certificates) -> Iterator[MariaDBServer]:
+    """A server that offers TLS."""
+    server = MariaDBServer(find_mariadb() or absent("mariadbd and mariadb-install-db", "mariadb-server"))
+    for name in ("server.crt", "server.key"):
+        copied = shutil.copy(certificates.folder / name, server.directory)
+        server.settings[f"ssl-{name[-3:].replace('crt', 'cert')}"] = copied
+        if server._user is not None:
+            shutil.chown(copied, server._user)
+    with server:
+        yield server
+
+
+def test_connections_share_one_context(
+    tls_server: MariaDBServer, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read the certificates of the system takes 45 ms of processor time."""
+    made = list[object]()
+    really = ssl.create_default_context
+
+    def counting(*args: Any, **options: Any) -> ssl.SSLContext:
+        made.append(options)
+        return really(*args, **options)
+
+    monkeypatch.setattr(ssl, "create_default_context", counting)
+    for options, contexts in (("", 0), (f"?ssl_ca={certificates.authority}", 1)):
+        made.clear()
+        store = open_store(f"{tls_server.url}{options}")
+        assert isinstance(store, MySQLStore)
+        for _ in range(3):
+            link = store.connect(TIMEOUT)
+            link.cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
+            assert link.cursor.fetchone()[1]  # without options, too, because the server offers it
+            link.close()
+        assert len(made) == contexts
+        store.close()
+
+
+@pytest.mark.parametrize(("options", "good"), [("", False), ("&ssl_verify_identity=false", True)])
+def test_a_certificate_of_another_host_is_rejected(
+    tls_server: MariaDBServer, certificates: Certificates, options: str, *, good: bool
+) -> None:
+    """Whoever has any certificate of the authority could pass for the database."""
+    elsewhere = tls_server.url.replace("127.0.0.1", "127.1")
+    store = open_store(f"{elsewhere}?ssl_ca={certificates.authority}{options}")
+    with nullcontext() if good else pytest.raises(Misconfigured, match="Hostname mismatch"):
+        assert store.get("a", timeout=TIMEOUT) is None
+    store.close()
+
+
+def test_a_certificate_of_another_authority_is_rejected(tls_server: MariaDBServer, certificates: Certificates) -> None:
+    store = open_store(f"{tls_server.url}?ssl_ca={certificates.stranger}")
+    with pytest.raises(Misconfigured, match="certificate verify failed"):
+        store.get("a", timeout=TIMEOUT)
+    store.close()

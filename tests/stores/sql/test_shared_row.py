@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import issuer
 from issuer_persistence import contract, records
 from issuer_persistence.errors import (
     Corrupt,
@@ -22,39 +18,22 @@ from issuer_persistence.errors import (
     LimitHit,
     MaxBehind,
     Misconfigured,
-    StoreError,
     TagMissing,
     Unconfirmed,
 )
 from issuer_persistence.ledger import Purpose, Reservation
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import HIGHEST, TagChanges, TagSettings
-from issuer_persistence.sql.layouts import LAYOUTS
 from issuer_persistence.sql.shared_row import SharedRowTransaction
-from tests.stores.benches import TIMEOUT, create, get, ranges, reserve, spans
+from tests.stores.benches import TIMEOUT, before, create, get, ranges, reserve, spans
 from tests.stores.shared_rows import SharedRowBench
 from tests.stores.theirs import Steps, connected
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.servers.mariadb import MariaDBServer
-
-
-@pytest.fixture(params=LAYOUTS)
-def beside(request: pytest.FixtureRequest, mariadb_server: MariaDBServer) -> Iterator[SharedRowBench]:
-    """The table of each program in turn, as its database would have it: names that differ in case are the same."""
-    bench = SharedRowBench(mariadb_server.url, request.param, collation="utf8mb4_general_ci")
-    yield bench
-    bench.drop()
-
-
-@pytest.fixture
-def leaf(mariadb_server: MariaDBServer) -> Iterator[SharedRowBench]:
-    bench = SharedRowBench(mariadb_server.url, "leaf", collation="utf8mb4_general_ci")
-    yield bench
-    bench.drop()
 
 
 def low_high(numbers: range) -> tuple[int, int]:
@@ -252,28 +231,6 @@ def test_damaged_rows_are_corrupt_and_left_alone(beside: SharedRowBench) -> None
         assert beside.row() == (max_id, step)
 
 
-@pytest.mark.parametrize(("max_id", "step"), [(-5, 10), (500, 0), (500, None)])
-def test_a_damaged_row_is_an_entry_of_its_own_and_the_others_are_adopted(
-    beside: SharedRowBench, max_id: int, step: int | None
-) -> None:
-    if step is None and beside.layout != "tinyid":
-        step = 0  # the column is NOT NULL
-    for tag in ("a", "z"):
-        beside.add(tag, max_id=500, step=10)
-    beside.add("orders", max_id=max_id, step=step)
-    store = beside.store
-    assert [type(each).__name__ for each in store.tags(count=9, timeout=TIMEOUT)] == ["Tag", "Corrupt", "Tag"]
-    assert [each.tag for each in store.tags(after="a", count=1, timeout=TIMEOUT)] == ["orders"]
-    with pytest.raises(Corrupt, match="orders"):
-        store.adopt(timeout=TIMEOUT)
-    assert store.shared_with(timeout=TIMEOUT)  # not before all are
-    for tag in ("a", "z"):
-        assert ranges(store, tag) != []
-    beside.run(f"DELETE FROM {beside.theirs.table} WHERE max_id < 0 OR step = 0 OR step IS NULL")  # noqa: S608 - ours
-    assert store.adopt(timeout=TIMEOUT) == 2
-    assert not store.shared_with(timeout=TIMEOUT)
-
-
 #: What is done to the table, and what the store says of it.
 UNSAFE = [
     ("ALTER TABLE {table} ENGINE=MyISAM", "engine MyISAM"),
@@ -321,28 +278,21 @@ def test_the_table_of_the_other_layout_is_refused(leaf: SharedRowBench) -> None:
         open_store(f"{leaf.server}?layout=leaf&colour=red")
 
 
-def test_rows_of_tinyid_with_a_delta_are_left_to_it(mariadb_server: MariaDBServer) -> None:
-    bench = SharedRowBench(mariadb_server.url, "tinyid")
-    try:
-        for tag, delta, remainder in (("odd", 2, 1), ("never", 1, 1), ("fine", 1, 0)):
-            bench.add(tag)
-            bench.run("UPDATE tiny_id_info SET delta = %s, remainder = %s WHERE biz_type = %s", delta, remainder, tag)
-        assert [each.tag for each in bench.store.tags(count=10, timeout=TIMEOUT)] == ["fine"]
-        for tag in ("odd", "never"):
-            with pytest.raises(Corrupt, match="delta"):
-                reserve(bench.store, tag=tag)
-        # One that was shared before is a damaged record beside the others.
-        bench.add("other")
-        reserve(bench.store, tag="fine")
-        bench.run("UPDATE tiny_id_info SET delta = 2 WHERE biz_type = 'fine'")
-        damaged, other = bench.store.tags(count=10, timeout=TIMEOUT)
-        assert isinstance(damaged, Corrupt)
-        assert (damaged.tag, other.tag) == ("fine", "other")
-    finally:
-        bench.drop()
-
-
-# ---------------------------------------------------------------------------------------------- one row, two programs
+def test_rows_of_tinyid_with_a_delta_are_left_to_it(tinyid: SharedRowBench) -> None:
+    for tag, delta, remainder in (("odd", 2, 1), ("never", 1, 1), ("fine", 1, 0)):
+        tinyid.add(tag)
+        tinyid.run("UPDATE tiny_id_info SET delta = %s, remainder = %s WHERE biz_type = %s", delta, remainder, tag)
+    assert [each.tag for each in tinyid.store.tags(count=10, timeout=TIMEOUT)] == ["fine"]
+    for tag in ("odd", "never"):
+        with pytest.raises(Corrupt, match="delta"):
+            reserve(tinyid.store, tag=tag)
+    # One that was shared before is a damaged record beside the others.
+    tinyid.add("other")
+    reserve(tinyid.store, tag="fine")
+    tinyid.run("UPDATE tiny_id_info SET delta = 2 WHERE biz_type = 'fine'")
+    damaged, other = tinyid.store.tags(count=10, timeout=TIMEOUT)
+    assert isinstance(damaged, Corrupt)
+    assert (damaged.tag, other.tag) == ("fine", "other")
 
 
 @pytest.mark.covers("N.10")
@@ -371,23 +321,14 @@ def waits(bench: SharedRowBench) -> bool:
 
 
 @pytest.mark.covers("N.10")
-def test_a_row_that_changes_in_spite_of_the_lock_brings_no_numbers(
-    beside: SharedRowBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_changes_in_spite_of_the_lock_brings_no_numbers(beside: SharedRowBench) -> None:
     create(beside.store, step=10)
     reserve(beside.store)
-    take_over = SharedRowTransaction.take_over
-
-    def fetched(transaction: SharedRowTransaction, tag: str) -> int:
-        beside.fetch()
-        return take_over(transaction, tag)
-
-    monkeypatch.setattr(SharedRowTransaction, "take_over", fetched)
-    monkeypatch.setattr(SharedRowTransaction, "_lock", "")
     time.sleep(beside.theirs.pause)
-    with pytest.raises(Unconfirmed, match="in spite of the lock"):
-        reserve(beside.store)
-    monkeypatch.undo()
+    with before(SharedRowTransaction, "take_over", beside.fetch), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SharedRowTransaction, "_lock", "")
+        with pytest.raises(Unconfirmed, match="in spite of the lock"):
+            reserve(beside.store)
     assert low_high(beside.fetch())[0] >= 20
     assert ranges(beside.store) == [(0, 10)]
 
@@ -405,39 +346,35 @@ def test_reservations_wait_for_the_row_as_long_as_their_deadline(leaf: SharedRow
 @pytest.mark.covers("N.10")
 @pytest.mark.parametrize("ahead", [0, -3_600_000])
 def test_reservations_beside_tinyid_are_a_tenth_of_a_second_apart(
-    mariadb_server: MariaDBServer, ahead: int, monkeypatch: pytest.MonkeyPatch
+    tinyid: SharedRowBench, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ahead`: of the server's clock, this machine's is so many ms. All machines take turns by the server's clock."""
     really = records.now_ms
     monkeypatch.setattr(records, "now_ms", lambda: really() + ahead)
-    bench = SharedRowBench(mariadb_server.url, "tinyid")
-    try:
-        create(bench.store, step=10)
-        with ThreadPoolExecutor(4) as pool:
-            got = list(pool.map(lambda _: reserve(bench.open()), range(8)))
-        times = sorted(each.tag.timestamp for each in got)
-        assert min(later - earlier for earlier, later in pairwise(times)) >= 100
-        assert sorted(spans(got)) == [(low, low + 10) for low in range(0, 80, 10)]
-        # Both calls of a batch have a turn.
-        take = lambda within, left: within.reserve("orders", 10, purpose=Purpose("test"), timeout=left)  # noqa: E731
-        monkeypatch.setattr(contract, "BATCH_TIME", TIMEOUT)
-        done = bench.store.batch([take, take], timeout=20)
-        assert spans(each for each in done if isinstance(each, Reservation)) == [(80, 90), (90, 100)]
-        # The clock of the server has gone back: nobody waits for it.
-        bench.run("UPDATE issuer_tags SET timestamp = timestamp + 3600000")
-        assert reserve(bench.store).high == 110
+    create(tinyid.store, step=10)
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda _: reserve(tinyid.open()), range(8)))
+    times = sorted(each.tag.timestamp for each in got)
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 100
+    assert sorted(spans(got)) == [(low, low + 10) for low in range(0, 80, 10)]
+    # Both calls of a batch have a turn.
+    take = lambda within, left: within.reserve("orders", 10, purpose=Purpose("test"), timeout=left)  # noqa: E731
+    monkeypatch.setattr(contract, "BATCH_TIME", TIMEOUT)
+    done = tinyid.store.batch([take, take], timeout=20)
+    assert spans(each for each in done if isinstance(each, Reservation)) == [(80, 90), (90, 100)]
+    # The clock of the server has gone back: nobody waits for it.
+    tinyid.run("UPDATE issuer_tags SET timestamp = timestamp + 3600000")
+    assert reserve(tinyid.store).high == 110
 
-        def refused() -> bool:
-            reserve(bench.store)
-            try:
-                bench.store.reserve("orders", 5, purpose=Purpose("test"), timeout=0.05)
-            except Unconfirmed:
-                return True
-            return False
+    def refused() -> bool:
+        reserve(tinyid.store)
+        try:
+            tinyid.store.reserve("orders", 5, purpose=Purpose("test"), timeout=0.05)
+        except Unconfirmed:
+            return True
+        return False
 
-        until(refused, message="two calls that this machine makes within a turn")
-    finally:
-        bench.drop()
+    until(refused, message="two calls that this machine makes within a turn")
 
 
 @pytest.mark.covers("N.10")
@@ -470,157 +407,16 @@ def test_processes_that_use_tags_first_at_once_take_over_each_tag_once(leaf: Sha
 
 
 def test_names_in_another_character_set_are_compared_by_their_letters(mariadb_server: MariaDBServer) -> None:
-    bench = SharedRowBench(mariadb_server.url, "leaf", collation="latin1_swedish_ci")
-    try:
+    with SharedRowBench(mariadb_server.url, "leaf", collation="latin1_swedish_ci") as bench:
         bench.add("größe", max_id=51)
         assert [each.tag for each in bench.store.tags(count=10, timeout=TIMEOUT)] == ["größe"]
         assert spans([reserve(bench.store, tag="größe")]) == [(50, 60)]
         assert bench.store.get("京", timeout=TIMEOUT) is None
         with pytest.raises(Misconfigured):
             create(bench.store, "京")
-    finally:
-        bench.drop()
 
 
 def test_leaf_takes_the_column_twice_and_then_doubles_its_own_step() -> None:
     """What was seen of a Leaf whose column says 10."""
     steps = Steps()
     assert [steps.next(10) or 10 for _ in range(9)] == [10, 10, 20, 40, 80, 160, 320, 640, 1280]
-
-
-# ---------------------------------------------------------------------------------------------- the end of sharing
-
-
-@pytest.mark.covers("N.10")
-def test_after_adopt_a_program_that_still_draws_is_noticed_and_nothing_repeats(beside: SharedRowBench) -> None:
-    beside.add("orders", max_id=beside.theirs.ahead)
-    beside.add("users", max_id=700 + beside.theirs.ahead)
-    assert reserve(beside.store).high == 10
-    beside.fetch()
-    assert beside.store.adopt(timeout=TIMEOUT) == 2
-    assert ranges(beside.store) == [(0, 10), (10, 20)]
-    assert ranges(beside.store, "users") == [(0, 700)]
-    assert reserve(beside.store).high == 30
-    assert sharing(beside) == (True, ())
-    assert low_high(beside.fetch()) == (30, 40)  # it still runs
-    assert sharing(beside) == (True, ("orders",))
-    other = beside.open()
-    for _ in range(2):
-        with pytest.raises(Misconfigured, match=r"another program has taken 31\.\.40.*issuer recover orders"):
-            reserve(other)
-    # Whatever else is changed, the tag stays refused.
-    other.configure("orders", TagChanges(step=5), timeout=TIMEOUT)
-    assert other.halt("orders", timeout=TIMEOUT)
-    with pytest.raises(StoreError):
-        reserve(other)
-    assert reserve(other, tag="users").low == 700  # the others go on
-    assert beside.store.adopt(timeout=TIMEOUT) == 2  # adopting again takes over nothing new
-    assert other.recover("orders", at_least=0, timeout=TIMEOUT).max == 40
-    assert spans([reserve(other)]) == [(40, 45)]
-    assert sharing(beside) == (True, ())
-    beside.add("new", max_id=100)
-    with pytest.raises(Misconfigured, match="another program"):
-        reserve(other, tag="new")
-
-
-def sharing(bench: SharedRowBench) -> tuple[bool, tuple[str, ...]]:
-    found = bench.store.examine(timeout=TIMEOUT).sharing
-    assert found is not None
-    assert (found.program, found.table) == (bench.theirs.program, bench.theirs.table)
-    return found.adopted, found.moved
-
-
-def test_after_adopt_a_tag_can_be_deleted_and_goes_on_above_its_numbers(beside: SharedRowBench) -> None:
-    create(beside.store, step=10)
-    reserve(beside.store)
-    beside.store.adopt(timeout=TIMEOUT)
-    assert beside.store.delete("orders", timeout=TIMEOUT).max == 10
-    assert beside.store.tags(count=10, timeout=TIMEOUT) == []
-    assert low_high(beside.fetch()) == (10, 20)  # the row stays, so that a program that still draws repeats nothing
-    assert create(beside.store, step=10).max == 20
-    assert spans([reserve(beside.store)]) == [(20, 30)]
-
-
-def test_a_deleted_tag_whose_row_was_lowered_goes_on_above_its_numbers(beside: SharedRowBench) -> None:
-    create(beside.store, step=10)
-    reserve(beside.store, 100)
-    beside.store.adopt(timeout=TIMEOUT)
-    beside.store.delete("orders", timeout=TIMEOUT)
-    beside.run(f"UPDATE {beside.theirs.table} SET max_id = 1")  # noqa: S608 - ours
-    assert create(beside.store, step=10).max == 100
-
-
-def test_only_a_store_on_another_programs_table_can_be_adopted(bench: object) -> None:
-    store = bench.store  # type: ignore[attr-defined]  # a bench of each kind
-    if not isinstance(bench, SharedRowBench):
-        with pytest.raises(Misconfigured, match="not on the table of another program"):
-            store.adopt(timeout=TIMEOUT)
-
-
-@pytest.mark.covers("N.10")
-def test_a_url_without_the_layout_reserves_nothing_beside_the_other_program(beside: SharedRowBench) -> None:
-    beside.add("orders", max_id=beside.theirs.ahead, step=10)
-    plain = open_store(beside.server)
-    assert plain.get("orders", timeout=TIMEOUT) is None  # nobody has used the tables yet
-    assert reserve(beside.store).high == 10
-    beside.fetch()
-    for adopted in (False, True):
-        if adopted:
-            beside.store.adopt(timeout=TIMEOUT)
-        with closing(open_store(beside.server)) as other:
-            for call in (partial(reserve, other), partial(create, other, "users"), partial(get, other)):
-                with pytest.raises(Misconfigured, match=f"must have layout={beside.layout}"):
-                    call()
-    with closing(plain), pytest.raises(Misconfigured, match=f"must have layout={beside.layout}"):
-        reserve(plain)
-    assert reserve(beside.open()).low == 20
-
-
-@pytest.mark.covers("N.10")
-@pytest.mark.parametrize("has_tags", [False, True])
-def test_the_tables_of_a_store_without_a_layout_are_not_used_for_a_shared_one(
-    leaf: SharedRowBench, *, has_tags: bool
-) -> None:
-    """Not even without tags: the process that made them would go on without a look at the layout."""
-    leaf.add("orders", max_id=1)
-    with closing(open_store(leaf.server)) as plain:
-        assert plain.upgrade(timeout=TIMEOUT)
-        if has_tags:
-            create(plain, "users")
-        with pytest.raises(Misconfigured, match=r"made without layout=leaf.*prefix to the URL of all processes"):
-            reserve(leaf.store)
-        with closing(open_store(f"{leaf.url}&prefix=shared_")) as shared:
-            assert reserve(shared).high == 10
-        leaf.fetch()
-        with pytest.raises(TagMissing):
-            reserve(plain)
-
-
-@pytest.mark.covers("N.10")
-def test_operators_see_that_a_table_is_shared_and_end_it_by_a_command(leaf: SharedRowBench) -> None:
-    def run(*arguments: str) -> str:
-        line = [sys.executable, "-m", "issuer", "--store", leaf.url, "--redis", "none", *arguments]
-        return subprocess.run(line, check=False, capture_output=True, text=True).stdout
-
-    leaf.add("orders", max_id=101)
-    with issuer.connect(redis="none", store=leaf.url, scheduler=None) as ids:
-        assert ids.next("orders") == 101
-        leaf.fetch()
-        assert ids.reserve("orders", 15)[-1] == 135
-        assert ids.inspect("orders").shared_with == "Leaf"
-        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
-        assert (found.level, "issuer adopt" in found.remedy) == ("advice", True)
-        assert "shared       with Leaf" in run("inspect", "orders")
-        assert "another program on this table" in run("who", "orders", "115")
-        assert ids.verify("orders") == []
-        assert json.loads(run("adopt", "--json")) == {"tags": 1}
-        assert ids.inspect("orders").shared_with == ""
-        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
-        assert found.level == "ok"
-        leaf.fetch()
-        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
-        assert (found.level, "orders" in found.what) == ("weak", True)
-        with pytest.raises(issuer.ConfigurationError, match="stop Leaf, then run `issuer recover orders`"):
-            ids.reserve("orders", 1000)
-        ids.recover("orders")
-        assert ids.reserve("orders", 10)[0] > 145

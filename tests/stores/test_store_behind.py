@@ -1,20 +1,102 @@
-"""A store is restored from an old copy, or is lost with its Redis: with the journal no number comes twice."""
+"""A store that was restored from an old copy, is lost, or lags: nothing is repeated, and the journal knows the max."""
+
+from __future__ import annotations
 
 import errno
 import os
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 
 import issuer
+from issuer import Issuer
+from issuer.operations import tags
+from issuer_persistence.errors import MaxBehind
 from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Order, Tag, TagChanges
 from tests.audit import repeats
-from tests.colours import Connect
+from tests.colours import BOTH
 from tests.waiting import until
 
-pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.colours("blocking")]  # all is decided in the core
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import redis
+
+    from issuer_persistence.ledger import Reservation
+    from tests.colours import Connect
+
+pytestmark = pytest.mark.colours("blocking")  # what a journal knows is decided in the core
+
+
+class Served(MemoryStore):
+    """Stands for a server, which forks and restarts of its users don't touch."""
+
+
+def opened(connect: Connect, url: str, store: MemoryStore, journal: Path) -> Issuer:
+    return connect(redis=url, store=store, scheduler=None, journal=str(journal))
+
+
+@BOTH
+@pytest.mark.parametrize("order", ["strict", "trend"])
+def test_an_older_store_and_an_empty_redis_are_found_out_by_the_journal(
+    connect: Connect, redis_client: redis.Redis, redis_url: str, tmp_path: Path, order: Order
+) -> None:
+    store, journal = Served(), tmp_path / "journal"
+    with opened(connect, redis_url, store, journal) as ids:
+        ids.create("a", step=10, order=order)
+        ids.take("a", 5)
+        backup = store.snapshot()
+        issued = ids.take("a", 100)
+    store.restore(backup)
+    redis_client.flushall()
+    with opened(connect, redis_url, store, journal) as ids:
+        (finding,) = (each for each in ids.verify("a") if each.kind == "below the journal")
+        assert finding.numbers is not None
+        assert (finding.numbers[0], finding.numbers[1] >= issued[-1]) == (11, True)
+        assert [each.level for each in ids.doctor() if each.check == "tag-store-behind"] == ["weak"]
+        with pytest.raises(issuer.StoreBehind) as behind:
+            ids.next("a")
+        assert behind.value.taken is not None
+        assert behind.value.taken >= issued[-1]
+        with pytest.raises(issuer.StoreBehind):
+            ids.next("a")
+        ids.recover("a", from_journal=[str(journal)])
+        assert ids.next("a") > issued[-1]
+        assert ids.verify("a") == []
+        assert "tag-store-behind" not in {each.check for each in ids.doctor()}
+
+
+@BOTH
+def test_a_tag_that_the_store_has_lost_is_not_made_again_from_its_beginning(
+    connect: Connect, redis_client: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    store, journal = Served(), tmp_path / "journal"
+    with opened(connect, redis_url, store, journal) as ids:
+        backup = store.snapshot()
+        ids.create("a", step=10)
+        issued = ids.take("a", 30)
+    store.restore(backup)
+    redis_client.flushall()
+    with opened(connect, redis_url, store, journal) as ids:
+        with pytest.raises(issuer.StoreBehind):
+            ids.create("a", step=10)
+        ids.recover("a", from_journal=[str(journal)])
+        assert ids.next("a") > issued[-1]
+
+
+@BOTH
+def test_what_was_handed_back_in_order_is_no_store_that_went_back(connect: Connect, tmp_path: Path) -> None:
+    store, journal = Served(), tmp_path / "journal"
+    numbers: list[int] = []
+    for _ in range(4):
+        with connect(redis="none", store=store, scheduler=None, journal=str(journal)) as ids:
+            if not numbers:
+                ids.create("a", step=10)
+            numbers += ids.take("a", 3)
+            assert ids.verify("a") == []
+    assert numbers == list(range(1, 13))
 
 
 class Place:
@@ -95,9 +177,6 @@ def _no_space(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-# ------------------------------------------------------------------------------------------------ both of them gone
-
-
 @pytest.mark.covers("3.31", "3.29")
 def test_redis_and_the_store_both_gone_are_made_again_from_the_journal(
     connect: Connect, place: Place, redis_url: str, redis_client: redis.Redis
@@ -142,9 +221,6 @@ def test_redis_and_the_store_both_gone_are_made_again_from_the_journal(
     for numbers in (strict, trend, gone):
         assert repeats(numbers) == []
     assert strict == sorted(strict)
-
-
-# ------------------------------------------------------------------------------------------- what is not for recovery
 
 
 @pytest.fixture
@@ -210,3 +286,73 @@ def test_a_tag_deleted_by_somebody_without_a_journal_stays_deleted(connect: Conn
         for _ in range(2):
             assert ids.recover(from_journal=[place.journal])[0].new >= last
             assert ids.tags() == []
+
+
+class Stale(MemoryStore):
+    """Refuses the next reservations by a `max` of long ago."""
+
+    times = 0
+
+    def reserve(self, tag: str, n: int | None, **options: Any) -> Reservation:
+        if self.times and options["at_least"]:
+            self.times -= 1
+            raise MaxBehind(tag, 0, options["at_least"])
+        return super().reserve(tag, n, **options)
+
+
+@BOTH
+def test_a_stale_read_halts_no_tag_and_is_not_taken_for_a_restored_store(connect: Connect) -> None:
+    store = Stale()
+    with connect(redis="none", store=store, scheduler=None) as ids:
+        ids.create("a", step=10, order="trend")
+        numbers = ids.take("a", 10)
+        store.times = 2
+        numbers += ids.take("a", 10)
+        assert numbers == list(range(1, 21))
+        store.times = 10**6
+        with pytest.raises(issuer.StoreUnavailable, match="returns outdated data"):
+            ids.reserve("a", 5)
+        store.times = 0
+        assert ids.reserve("a", 5) == range(21, 26)
+        assert not ids.inspect("a").store.halted
+        # One that did go back is halted still.
+        backup = store.snapshot()
+        ids.reserve("a", 5)
+        store.restore(backup)
+        with pytest.raises(issuer.StoreBehind):
+            ids.reserve("a", 5)
+        assert ids.inspect("a").store.halted
+
+
+class Busy(MemoryStore):
+    """Another process changes the tag before each change."""
+
+    refused = 0
+
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
+        self.refused += 1
+        super().configure(tag, TagChanges(description=str(self.refused)), timeout=timeout)
+        return super().configure(tag, changes, timeout=timeout)
+
+
+@BOTH
+def test_a_change_of_a_tag_that_others_change_each_time_is_given_up(connect: Connect) -> None:
+    store = Busy()
+    with connect(redis="none", store=store, scheduler=None) as ids:
+        ids.create("a", order="trend")
+        with pytest.raises(issuer.StoreUnavailable, match="read the tag again"):
+            ids.configure("a", limit=10**6)
+    assert store.refused == tags.ATTEMPTS
+
+
+@BOTH
+def test_a_stale_read_halts_no_tag_on_redis_either(connect: Connect, redis_url: str) -> None:
+    store = Stale()
+    with connect(redis=redis_url, store=store, scheduler=None) as ids:
+        ids.create("a", step=10)
+        numbers = ids.take("a", 10)
+        store.times = 1
+        numbers += [ids.next("a") for _ in range(10)]
+        assert numbers == list(range(1, 21))
+        assert store.times == 0
+        assert not ids.inspect("a").store.halted

@@ -1,0 +1,177 @@
+"""The end of sharing a table with Leaf, its Go port or tinyid: `issuer adopt`, and URLs without the layout."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+import issuer
+from issuer_persistence.errors import (
+    Corrupt,
+    Misconfigured,
+    StoreError,
+    TagMissing,
+)
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import TagChanges
+from tests.stores.benches import TIMEOUT, create, get, ranges, reserve, spans
+from tests.stores.sql.test_shared_row import low_high
+
+if TYPE_CHECKING:
+    from tests.stores.shared_rows import SharedRowBench
+
+
+@pytest.mark.parametrize(("max_id", "step"), [(-5, 10), (500, 0), (500, None)])
+def test_a_damaged_row_is_an_entry_of_its_own_and_the_others_are_adopted(
+    beside: SharedRowBench, max_id: int, step: int | None
+) -> None:
+    if step is None and beside.layout != "tinyid":
+        step = 0  # the column is NOT NULL
+    for tag in ("a", "z"):
+        beside.add(tag, max_id=500, step=10)
+    beside.add("orders", max_id=max_id, step=step)
+    store = beside.store
+    assert [type(each).__name__ for each in store.tags(count=9, timeout=TIMEOUT)] == ["Tag", "Corrupt", "Tag"]
+    assert [each.tag for each in store.tags(after="a", count=1, timeout=TIMEOUT)] == ["orders"]
+    with pytest.raises(Corrupt, match="orders"):
+        store.adopt(timeout=TIMEOUT)
+    assert store.shared_with(timeout=TIMEOUT)  # not before all are
+    for tag in ("a", "z"):
+        assert ranges(store, tag) != []
+    beside.run(f"DELETE FROM {beside.theirs.table} WHERE max_id < 0 OR step = 0 OR step IS NULL")  # noqa: S608 - ours
+    assert store.adopt(timeout=TIMEOUT) == 2
+    assert not store.shared_with(timeout=TIMEOUT)
+
+
+@pytest.mark.covers("N.10")
+def test_after_adopt_a_program_that_still_draws_is_noticed_and_nothing_repeats(beside: SharedRowBench) -> None:
+    beside.add("orders", max_id=beside.theirs.ahead)
+    beside.add("users", max_id=700 + beside.theirs.ahead)
+    assert reserve(beside.store).high == 10
+    beside.fetch()
+    assert beside.store.adopt(timeout=TIMEOUT) == 2
+    assert ranges(beside.store) == [(0, 10), (10, 20)]
+    assert ranges(beside.store, "users") == [(0, 700)]
+    assert reserve(beside.store).high == 30
+    assert sharing(beside) == (True, ())
+    assert low_high(beside.fetch()) == (30, 40)  # it still runs
+    assert sharing(beside) == (True, ("orders",))
+    other = beside.open()
+    for _ in range(2):
+        with pytest.raises(Misconfigured, match=r"another program has taken 31\.\.40.*issuer recover orders"):
+            reserve(other)
+    # Whatever else is changed, the tag stays refused.
+    other.configure("orders", TagChanges(step=5), timeout=TIMEOUT)
+    assert other.halt("orders", timeout=TIMEOUT)
+    with pytest.raises(StoreError):
+        reserve(other)
+    assert reserve(other, tag="users").low == 700  # the others go on
+    assert beside.store.adopt(timeout=TIMEOUT) == 2  # adopting again takes over nothing new
+    assert other.recover("orders", at_least=0, timeout=TIMEOUT).max == 40
+    assert spans([reserve(other)]) == [(40, 45)]
+    assert sharing(beside) == (True, ())
+    beside.add("new", max_id=100)
+    with pytest.raises(Misconfigured, match="another program"):
+        reserve(other, tag="new")
+
+
+def sharing(bench: SharedRowBench) -> tuple[bool, tuple[str, ...]]:
+    found = bench.store.examine(timeout=TIMEOUT).sharing
+    assert found is not None
+    assert (found.program, found.table) == (bench.theirs.program, bench.theirs.table)
+    return found.adopted, found.moved
+
+
+def test_after_adopt_a_tag_can_be_deleted_and_goes_on_above_its_numbers(beside: SharedRowBench) -> None:
+    create(beside.store, step=10)
+    reserve(beside.store)
+    beside.store.adopt(timeout=TIMEOUT)
+    assert beside.store.delete("orders", timeout=TIMEOUT).max == 10
+    assert beside.store.tags(count=10, timeout=TIMEOUT) == []
+    assert low_high(beside.fetch()) == (10, 20)  # the row stays, so that a program that still draws repeats nothing
+    assert create(beside.store, step=10).max == 20
+    assert spans([reserve(beside.store)]) == [(20, 30)]
+
+
+def test_a_deleted_tag_whose_row_was_lowered_goes_on_above_its_numbers(beside: SharedRowBench) -> None:
+    create(beside.store, step=10)
+    reserve(beside.store, 100)
+    beside.store.adopt(timeout=TIMEOUT)
+    beside.store.delete("orders", timeout=TIMEOUT)
+    beside.run(f"UPDATE {beside.theirs.table} SET max_id = 1")  # noqa: S608 - ours
+    assert create(beside.store, step=10).max == 100
+
+
+@pytest.mark.covers("N.10")
+def test_a_url_without_the_layout_reserves_nothing_beside_the_other_program(beside: SharedRowBench) -> None:
+    beside.add("orders", max_id=beside.theirs.ahead, step=10)
+    plain = open_store(beside.server)
+    assert plain.get("orders", timeout=TIMEOUT) is None  # nobody has used the tables yet
+    assert reserve(beside.store).high == 10
+    beside.fetch()
+    for adopted in (False, True):
+        if adopted:
+            beside.store.adopt(timeout=TIMEOUT)
+        with closing(open_store(beside.server)) as other:
+            for call in (partial(reserve, other), partial(create, other, "users"), partial(get, other)):
+                with pytest.raises(Misconfigured, match=f"must have layout={beside.layout}"):
+                    call()
+    with closing(plain), pytest.raises(Misconfigured, match=f"must have layout={beside.layout}"):
+        reserve(plain)
+    assert reserve(beside.open()).low == 20
+
+
+@pytest.mark.covers("N.10")
+@pytest.mark.parametrize("has_tags", [False, True])
+def test_the_tables_of_a_store_without_a_layout_are_not_used_for_a_shared_one(
+    leaf: SharedRowBench, *, has_tags: bool
+) -> None:
+    """Not even without tags: the process that made them would go on without a look at the layout."""
+    leaf.add("orders", max_id=1)
+    with closing(open_store(leaf.server)) as plain:
+        assert plain.upgrade(timeout=TIMEOUT)
+        if has_tags:
+            create(plain, "users")
+        with pytest.raises(Misconfigured, match=r"made without layout=leaf.*prefix to the URL of all processes"):
+            reserve(leaf.store)
+        with closing(open_store(f"{leaf.url}&prefix=shared_")) as shared:
+            assert reserve(shared).high == 10
+        leaf.fetch()
+        with pytest.raises(TagMissing):
+            reserve(plain)
+
+
+@pytest.mark.covers("N.10")
+def test_operators_see_that_a_table_is_shared_and_end_it_by_a_command(leaf: SharedRowBench) -> None:
+    def run(*arguments: str) -> str:
+        line = [sys.executable, "-m", "issuer", "--store", leaf.url, "--redis", "none", *arguments]
+        return subprocess.run(line, check=False, capture_output=True, text=True).stdout
+
+    leaf.add("orders", max_id=101)
+    with issuer.connect(redis="none", store=leaf.url, scheduler=None) as ids:
+        assert ids.next("orders") == 101
+        leaf.fetch()
+        assert ids.reserve("orders", 15)[-1] == 135
+        assert ids.inspect("orders").shared_with == "Leaf"
+        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
+        assert (found.level, "issuer adopt" in found.remedy) == ("advice", True)
+        assert "shared       with Leaf" in run("inspect", "orders")
+        assert "another program on this table" in run("who", "orders", "115")
+        assert ids.verify("orders") == []
+        assert json.loads(run("adopt", "--json")) == {"tags": 1}
+        assert ids.inspect("orders").shared_with == ""
+        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
+        assert found.level == "ok"
+        leaf.fetch()
+        [found] = [each for each in ids.doctor() if each.check == "store-shared"]
+        assert (found.level, "orders" in found.what) == ("weak", True)
+        with pytest.raises(issuer.ConfigurationError, match="stop Leaf, then run `issuer recover orders`"):
+            ids.reserve("orders", 1000)
+        ids.recover("orders")
+        assert ids.reserve("orders", 10)[0] > 145
