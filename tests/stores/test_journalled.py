@@ -21,15 +21,13 @@ from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import TagChanges
 from issuer_persistence.sqlite import SQLiteStore
 from tests.seeds import seeded
-from tests.stores.benches import TIMEOUT, check_contiguous, create, get, reserve
+from tests.stores.benches import TIMEOUT, before, check_contiguous, create, get, reserve
 from tests.stores.processes import finish, kill, let_go, lines, segments, start_loaders
 from tests.stores.test_journal import fill, tops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from issuer_persistence.ledger import Reservation
 
 
 @pytest.fixture
@@ -181,22 +179,16 @@ def test_a_new_journal_knows_the_tags_that_nobody_uses_any_more(path: Path) -> N
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_journal_that_is_moved_away_is_followed_by_one_that_knows_as_much(
-    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+    store: Journalled, path: Path, when: str
 ) -> None:
     fill(store)
     create(store, "quiet", above=99)
-    moved, reserved = path.with_name("moved"), MemoryStore.reserve
-
-    def moving(*arguments: Any, **options: Any) -> Reservation:
-        """The store is asked, and then the journal goes."""
-        path.rename(moved)
-        return reserved(*arguments, **options)
-
+    moved = path.with_name("moved")
     if when == "before":
         path.rename(moved)
-    else:
-        monkeypatch.setattr(MemoryStore, "reserve", moving)
-    assert reserve(store).low == 40
+    # After: the store is asked, and then the journal goes.
+    with before(MemoryStore, "reserve", lambda: when == "after" and path.rename(moved), once=True):
+        assert reserve(store).low == 40
     assert tops(read([path])) == {"orders": 50, "quiet": 99}
     assert tops(read([moved])) == {"orders": 40, "quiet": 99}
 

@@ -145,17 +145,6 @@ def test_a_hand_back_that_makes_no_sense_is_a_value_error(store: Store) -> None:
     assert get(store) == before
 
 
-def test_pruning_keeps_the_newest_entry_of_each_tag(store: Store) -> None:
-    for tag in ("orders", "users"):
-        create(store, tag, step=10)
-        for _ in range(3):
-            reserve(store, tag=tag)
-    assert store.prune(before=1, timeout=TIMEOUT).deleted == 0
-    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT).deleted == 4
-    assert ranges(store) == ranges(store, "users") == [(20, 30)]
-    assert store.prune(before=now_ms() + 1, timeout=TIMEOUT).deleted == 0
-
-
 def pages(store: Store, size: int, *, upward: bool = False, beyond: Position | None = None) -> list[LedgerPage]:
     """All pages of so many entries, one after the other."""
     found = []

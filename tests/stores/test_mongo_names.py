@@ -57,18 +57,18 @@ def opened(mongo_bench: MongoBench) -> Iterator[Callable[[str | None], MongoStor
         store.close()
 
 
-def stored(bench: MongoBench) -> dict[str, dict[Any, bytes]]:
+def stored(mongo_bench: MongoBench) -> dict[str, dict[Any, bytes]]:
     """All that is in the database, byte for byte."""
-    names = bench.database.list_collection_names()
-    return {name: {str(each["_id"]): bson.encode(each) for each in bench.database[name].find()} for name in names}
+    names = mongo_bench.database.list_collection_names()
+    return {name: {str(each["_id"]): bson.encode(each) for each in mongo_bench.database[name].find()} for name in names}
 
 
-def put(bench: MongoBench, collection: str, documents: list[dict[str, Any]]) -> dict[Any, bytes]:
+def put(mongo_bench: MongoBench, collection: str, documents: list[dict[str, Any]]) -> dict[Any, bytes]:
     """Write documents past the store, and return them as they lie there."""
     copies = [dict(each) for each in documents]
-    bench.database[collection].insert_many(copies)
+    mongo_bench.database[collection].insert_many(copies)
     ids = {str(each["_id"]) for each in copies}
-    return {name: raw for name, raw in stored(bench)[collection].items() if name in ids}
+    return {name: raw for name, raw in stored(mongo_bench)[collection].items() if name in ids}
 
 
 @pytest.mark.parametrize("prefix", ["", "issuer_", "shop_"])

@@ -85,6 +85,7 @@ def test_the_times_that_the_driver_has_measured_are_left_out() -> None:
     assert str(translated(error, "mongodb://h", in_doubt=False)) == f"mongodb://h: {said}"
 
 
+@pytest.mark.live
 def test_a_missing_right_is_said_without_the_command_and_what_was_in_it() -> None:
     with MongoServers(needed_mongod(), password="secret") as servers:
         login = f"mongodb://root:secret@{servers.members[0].address}/ids?authSource=admin"
@@ -100,21 +101,6 @@ def test_a_missing_right_is_said_without_the_command_and_what_was_in_it() -> Non
         assert refusal(Misconfigured, stranger) == "Authentication failed. (AuthenticationFailed)"
         for each in (owner, reader, stranger):
             each.close()
-
-
-def test_a_certificate_that_is_rejected_is_told_as_what_it_is(certificates: Certificates, tmp_path: Path) -> None:
-    both = tmp_path / "server.pem"
-    both.write_text("".join((certificates.folder / f"server.{each}").read_text() for each in ("crt", "key")))
-    options = ("--tlsMode", "preferTLS", "--tlsCertificateKeyFile", str(both))
-    with MongoServers(needed_mongod(), 1, *options) as servers:
-        for authority, error in ((certificates.stranger, Misconfigured), (certificates.authority, None)):
-            url = f"mongodb://{servers.members[0].address}/ids?tls=true&tlsCAFile={authority}"
-            with closing(MongoStore.open(f"{url}&serverSelectionTimeoutMS=1000" if error else url)) as store:
-                if error:
-                    with pytest.raises(error, match="certificate verify failed"):
-                        store.get("orders", timeout=5)
-                else:
-                    assert create(store).max == 0
 
 
 @pytest.mark.parametrize("code", [91, 11600])
@@ -373,6 +359,8 @@ OPTIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.live
+@pytest.mark.covers("U.28")
 def test_what_a_primary_loses_was_issued_to_nobody_whatever_the_url_says() -> None:
     with MongoServers(needed_mongod(), 3, election=10_000) as servers:
         stores = {f"t{at}": MongoStore.open(f"{servers.url}/issuer?{options}") for at, options in enumerate(OPTIONS)}
@@ -415,6 +403,7 @@ ERRORS: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.covers("U.28")
 @pytest.mark.parametrize("command", ["find", "findAndModify", "insert", "update"])
 def test_after_each_error_of_each_command_no_range_comes_twice(mongo_server: MongoServers, command: str) -> None:
     url = f"{mongo_server.url}/failing?{PATIENT}"
@@ -449,6 +438,8 @@ def test_after_each_error_of_each_command_no_range_comes_twice(mongo_server: Mon
         assert all(high <= low for (_, high), (low, _) in pairwise(issued))
 
 
+@pytest.mark.live
+@pytest.mark.covers("U.28")
 def test_a_user_who_may_read_and_write_is_enough_and_tls_is_spoken(certificates: Certificates, tmp_path: Path) -> None:
     folder, both = certificates.folder, tmp_path / "server.pem"
     both.write_text((folder / "server.crt").read_text() + (folder / "server.key").read_text())
@@ -469,10 +460,10 @@ def test_a_user_who_may_read_and_write_is_enough_and_tls_is_spoken(certificates:
             store.recover("orders", at_least=100, timeout=TIMEOUT)
             assert reserve(store).low == 100
             store.delete("orders", timeout=TIMEOUT)
-        for login, trusted in (
-            ("issuer:guessed@", query),
-            ("issuer:of%2Fissuer@", query.replace("authority", "stranger")),
+        for login, trusted, said in (
+            ("issuer:guessed@", query, "Authentication failed"),
+            ("issuer:of%2Fissuer@", query.replace("authority", "stranger"), "certificate verify failed"),
         ):
             store = MongoStore.open(f"mongodb://{login}{address}/ids?{trusted}")
-            with closing(store), pytest.raises(Misconfigured):
-                store.get("orders", timeout=2)
+            with closing(store), pytest.raises(Misconfigured, match=said):
+                store.get("orders", timeout=5)

@@ -37,6 +37,7 @@ from tests.stores.benches import (
     SCHEME,
     TIMEOUT,
     MongoBench,
+    before,
     check_contiguous,
     create,
     get,
@@ -48,7 +49,8 @@ from tests.stores.processes import finish, run_python, segments
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from issuer_persistence.records import Tag
 
@@ -205,10 +207,10 @@ def test_what_max_and_limit_have_become_meanwhile_holds(mongo_bench: MongoBench,
 
 
 def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench) -> None:
-    before = now_ms()
+    began = now_ms()
     plain = mongo_bench.store.examine(timeout=TIMEOUT)
     assert plain.time is not None
-    assert before - 60_000 <= plain.time <= now_ms() + 60_000
+    assert began - 60_000 <= plain.time <= now_ms() + 60_000
     assert plain.version
     assert plain.replica_set is not None
     assert (plain.asked_concern, plain.retry_writes) == ({}, True)
@@ -413,29 +415,19 @@ def test_a_change_between_the_reading_and_the_writing_is_noticed(mongo_bench: Mo
     assert get(other).scheme == {"format": "theirs"}
 
 
-def create_between(bench: MongoBench, monkeypatch: pytest.MonkeyPatch, tag: str) -> None:
+def create_between(mongo_bench: MongoBench, tag: str) -> AbstractContextManager[None]:
     """Another process creates the tag after `create_many` has read the records, and before it writes."""
-    insert, other = MongoCall._insert, bench.open()
-
-    def insert_late(call: MongoCall, records: Sequence[Tag]) -> int:
-        monkeypatch.setattr(MongoCall, "_insert", insert)
-        create(other, tag)
-        return insert(call, records)
-
-    monkeypatch.setattr(MongoCall, "_insert", insert_late)
+    return before(MongoCall, "_insert", partial(create, mongo_bench.open(), tag), once=True)
 
 
 @pytest.mark.covers("U.20")
 @pytest.mark.parametrize("late", ["b", "dead2"])
-def test_tags_created_before_one_that_exists_are_removed(
-    mongo_bench: MongoBench, monkeypatch: pytest.MonkeyPatch, late: str
-) -> None:
+def test_tags_created_before_one_that_exists_are_removed(mongo_bench: MongoBench, late: str) -> None:
     store = mongo_bench.store
     for tag in ("dead1", "dead2"):
         create(store, tag, above=5)
         store.delete(tag, timeout=TIMEOUT)
-    create_between(mongo_bench, monkeypatch, late)
-    with pytest.raises(TagPresent) as caught:
+    with create_between(mongo_bench, late), pytest.raises(TagPresent) as caught:
         store.create_many(dict.fromkeys(("a", "dead1", "b", "dead2", "c"), TagSettings()), timeout=TIMEOUT)
     assert caught.value.tag == late
     assert [each.tag for each in store.tags(count=9, timeout=TIMEOUT)] == [late]
@@ -452,7 +444,6 @@ def test_a_tag_that_is_used_before_its_creation_is_undone_keeps_its_numbers(
     for tag in ("dead", "dead2"):
         create(store, tag)
         store.delete(tag, timeout=TIMEOUT)
-    create_between(mongo_bench, monkeypatch, "dead2")
 
     def undo_late(call: MongoCall, done: Mapping[str, Tag], found: Mapping[str, Tag]) -> None:
         if done:  # the other process's own attempts to create a tag undo nothing
@@ -460,7 +451,7 @@ def test_a_tag_that_is_used_before_its_creation_is_undone_keeps_its_numbers(
         undo(call, done, found)
 
     monkeypatch.setattr(MongoCall, "_undo", undo_late)
-    with pytest.raises(Unconfirmed, match="in use already"):
+    with create_between(mongo_bench, "dead2"), pytest.raises(Unconfirmed, match="in use already"):
         store.create_many(dict.fromkeys(("a", "dead", "c", "dead2"), TagSettings(step=10)), timeout=TIMEOUT)
     assert [each.tag for each in store.tags(count=9, timeout=TIMEOUT)] == sorted([used, "dead2"])
     assert reserve(store, tag=used).low == 10

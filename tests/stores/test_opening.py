@@ -97,6 +97,20 @@ def test_parameters_that_pymongo_would_refuse_at_each_call_are_refused_at_once()
     open_store("mongodb+srv://h.example/db?srvMaxHosts=1").close()
 
 
+def test_without_the_driver_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver, module, url, extra in (
+        ("psycopg", "postgresql", "postgresql://h/d", 'pip install ".[postgresql]"'),
+        ("pymysql", "mysql", "mysql://h/d", 'pip install ".[mysql]"'),
+    ):
+        for name in [each for each in sys.modules if each.partition(".")[0] == driver]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, driver, None)
+        monkeypatch.delitem(sys.modules, f"issuer_persistence.sql.{module}", raising=False)
+        with pytest.raises(Misconfigured, match="install") as caught:
+            open_store(url)
+        assert extra in str(caught.value)
+
+
 def test_a_file_is_known_by_its_url_and_a_relative_one_is_left_as_it_is() -> None:
     files = {"sqlite:///data/issuer.db": "data/issuer.db", "sqlite:////var/issuer.db": "/var/issuer.db"}
     others = ("sqlite://", "mongodb:///x", "mongodb://h/x", "memory://a", "nobodys:///x", "x", "none", "")

@@ -92,9 +92,7 @@ def test_creating_a_tag_at_once_makes_one_and_so_does_bringing_it_back(bench: Be
 
 @pytest.mark.live
 @pytest.mark.covers("2.9", "2.13")
-def test_a_loader_killed_in_the_middle_leaves_nothing_to_be_given_twice(
-    shared_bench: SQLiteBench | MongoBench,
-) -> None:
+def test_a_loader_killed_in_the_middle_leaves_nothing_to_be_given_twice(shared_bench: SQLiteBench | MongoBench) -> None:
     create(shared_bench.store, step=10)
     got: list[tuple[int, int]] = []
     loaders = start_loaders(shared_bench.url, 2, 0)

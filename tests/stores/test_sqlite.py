@@ -26,7 +26,7 @@ from issuer_persistence.sqlite.schema import SCHEMA
 from issuer_persistence.sqlite.store import SQLiteTransaction
 from tests.servers.absent import absent
 from tests.servers.disks import find_mounting
-from tests.stores.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
+from tests.stores.benches import TIMEOUT, SQLiteBench, before, check_contiguous, create, get, ranges, reserve, spans
 from tests.stores.processes import finish, let_go, run_python, segments, start_loaders
 from tests.waiting import until
 
@@ -52,16 +52,12 @@ def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path)
     text, below = tmp_path / "text", tmp_path / "text" / "below"
     text.write_text("not a database, but long enough to be taken for one\n" * 100)
     for version in (-1, 0, 1, 2):
-        connection = sqlite3.connect(tmp_path / f"foreign {version}")
-        connection.execute("CREATE TABLE tags (name TEXT)")
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.close()
-    store = SQLiteStore(tmp_path / "newer")
-    create(store)
-    store.close()
-    newer = sqlite3.connect(tmp_path / "newer")
+        with closing(sqlite3.connect(tmp_path / f"foreign {version}")) as connection:
+            connection.execute("CREATE TABLE tags (name TEXT)")
+            connection.execute(f"PRAGMA user_version = {version}")
+    with SQLiteBench(tmp_path / "newer") as newer:
+        create(newer.store)
     newer.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-    newer.close()
     (tmp_path / "newer-lock").unlink()
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     for path in (*before, tmp_path, below):
@@ -107,10 +103,9 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
     sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = create(sqlite_bench.store)
+    nowhere = "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
     with monkeypatch.context() as broken:
-        broken.setattr(
-            issuer_persistence.sqlite.store, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        )
+        broken.setattr(issuer_persistence.sqlite.store, "_PUT_ENTRY", nowhere)
         with pytest.raises(Unconfirmed):
             reserve(sqlite_bench.store)
     assert get(sqlite_bench.store) == made
@@ -121,7 +116,6 @@ _FORKS = """
 import os, sys
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
-from issuer_persistence.sqlite.file import SQLiteFile
 store = SQLiteStore(sys.argv[1])
 print(*(lambda got: (got.low, got.high))(store.reserve("orders", 1, purpose=Purpose("parent"), timeout=60)), flush=True)
 asks, told = os.pipe()
@@ -198,20 +192,12 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
         get(store)
 
 
-def test_a_child_that_is_forked_within_a_call_commits_nothing(
-    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_is_forked_within_a_call_commits_nothing(sqlite_bench: SQLiteBench) -> None:
     """As by a signal's handler: the lock and the connection are the parent's."""
-    create(sqlite_bench.store, step=10)
     store = sqlite_bench.store
-    write, children = SQLiteTransaction.write, list[int]()
-
-    def forking(*arguments: Any) -> object:
-        children.append(os.fork())
-        return write(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SQLiteTransaction, "write", forking)
+    create(store, step=10)
+    children = list[int]()
+    with before(SQLiteTransaction, "write", lambda: children.append(os.fork())):
         try:
             got = store.reserve("orders", None, purpose=Purpose("fork"), timeout=0.5)
         except Misconfigured as error:
@@ -241,9 +227,9 @@ def test_close_waits_no_longer_than_a_second_for_a_call_that_is_overdue(
         get(store)
 
 
-def elsewhere(bench: SQLiteBench) -> int:
+def elsewhere(sqlite_bench: SQLiteBench) -> int:
     """Reserve in a process of its own, which is the only one then as far as SQLite's locks tell."""
-    [loader] = start_loaders(bench.url, 1, 1)
+    [loader] = start_loaders(sqlite_bench.url, 1, 1)
     let_go([loader])
     [(_, high)] = segments(finish(loader))
     return high
@@ -283,7 +269,6 @@ def test_a_file_that_is_itself_mounted_is_refused(sqlite_bench: SQLiteBench, tmp
     look = f"""
 import sys; sys.path.insert(0, {str(Path.cwd())!r})
 from issuer_persistence.sqlite import SQLiteStore
-from issuer_persistence.sqlite.file import SQLiteFile
 print(SQLiteStore({str(inner)!r}).get("orders", timeout=30))
 """
     script = f'mount --bind "{sqlite_bench.path}" "{inner}" && exec "$0" -c "$1"'
@@ -298,15 +283,13 @@ def test_an_entry_that_another_one_has_replaced_is_put_back(
 ) -> None:
     create(sqlite_bench.store, step=10)
     mine = [reserve(sqlite_bench.store), reserve(sqlite_bench.store)]
-    with closing(sqlite_bench.connect()) as connection:
-        connection.execute("DELETE FROM segments WHERE id = ?", (mine[0].entry,))  # as pruning does
-        connection.execute("UPDATE segments SET id = 'theirs', low = 5 WHERE id = ?", (mine[1].entry,))
+    sqlite_bench.execute("DELETE FROM segments WHERE id = ?", mine[0].entry)  # as pruning does
+    sqlite_bench.execute("UPDATE segments SET id = 'theirs', low = 5 WHERE id = ?", mine[1].entry)
     assert spans([reserve(sqlite_bench.store)]) == [(20, 30)]
     assert ranges(sqlite_bench.store) == [(5, 20), (10, 20), (20, 30)]
     assert "11..20 was reserved twice" in caplog.text
     caplog.clear()
-    with closing(sqlite_bench.connect()) as connection:
-        connection.execute("DELETE FROM segments WHERE high = 30")
+    sqlite_bench.execute("DELETE FROM segments WHERE high = 30")
     assert spans([reserve(sqlite_bench.store)]) == [(30, 40)]
     assert caplog.text == ""
 
@@ -317,12 +300,7 @@ def test_a_copy_of_the_directory_between_two_reservations_holds_all_of_it(sqlite
     copied = shutil.copytree(sqlite_bench.path.parent, sqlite_bench.path.parent.with_name("copied"))
     issued.update((elsewhere(sqlite_bench), reserve(sqlite_bench.store).high, elsewhere(sqlite_bench)))
     assert issued == {10, 20, 30, 40}
-    assert (
-        SQLiteStore(copied / sqlite_bench.path.name)
-        .reserve("orders", None, purpose=Purpose("copy"), timeout=TIMEOUT)
-        .low
-        == 10
-    )
+    assert reserve(SQLiteStore(copied / sqlite_bench.path.name)).low == 10
 
 
 @pytest.mark.parametrize("suffixes", [("-wal", "-shm"), ("-wal",), ("-shm",)], ids="".join)
@@ -339,38 +317,22 @@ def test_a_log_that_is_removed_takes_no_reservation_with_it(
     other.close()
 
 
-def test_a_log_that_goes_within_the_transaction_costs_a_gap_at_most(
-    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_goes_within_the_transaction_costs_a_gap_at_most(sqlite_bench: SQLiteBench) -> None:
     create(sqlite_bench.store, step=10)
-    store: Any = sqlite_bench.store
-    write = SQLiteTransaction.write
 
-    def late(*arguments: Any) -> object:
-        Path(f"{sqlite_bench.path}-wal").unlink()
-        Path(f"{sqlite_bench.path}-shm").unlink()
-        return write(*arguments)
+    def remove() -> None:
+        for suffix in ("-wal", "-shm"):
+            Path(f"{sqlite_bench.path}{suffix}").unlink()
 
-    with monkeypatch.context() as patched:
-        patched.setattr(SQLiteTransaction, "write", late)
-        assert reserve(store).high == 10
+    with before(SQLiteTransaction, "write", remove):
+        assert reserve(sqlite_bench.store).high == 10
     assert elsewhere(sqlite_bench) == 20
 
 
-def test_a_file_that_is_removed_within_the_transaction_brings_no_numbers(
-    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_removed_within_the_transaction_brings_no_numbers(sqlite_bench: SQLiteBench) -> None:
     create(sqlite_bench.store, step=10)
-    write = SQLiteTransaction.write
-
-    def late(*arguments: Any) -> object:
-        sqlite_bench.path.unlink()
-        return write(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SQLiteTransaction, "write", late)
-        with pytest.raises(StoreError):
-            reserve(sqlite_bench.store)
+    with before(SQLiteTransaction, "write", sqlite_bench.path.unlink), pytest.raises(StoreError):
+        reserve(sqlite_bench.store)
 
 
 def test_who_reads_undoes_what_a_killed_program_has_begun(sqlite_bench: SQLiteBench) -> None:
@@ -397,8 +359,7 @@ def test_a_copy_made_with_vacuum_that_is_put_back_is_a_store(sqlite_bench: SQLit
     create(sqlite_bench.store, step=10)
     assert reserve(sqlite_bench.store).high == 10
     copied = sqlite_bench.path.with_name("copied.db")
-    with closing(sqlite_bench.connect()) as connection:
-        connection.execute("VACUUM INTO ?", (str(copied),))
+    sqlite_bench.execute("VACUUM INTO ?", str(copied))
     sqlite_bench.close()
     copied.replace(sqlite_bench.path)
     again = sqlite_bench.make()

@@ -27,7 +27,7 @@ from issuer_persistence.errors import TagPresent, Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite.file import SQLiteFile
 from issuer_persistence.sqlite.store import SQLiteTransaction
-from tests.stores.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, reserve, spans
+from tests.stores.benches import TIMEOUT, SQLiteBench, before, check_contiguous, create, get, reserve, spans
 from tests.stores.processes import finish, let_go, lines, run_python, segments
 from tests.waiting import until
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-def is_free(bench: SQLiteBench) -> bool:
+def is_free(sqlite_bench: SQLiteBench) -> bool:
     """Whether nobody holds the lock."""
-    descriptor = os.open(f"{bench.path}-lock", os.O_RDWR)
+    descriptor = os.open(f"{sqlite_bench.path}-lock", os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -221,7 +221,6 @@ import sys
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
-from issuer_persistence.sqlite.file import SQLiteFile
 try:
     got = SQLiteStore(sys.argv[1]).reserve("orders", None, purpose=Purpose("impatient"), timeout=1)
     print(got.low, got.high)
@@ -231,23 +230,19 @@ except Unconfirmed as error:
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
-def test_who_reads_its_own_files_within_a_transaction_shares_no_number(
-    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+def test_who_reads_its_own_files_within_a_transaction_shares_no_number(sqlite_bench: SQLiteBench, suffix: str) -> None:
     """Closing any of these files drops this process's POSIX locks on it, which are all that SQLite has."""
-    create(sqlite_bench.store, step=10)
-    store: Any = sqlite_bench.store
-    write, beside = SQLiteTransaction.write, list[Any]()
+    store = sqlite_bench.store
+    create(store, step=10)
+    beside: list[tuple[int, int]] = []
 
-    def late(*arguments: Any) -> object:
+    def read() -> None:
         Path(f"{sqlite_bench.path}{suffix}").read_bytes()
         beside.extend(segments(finish(run_python(["-c", _IMPATIENT, str(sqlite_bench.path)]))))
-        return write(*arguments)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(SQLiteTransaction, "write", late)
-        own = reserve(store)
-    check_contiguous([(own.low, own.high), *beside, *spans([reserve(store)])], 0, 20 + 10 * len(beside))
+    with before(SQLiteTransaction, "write", read):
+        own = spans([reserve(store)])
+    check_contiguous([*own, *beside, *spans([reserve(store)])], 0, 20 + 10 * len(beside))
 
 
 #: Reserves twice, each time when it is told to.
@@ -255,7 +250,6 @@ _TWICE = """
 import sys
 from issuer_persistence.ledger import Purpose
 from issuer_persistence.sqlite import SQLiteStore
-from issuer_persistence.sqlite.file import SQLiteFile
 store = SQLiteStore(sys.argv[1])
 for _ in range(2):
     sys.stdin.readline()
@@ -270,40 +264,29 @@ def test_a_range_that_a_program_without_the_lock_reserves_once_more_is_seen_by_v
     """It writes its transaction over that of a program with the lock, whose entry is lost with it."""
     create(sqlite_bench.store, step=10)
     older: Any = sqlite_bench.store
-    write, beside = SQLiteTransaction.write, run_python(["-c", _TWICE, str(sqlite_bench.path)])
+    beside = run_python(["-c", _TWICE, str(sqlite_bench.path)])
     monkeypatch.setattr(older._file, "_alone", lambda *_, **__: nullcontext())
 
-    def late(*arguments: Any) -> object:
+    def overtaken() -> None:
         Path(f"{sqlite_bench.path}-shm").read_bytes()
         let_go([beside])
         assert lines(beside, 1) == "0 10\n"
-        return write(*arguments)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(SQLiteTransaction, "write", late)
+    with before(SQLiteTransaction, "write", overtaken):
         assert spans([reserve(older)]) == [(0, 10)]
     assert segments(finish(beside, "go\n")) == [(10, 20)]
     with issuer.connect(store=sqlite_bench.make(), redis="none") as ids:
         assert [(each.kind, each.numbers) for each in ids.verify("orders")] == [("overlap", (1, 10))]
 
 
-def test_a_lock_that_is_removed_within_the_transaction_costs_a_gap(
-    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_is_removed_within_the_transaction_costs_a_gap(sqlite_bench: SQLiteBench) -> None:
     """Another process takes the lock of a new file then, and may work at the same time."""
     create(sqlite_bench.store, step=10)
-    store: Any = sqlite_bench.store
-    write = SQLiteTransaction.write
-
-    def late(*arguments: Any) -> object:
-        store._file.lock.unlink()
-        return write(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SQLiteTransaction, "write", late)
-        with pytest.raises(Unconfirmed, match="removed or replaced while it was locked"):
-            reserve(store)
-    assert reserve(store).low in (0, 10)
+    lock = Path(f"{sqlite_bench.path}-lock")
+    replaced = pytest.raises(Unconfirmed, match="removed or replaced while it was locked")
+    with before(SQLiteTransaction, "write", lock.unlink), replaced:
+        reserve(sqlite_bench.store)
+    assert reserve(sqlite_bench.store).low in (0, 10)
 
 
 def test_a_file_of_the_lock_has_the_mode_of_the_database(sqlite_bench: SQLiteBench) -> None:
@@ -317,25 +300,21 @@ def test_a_file_of_the_lock_has_the_mode_of_the_database(sqlite_bench: SQLiteBen
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
-    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+    sqlite_bench: SQLiteBench, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
     """It may also look like a damaged file meanwhile."""
-    create(sqlite_bench.store, step=10)
-    store: Any = sqlite_bench.store
-    read = SQLiteTransaction.read
+    store = sqlite_bench.store
+    create(store, step=10)
     others = []
 
-    def late(*arguments: Any) -> object:
+    def write() -> None:
         others.append(sqlite_bench.connect())
         others[-1].execute("UPDATE tags SET max = 50")
         if fails:
             raise sqlite3.DatabaseError("database disk image is malformed")
-        return read(*arguments)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(SQLiteTransaction, "read", late)
-        with pytest.raises(Unconfirmed, match="does not take the lock"):
-            get(store)
+    with before(SQLiteTransaction, "read", write), pytest.raises(Unconfirmed, match="does not take the lock"):
+        get(store)
     assert get(store).max == 50
     assert store.examine(timeout=TIMEOUT).open_elsewhere
     assert [reserve(store).low, reserve(store).low] == [50, 60]

@@ -95,11 +95,11 @@ def bench(request: pytest.FixtureRequest) -> SQLBench:
     return found
 
 
-@pytest.fixture(params=[3])
+@pytest.fixture
 def bouncer(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> Iterator[PgBouncer]:
-    """A pgbouncer in transaction mode. Its parameter is the number of sessions: one is what all clients get in turn."""
+    """A pgbouncer in transaction mode. Its parameter is the number of sessions that all clients share."""
     program = find_pgbouncer() or absent("pgbouncer", "pgbouncer")
-    with PgBouncer(program, postgres_server.port, sessions=request.param) as made:
+    with PgBouncer(program, postgres_server.port, sessions=getattr(request, "param", 3)) as made:
         yield made
 
 

@@ -171,16 +171,6 @@ def test_an_issuer_goes_on_over_lost_requests_and_replies(
         check_contiguous([each for each in ranges(store, "a") if each[0] < each[1]], 0, get(store, "a").max)
 
 
-def test_a_proxy_that_swallows_everything_costs_a_call_its_time_alone(database: Database, proxy: FaultProxy) -> None:
-    store = database.opened(through(proxy, database))
-    create(store)
-    proxy.blackhole()
-    with pytest.raises(Unconfirmed):
-        store.get("orders", timeout=0.5)
-    proxy.pass_through()
-    assert spans([reserve(store, 10)]) == [(0, 10)]
-
-
 def test_a_reservation_takes_so_many_round_trips(database: Database, proxy: FaultProxy) -> None:
     """PostgreSQL: BEGIN, a statement, COMMIT. MariaDB: two statements more."""
     store = database.opened(through(proxy, database))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +13,7 @@ from tests.audit import repeats
 from tests.servers.absent import absent
 from tests.servers.mariadb import MariaDBServer, find_mariadb
 from tests.stores import test_batches, test_ledger, test_races, test_stores
-from tests.stores.benches import TIMEOUT, SQLBench, check_contiguous, create, ranges, reserve, spans
+from tests.stores.benches import SQLBench, check_contiguous, create, ranges, reserve, spans
 from tests.stores.test_races import at_once
 
 if TYPE_CHECKING:
@@ -50,20 +49,6 @@ def play_all(kind: type[SQLStore], url: str, prefix: str) -> None:
 
 def test_the_contract_holds_behind_a_pgbouncer_in_transaction_mode(postgres: Database, bouncer: PgBouncer) -> None:
     play_all(PostgreSQLStore, bouncer.url, postgres.prefix)
-
-
-def test_threads_behind_a_pgbouncer_share_few_sessions(postgres: Database, bouncer: PgBouncer) -> None:
-    stores = [postgres.opened(bouncer.url) for _ in range(4)]
-    create(stores[0], step=5)
-    gate = threading.Barrier(8)
-
-    def some(number: int) -> list[tuple[int, int]]:
-        gate.wait(TIMEOUT)
-        return spans([reserve(stores[number % 4]) for _ in range(12)])
-
-    found = [each for answer in postgres.threads(8).map(some, range(8)) for each in answer]
-    check_contiguous(found, 0, 8 * 12 * 5)
-    assert sorted(found) == ranges(stores[0])
     # Nothing of a transaction's settings is left in a session.
     [(left,)] = postgres.server.execute("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in trans%'")
     assert left == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -129,13 +128,6 @@ def test_a_server_of_the_other_kind_is_told_at_once(
         assert "SSL negotiation" in refused(f"{there}?sslmode={tls}") or tls == "disable"
 
 
-def test_a_mysql_server_that_stands_still_is_an_outage(mariadb: Database) -> None:
-    store = mariadb.opened()
-    with mariadb.server.frozen(), pytest.raises(Unconfirmed):
-        store.get("orders", timeout=0.5)
-    create(store)
-
-
 @contextmanager
 def trigger(database: Database, body: str, *more: str) -> Iterator[None]:
     """Run a statement before each ledger entry is written. `more`: statements to begin with."""
@@ -225,17 +217,3 @@ def test_a_plus_in_a_parameter_is_a_plus_and_a_blank_stays_one(postgres_bench: S
     url = f"{postgres_bench.url}&application_name=a+b%20c&options=-c%20search_path%3Dpublic"
     with closing(PostgreSQLStore.open(url)) as store, store.transaction(TIMEOUT) as transaction:
         assert transaction.rows("SHOW application_name") == [("a+b c",)]
-
-
-def test_without_the_driver_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for driver, module, url, extra in (
-        ("psycopg", "postgresql", "postgresql://h/d", 'pip install ".[postgresql]"'),
-        ("pymysql", "mysql", "mysql://h/d", 'pip install ".[mysql]"'),
-    ):
-        for name in [each for each in sys.modules if each.partition(".")[0] == driver]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, driver, None)
-        monkeypatch.delitem(sys.modules, f"issuer_persistence.sql.{module}", raising=False)
-        with pytest.raises(Misconfigured, match="install") as caught:
-            open_store(url)
-        assert extra in str(caught.value)
