@@ -152,7 +152,6 @@ class Care:
         return done
 
     async def doctor(self, progress: Callable[[int, int], object] | None, timeout: float | None) -> list[Finding]:
-        """Examine Redis, the store, the settings and the tags; see Issuer.doctor."""
         config = self._config
         facts = Facts(settings=config.settings, store=config.store.url, redis=config.redis)
         for steps in Examination(facts, config.key, progress).rounds():
@@ -160,7 +159,6 @@ class Care:
         return judge(facts)
 
     async def ready(self, timeout: float | None) -> Readiness:
-        """Check whether numbers can be drawn and reserved; see Issuer.ready."""
         halted = HaltedTags()
         store = await self.store_ready(timeout, halted)
         while halted.after is not None and store is None:
@@ -172,7 +170,6 @@ class Care:
         return await self._run(inspection.look_at_store(halted), self._deadline(timeout), None)
 
     async def redis_ready(self, timeout: float | None) -> IssuerError | None:
-        """Return the error if Redis does not answer."""
         if self._config.redis is None:
             return None
         return await self._run(inspection.look_at_redis(), self._deadline(timeout), None)
@@ -180,10 +177,7 @@ class Care:
     def tag_pages(self, timeout: float | None, *, after: str | None = None, count: int = PAGE) -> TagPages:
         """Return the records of the tags of the store by pages, sorted by name. See `Store.tags` for damaged ones.
 
-        Args:
-            timeout: Time limit of each page in seconds, or None.
-            after: Name after which the tags begin. None means the first tag.
-            count: How many tags are read at once.
+        `after`: name after which the tags begin. `count`: how many tags are read at once.
         """
 
         async def read(after: str | None) -> list[Tag | Corrupt]:
@@ -193,7 +187,6 @@ class Care:
         return TagPages(read, after, count)
 
     async def inspect(self, tag: str, timeout: float | None, *, deleted: bool) -> Inspection:
-        """Return the state of a tag; see Issuer.inspect."""
         steps = inspection.inspect(check_found(tag), self._config.hash_key(tag), deleted=deleted)
         found = await self._run(steps, self._deadline(timeout), tag)
         waiting = self._waiting(tag)
@@ -218,5 +211,4 @@ class Care:
         return batch
 
     async def _tags(self, timeout: float | None) -> list[str]:
-        """Return the names of all tags of the store, sorted."""
         return [record.tag async for page in self.tag_pages(timeout) for record in page]

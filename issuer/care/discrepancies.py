@@ -168,5 +168,4 @@ def described(entry: LedgerEntry) -> str:
 
 
 def damaged(error: Corrupt) -> Discrepancy:
-    """Return the discrepancy for a damaged record."""
     return Discrepancy(error.tag, "damaged record", f"the record in the store: {error.problem}")

@@ -129,12 +129,7 @@ class Readiness:
 
 @dataclass(slots=True)
 class HaltedTags:
-    """The halted tags of a store, as the pages of its tags showed them.
-
-    Attributes:
-        names: Names of the halted tags.
-        after: Last tag of the page that was read last. None if the next page is the first one.
-    """
+    """The halted tags of a store, as the pages of its tags showed them. `after`: last tag of the page read last."""
 
     names: set[str] = field(default_factory=set)
     after: str | None = None
@@ -231,14 +226,7 @@ def inspect(tag: str, key: str | None, known: Tag | None = None, *, deleted: boo
 
 
 def segments(tag: str, count: int, beyond: Position | None, *, upward: bool) -> Steps[LedgerPage]:
-    """Return a page of the tag's ledger; see Issuer.segments.
-
-    Args:
-        tag: Name of the tag.
-        count: Entries per page, 1..1000.
-        beyond: Position of the last entry of the previous page. None for the first page.
-        upward: If True, the entries with the lowest numbers come first, otherwise those with the highest.
-    """
+    """Return a page of the tag's ledger; see Issuer.segments."""
     check_found(tag)
     most, at = whole(count, "count", 1, PAGE_MOST), None if beyond is None else _position(tag, beyond)
     yield from read_record(tag)

@@ -79,14 +79,9 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     reserved before `max` was raised contains only numbers up to the new `max`, and Redis skips these. A segment that is
     reserved later starts after the new `max`.
 
-    Args:
-        tag: Name of the tag.
-        key: Key of the tag's hash in Redis. None if there is no Redis.
-        at_least: Highest number that the operator knows to be issued, or 0.
-        dry_run: If True, change nothing.
-        said: State of the tag in the journals, or None. If the store has lost the tag, the tag is created again. The
-            same applies if the store shows the tag as deleted, but the journals show that it was created again later.
-            If the journals list the tag as deleted, it is also deleted again.
+    `said`: state of the tag in the journals. If the store has lost the tag, or shows it as deleted although the
+    journals show that it was created again later, the tag is created again. If the journals list the tag as deleted, it
+    is also deleted again.
     """
     record = yield from ask(ReadTag(tag))
     if said is None and (record is None or record.deleted):
@@ -267,10 +262,8 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
         for store, tags in foreign.items():
             problem = _too_late(live, tags, said)
             if problem:
-                raise ConfigurationError(
-                    f"these are journals of another store (id {store}, this one is {store_id}), and {problem}",
-                    advice="configuration.other_journals",
-                )
+                problem = f"these are journals of another store (id {store}, this one is {store_id}), and {problem}"
+                raise ConfigurationError(problem, advice="configuration.other_journals")
         for tags in foreign.values():
             for name, known in tags.items():
                 said[name] = known.joined(said[name]) if name in said else known

@@ -107,14 +107,12 @@ class Calls:
 
     @classmethod
     def read(cls, tag: int, worker: str, paths: Sequence[Path]) -> Calls:
-        """Return the calls in these files."""
         return cls(tag, worker, chain.from_iterable(map(_written, paths)))
 
     def __iter__(self) -> Iterator[CallEntry]:
         return _entries(self._values)
 
     def granted(self) -> Iterator[CallEntry]:
-        """Yield the calls that returned numbers."""
         return (call for call in self if call.first > 0)
 
 
@@ -124,7 +122,6 @@ def _entries(values: Iterable[int]) -> Iterator[CallEntry]:
 
 
 def all_calls(folder: Path) -> list[Calls]:
-    """Return the calls of each caller that has files in this folder."""
     parts: dict[tuple[int, str, int], list[tuple[int, Path]]] = {}
     for path in folder.iterdir():
         words = path.name.split(".")

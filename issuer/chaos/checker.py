@@ -68,7 +68,6 @@ class Verdict:
         return self.faults.total()
 
     def add(self, other: Verdict) -> None:
-        """Add the figures of another run."""
         for name in ("attempted", "acknowledged", "repeats", "above", "disorder", "changed", "gap", "allowed_gap"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, cost in other.costs.items():

@@ -103,7 +103,6 @@ class Worker:
         return False
 
     def check_alive(self) -> None:
-        """Raise IssuerError if the worker has ended."""
         if not self.alive:
             raise IssuerError(f"drawing process {self.name} has ended: {self.last_words()}")
 
@@ -117,7 +116,6 @@ class Worker:
             return False
 
     def last_words(self) -> str:
-        """Return the last 600 characters that the worker has printed."""
         return self._log.read_text(errors="replace").strip()[-600:] or "it said nothing"
 
     def stuck(self, since: int) -> str:
@@ -154,7 +152,6 @@ class Workers:
         self.dismiss()
 
     def start(self, *setups: Setup) -> list[Worker]:
-        """Start a worker for each of these settings. Return the workers."""
         fresh = [Worker(setup) for setup in setups]
         self.workers += fresh
         return fresh
@@ -215,12 +212,10 @@ class Workers:
         return successor
 
     def pause(self, worker: Worker) -> None:
-        """Suspend a worker with SIGSTOP."""
         self.stopped.setdefault(worker.name, []).append(Strike("stopped", now(), 0))
         worker.process.send_signal(signal.SIGSTOP)
 
     def resume(self, worker: Worker) -> None:
-        """If a worker is suspended by SIGSTOP, continue it with SIGCONT."""
         pauses = self.stopped.get(worker.name, [])
         if worker.alive and (worker.halted or (pauses and not pauses[-1].back)):
             worker.process.send_signal(signal.SIGCONT)

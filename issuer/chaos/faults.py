@@ -76,7 +76,6 @@ def _family(name: str) -> str:
 
 
 def some(world: World) -> Worker:
-    """Return a random worker."""
     return random.choice(world.crew.workers)  # noqa: S311 - no secret
 
 
@@ -118,7 +117,6 @@ for name, point, what in zip(
 
 @fault("F8", "a process is stopped for a second")
 def stopped(world: World) -> None:
-    """Suspend a process with SIGSTOP at any moment, while the other processes draw."""
     worker = some(world)
     others = [one for one in world.crew.workers if one is not worker]
     with world.fault("F8 process stopped", hits=1):
@@ -133,7 +131,6 @@ def stopped(world: World) -> None:
 
 @fault("F2a", "Redis is killed and restarted from a snapshot")
 def back_from_a_snapshot(world: World) -> None:
-    """Kill Redis with SIGKILL, and restart it without the draws since the snapshot."""
     snapshot = world.master.snapshot()
     world.more()
     with world.fault("F2a back from a snapshot", hits=len(world.crew.workers)):
@@ -142,7 +139,6 @@ def back_from_a_snapshot(world: World) -> None:
 
 @fault("F2b", "Redis is killed and restarted without the end of its AOF")
 def aof_tail_cut(world: World) -> None:
-    """Kill Redis, and cut the end of its AOF, as if the last writes had not reached the disk."""
     master = world.master
     with master.client() as client:
         client.config_set("appendonly", "yes")
@@ -161,7 +157,6 @@ def aof_tail_cut(world: World) -> None:
 
 @fault("F2c", "Redis is killed and restarted without data")
 def wiped(world: World) -> None:
-    """Kill Redis, and restart it without data."""
     with world.fault("F2c wiped", hits=len(world.crew.workers)):
         world.master.wipe()
 
@@ -171,7 +166,6 @@ def wiped(world: World) -> None:
 
 @fault("F3a", "an operator fails over to a replica that lags")
 def failover_by_hand(world: World) -> None:
-    """Kill the master, and promote its replica, which lacks the last draws."""
     world.lag()
     with world.fault("F3a failover by hand", segments=4, hits=len(world.crew.workers)):
         world.master.kill()
@@ -195,7 +189,6 @@ def there_and_back(world: World) -> None:
 
 @fault("F6a", "the store is locked until Redis has no number left")
 def store_locked(world: World) -> None:
-    """Lock the store until no numbers are left in Redis and in the processes."""
     with closing(sqlite3.connect(world.folder / "store" / "issuer.db", timeout=10, isolation_level=None)) as store:
         store.execute("BEGIN IMMEDIATE")
         with world.fault("F6a store locked", hits=len(world.crew.workers)):
@@ -260,21 +253,18 @@ def recovered_at_once(world: World) -> None:
 
 @fault("F12a", "FLUSHALL while a load is under way")
 def flushed(world: World) -> None:
-    """Delete all keys with FLUSHALL. Then a segment's load arrives that was sent before FLUSHALL."""
     with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)), world.held_load(), world.master.client() as client:
         client.flushall()
 
 
 @fault("F12b", "SCRIPT FLUSH while a load is under way")
 def scripts_flushed(world: World) -> None:
-    """Delete the scripts, but no keys. Then a segment's load arrives, which calls a deleted script."""
     with world.fault("F12b SCRIPT FLUSH"), world.held_load(), world.master.client() as client:
         client.script_flush()
 
 
 @fault("F12c", "the key of a tag is deleted while a load is under way")
 def key_deleted(world: World) -> None:
-    """Delete the hashes of all tags, as an eviction would. Then a segment's load arrives that was sent earlier."""
     hits = len(world.crew.workers)
     with world.fault("F12c key deleted", hits=hits), world.held_load(), world.master.client() as client:
         client.delete(*map(world.key, range(len(world.tags))))
@@ -298,10 +288,6 @@ def load_in_doubt(world: World) -> None:
 
 @fault("F12e", "Redis evicts all keys while a load is under way")
 def evicted(world: World) -> None:
-    """Let Redis evict all keys. Then a segment's load arrives that was sent earlier.
-
-    Before it arrives, a process has prepared the tag's hash again.
-    """
     keys = [world.key(at) for at in range(len(world.tags))]
     fault = world.fault("F12e evicted", segments=4, hits=len(world.crew.workers))
     with fault, world.held_load() as held, world.master.client() as client:
@@ -340,7 +326,6 @@ def _forking(workers: Iterable[Worker]) -> list[Worker]:
 
 @fault("F18a", "a process with a lease forks")
 def forked(world: World) -> None:
-    """Fork processes that hold a lease. Child and parent both continue to draw."""
     forking = _forking(world.crew.workers)
     with world.fault("F18a fork in mid-lease", hits=len(forking)):
         _fork(world, forking, [TREND])
@@ -348,7 +333,6 @@ def forked(world: World) -> None:
 
 @fault("F18b", "processes that are cut off from Redis fork")
 def forked_direct(world: World) -> None:
-    """Fork processes that draw from their own segments without Redis. Their children do the same."""
     cut, _ = world.halves()
     forking = _forking(cut)
     world.fronts[0].refuse()
@@ -360,7 +344,6 @@ def forked_direct(world: World) -> None:
 
 @fault("F21", "half of the processes are cut off from Redis")
 def cut_off(world: World) -> None:
-    """Check that trend tags continue without Redis on the side that is cut off, while the other side uses Redis."""
     cut, others = world.halves()
     world.fronts[0].refuse()
     since = now()

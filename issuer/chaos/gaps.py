@@ -64,7 +64,6 @@ class Cost:
             self.worst, self.allowed = gap, allowed
 
     def add(self, other: Cost) -> None:
-        """Add the figures of another run."""
         strikes, gap, over = self.strikes + other.strikes, self.gap, self.over
         self.charge(other.worst, other.allowed)
         self.strikes, self.gap, self.over = strikes, gap + other.gap, over + other.over

@@ -45,7 +45,6 @@ def play(world: World, faults: Iterable[Fault]) -> Verdict:
 
 
 def play_for(seconds: int, faults: Sequence[Fault]) -> Verdict:
-    """Cause faults for `seconds` seconds on new servers. Return the verdict."""
     screen = Screen(seconds)
     begun = monotonic()
     program, total = binary(), Verdict()

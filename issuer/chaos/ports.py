@@ -22,7 +22,6 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Return whether the port is free now."""
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.bind((LOOPBACK, port))
         return True

@@ -88,7 +88,6 @@ class ProxiedConnection:
     silent: bool = False
 
     def abort(self) -> None:
-        """Cut both connections."""
         if self.writer is None:  # the connection has just been accepted
             with contextlib.suppress(OSError):
                 self.client.shutdown(socket.SHUT_RDWR)
@@ -155,17 +154,11 @@ class FaultProxy:
         self._order(self._set(ProxyFault(FaultKind.BLACKHOLE)))
 
     def drop_requests(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Close the connection instead of delivering the request.
-
-        Only requests that contain `match` are affected (None: all), and only the first `times` of them (None: all).
-        """
+        """Close the connection instead of delivering the request."""
         self._order(self._set(ProxyFault(FaultKind.DROP_REQUEST, match, times)))
 
     def drop_replies(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Deliver the request, drop its reply and close the connection.
-
-        Only requests that contain `match` are affected (None: all), and only the first `times` of them (None: all).
-        """
+        """Deliver the request, drop its reply and close the connection."""
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, times)))
 
     def drop_reply_then_hold(self, match: bytes) -> None:
@@ -173,21 +166,14 @@ class FaultProxy:
         self._order(self._set(ProxyFault(FaultKind.DROP_REPLY, match, 1, then=ProxyFault(FaultKind.HOLD, match))))
 
     def delay_replies(self, seconds: float, match: bytes | None = None, times: int | None = None) -> None:
-        """Deliver the request at once, and its reply after a delay in seconds.
-
-        Only requests that contain `match` are affected (None: all), and only the first `times` of them (None: all).
-        """
+        """Deliver the request at once, and its reply after a delay in seconds."""
         self._order(self._set(ProxyFault(FaultKind.DELAY, match, times, seconds)))
 
     def hold(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Keep requests back until `release` is called. It delivers them even if their clients have given up.
-
-        Only requests that contain `match` are affected (None: all), and only the first `times` of them (None: all).
-        """
+        """Keep requests back until `release` is called. It delivers them even if their clients have given up."""
         self._order(self._set(ProxyFault(FaultKind.HOLD, match, times)))
 
     def release(self) -> int:
-        """Deliver the held requests. Return how many there were."""
         return self._order(self._release())
 
     def redirect(self, upstream: tuple[str, int]) -> None:

@@ -11,7 +11,6 @@ from issuer.times import lasting
 
 
 def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the report, as pairs of name and value."""
     yield "faults", f"{verdict.struck:,}"
     for name, times in sorted(verdict.faults.items()):
         yield "", f"{name}: {times}"

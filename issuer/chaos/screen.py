@@ -54,7 +54,6 @@ class Screen:
         self._shown, self._drawn_at = True, monotonic()
 
     def clear(self) -> None:
-        """Remove the bar."""
         if self._shown:
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()

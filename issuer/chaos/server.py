@@ -70,17 +70,14 @@ class RedisServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port."""
         return LOOPBACK, self.port
 
     @property
     def url(self) -> str:
-        """The URL for clients."""
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None if the server does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     @property
@@ -98,7 +95,6 @@ class RedisServer:
         return client
 
     def product(self) -> str:
-        """Return name and version of the server program."""
         with self.client() as client:
             info = client.info("server")
         known = {"Valkey": info.get("valkey_version"), "Redis": info.get("redis_version")}
@@ -135,13 +131,11 @@ class RedisServer:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def kill(self) -> None:
-        """If the process runs, send SIGKILL, and wait until it has ended."""
         if self._process and os.getpid() == self.owner:
             self._process.kill()
             self._process.wait()
 
     def end(self) -> None:
-        """Kill the process, close the clients and remove the directory."""
         if os.getpid() != self.owner:
             return  # in a forked child: the server belongs to the parent
         for client in list(self._clients):
@@ -175,7 +169,6 @@ class RedisServer:
         return self.start()
 
     def aof_size(self) -> int:
-        """Return the size of the newest AOF file in bytes."""
         return self._aof().stat().st_size
 
     def cut_aof(self, count: int) -> Self:
@@ -195,13 +188,11 @@ class RedisServer:
         until(lambda: self.replication().get("master_link_status") == "up", timeout, f"{self!r} follows {other!r}")
 
     def promote(self) -> None:
-        """Make the server a master, with a new replication id."""
         with self.client() as client:
             client.execute_command("REPLICAOF", "NO", "ONE")
         until(lambda: self.replication()["role"] == "master", message=f"{self!r} is master")
 
     def log(self, lines: int = 15) -> str:
-        """Return the last lines of the log."""
         path = self.directory / "server.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
 

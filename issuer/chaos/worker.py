@@ -91,17 +91,14 @@ class Setup:
     program: ClassVar[str] = "issuer.chaos.worker"
 
     def dumped(self) -> str:
-        """Return the setup as text, for the command line of a worker."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parsed(cls, text: str) -> Self:
-        """Return the setup from the text that `dumped` returned."""
         content = json.loads(text)
         return cls(**{**content, "jobs": [Job(**job) for job in content["jobs"]]})
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of `connect`."""
         names = ("redis", "store", "config", "timeout", "redis_timeout", "store_timeout", "journal")
         return {name: getattr(self, name) for name in names}
 
@@ -165,7 +162,6 @@ class Loads:
         self._record = CallFile(folder, 0, setup.name, 0)
 
     def __call__(self, event: Event) -> None:
-        """Record a segment."""
         if isinstance(event, SegmentLoaded):
             self._record.note(event.low + 1, event.high, event.cur, now())
 
@@ -173,14 +169,11 @@ class Loads:
 class NumberSource(Protocol):
     """Source of numbers for threads: an issuer, or a client of a server. Raises IssuerError."""
 
-    def next(self, tag: str, *, key: str | None = None) -> int:
-        """Draw a number."""
+    def next(self, tag: str, *, key: str | None = None) -> int: ...
 
-    def take(self, tag: str, n: int) -> list[int]:
-        """Draw n numbers."""
+    def take(self, tag: str, n: int) -> list[int]: ...
 
-    def stream(self, tag: str) -> Iterator[int]:
-        """Draw numbers without end."""
+    def stream(self, tag: str) -> Iterator[int]: ...
 
 
 class DrawLoop:
@@ -192,7 +185,6 @@ class DrawLoop:
         self._key = job.key
 
     def wanted(self) -> int:
-        """Return how many numbers the next call requests."""
         return random.randint(1, self.job.most)  # noqa: S311 - load needs no secrets
 
     def note(self, numbers: list[int], began: int, ended: int) -> None:
@@ -247,7 +239,6 @@ class DrawLoop:
         return True
 
     async def acall(self, ids: AsyncIssuer) -> bool:
-        """Do the same as `call`, in a task."""
         tag, wanted = self.job.tag, self.wanted()
         began = now()
         try:
@@ -280,7 +271,6 @@ def _fork(setup: Setup, ids: NumberSource, numbers: Iterator[int]) -> None:
 
 
 def draw(setup: Setup, ids: NumberSource, stop: threading.Event) -> None:
-    """Draw from the source `ids` in threads until `stop` is set."""
     numbers = count()
     forks = threading.Semaphore(0)
     signal.signal(signal.SIGUSR1, lambda *_: forks.release())
@@ -325,7 +315,6 @@ def _stacks(*_: object) -> None:
 
 
 async def tasks(setup: Setup, stop: threading.Event) -> None:
-    """Draw in tasks until `stop` is set."""
     numbers = count()
     async with aconnect(**setup.settings()) as ids:
         if setup.loads:
@@ -357,7 +346,6 @@ def told_to_stop(take: Callable[[bytes], object] = len) -> threading.Event:
 
 
 def work(setup: Setup, stop: threading.Event) -> None:
-    """Draw according to the setup until `stop` is set."""
     lay_traps(setup)
     if setup.colour == "tasks":
         asyncio.run(tasks(setup, stop))

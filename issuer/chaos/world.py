@@ -176,16 +176,13 @@ class World:
         ]
 
     def server(self, binary: Path) -> RedisServer:
-        """Return a server that is not started yet."""
         return RedisServer(binary)
 
     def proxy(self, upstream: tuple[str, int]) -> FaultProxy:
-        """Return a proxy for a server."""
         return FaultProxy(upstream)
 
     @property
     def desk_url(self) -> str:
-        """URL of Redis for this process."""
         return self.desk.url
 
     def front_url(self, at: int) -> str:
@@ -193,7 +190,6 @@ class World:
         return self.fronts[at].url
 
     def setups(self, config: str) -> list[Setup]:
-        """Return the settings of the workers."""
         most, callers = self.terms.most, self.terms.callers
         one, few, run, stream, plain = (
             Job(STRICT, "strict", "next", callers),
@@ -269,7 +265,6 @@ class World:
         return there, [worker for worker in self.crew.workers if worker not in there]
 
     def key(self, at: int) -> str:
-        """Return the Redis key of the tag with this index."""
         return redis_key(PREFIX, self.tags[at].name)
 
     def sha(self, name: str) -> bytes:
@@ -285,7 +280,6 @@ class World:
         self.deliver()
 
     def held(self) -> list[bytes]:
-        """Return the requests that the proxies of the workers hold."""
         return [request for front in self.fronts for request in front.held]
 
     def deliver(self) -> None:
@@ -327,7 +321,6 @@ class World:
                 self.sample()
 
     def sample(self) -> None:
-        """Read the `max` of each tag from the store, and record it with the time."""
         with self._sampling:
             asked = now()
             found: dict[str, Tag] = {record.tag: record for record in self.ids.tags(timeout=1)}
@@ -336,7 +329,6 @@ class World:
                     tag.samples.append((asked, found[tag.name].max))
 
     def verdict(self) -> Verdict:
-        """Stop the workers, and check all numbers."""
         until(self._sampled, 10, "max is read", ignoring=(IssuerError,))
         lasting = {worker.name for worker in self.crew.workers if worker.alive}
         end = Strike(THE_END, now(), 0, hits=len(lasting))

@@ -69,7 +69,6 @@ def check_json(*, as_json: bool, as_lines: bool) -> None:
 
 
 def code_of(error: IssuerError) -> int:
-    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
@@ -99,7 +98,6 @@ class Warnings(logging.Handler):
             self._say(record)
 
     def end(self) -> None:
-        """Write the warnings that were kept because of --json."""
         held, self._held = self._held, []
         for record in held:
             self._say(record)

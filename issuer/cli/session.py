@@ -51,13 +51,8 @@ class Session:
     def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
         """Return the issuer. The first call creates the issuer. It is closed when the command ends.
 
-        Args:
-            scheduler: If None, there is no background work: the command loads segments itself, within its timeout.
-            makes_store: Whether the command may create the store. If False, a missing file is an error. Without this
-                error, `doctor` and `verify` would create an empty store and find no problem in it.
-
-        Raises:
-            ConfigurationError: A setting is invalid, or the file of the store is missing.
+        `makes_store`: whether the command may create the store. If not, a missing file raises ConfigurationError.
+        Otherwise `doctor` and `verify` would create an empty store and find no problem in it.
         """
         if self._issuer is None:
             settings = self.settings()

@@ -24,13 +24,9 @@ INDENT = 13
 
 
 def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
-    """Return the state of a tag as text, with a line `name value` for each fact.
+    """Return the state of a tag as text, with a line `name value` for each fact. `direct`: the issuer has no Redis.
 
-    Args:
-        seen: The state of the tag.
-        direct: Whether the issuer has no Redis.
-        now: The present time, in ms since 1970.
-        room: Longest line in terminal cells. None means any length.
+    `now`: in ms since 1970. `room`: longest line in terminal cells. None means any length.
     """
     lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else []), *described(seen.scheme)]
     counter = seen.parts is None and counts(seen.scheme)
@@ -60,7 +56,6 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
 
 
 def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str]]:
-    """`direct`: whether the issuer has no Redis. `now`: the present time, in ms since 1970."""
     lines = []
     if seen.last_extension is not None:
         lines.append(("extended", moment(seen.last_extension, now)))
@@ -156,7 +151,6 @@ def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:
 
 
 def stands(now: Tag) -> str:
-    """Return the max, the step and the limit of a tag as text."""
     if not counts(now.scheme):
         return now.order
     last = last_value(now.scheme, now.limit)
@@ -175,7 +169,6 @@ def settings_of(tag: Tag) -> str:
 
 
 def machine_table(found: MachineNumbers) -> str:
-    """Return a table of the machine numbers that a snowflake tag has used."""
     columns = [Column("MACHINE", "right"), Column("HOLDER", flexible=True), Column("LEASE"), Column("USED UP TO")]
     columns.append(Column("AHEAD"))
     lease = {True: "held", False: "free", None: ""}

@@ -149,16 +149,9 @@ class Scheme:
     def text(self, counter: int, *, today: date, shard: int | None = None, key: str | None = None) -> str:
         """Return the text for a counter value in the tag's format. If the tag has no format, return decimal digits.
 
-        Args:
-            counter: Counter value.
-            today: Date in the text. If the tag has periods, the text shows the first day of the counter's period
-                instead.
-            shard: Number of the shard to which the counter belongs.
-            key: Restart key of the series to which the counter belongs.
-
-        Raises:
-            FormatOverflow: The number has too many digits for the format.
-            LimitReached: The number is higher than the limit.
+        If the tag has periods, the text shows the first day of the counter's period in place of `today`. `shard`,
+        `key`: the shard, or the series with this restart key, to which the counter belongs. Raises FormatOverflow,
+        LimitReached.
         """
         value = self.value(counter)
         template = self._template
@@ -199,11 +192,8 @@ class Scheme:
             return Decoded(self.tag, found.seq, number, key=found.key, date=found.date, part=part)
         index = self.periods.of(found.date)
         if self.periods.begin(index) != found.date:
-            raise NotDecodable(
-                f"{brief(text)}: texts contain the first day of their period, {self.periods.begin(index)}",
-                tag=self.tag,
-                value=text,
-            )
+            problem = f"{brief(text)}: texts contain the first day of their period, {self.periods.begin(index)}"
+            raise NotDecodable(problem, tag=self.tag, value=text)
         counter = index << PERIOD_BITS | number
         name = self.period_name(counter)
         return Decoded(self.tag, found.seq, counter, name, key=found.key, date=found.date, part=part)

@@ -224,20 +224,14 @@ def _check_texts(scheme: Mapping[str, Any]) -> None:
         return
     template = Template(scheme["format"])
     if restart != "never" and not tells(template.codes, restart):
-        raise SchemeError(
-            f"{scheme['format']!r} does not contain the period ({restart}), so texts would repeat",
-            setting="format",
-            value=scheme["format"],
-        )
+        problem = f"{scheme['format']!r} does not contain the period ({restart}), so texts would repeat"
+        raise SchemeError(problem, setting="format", value=scheme["format"])
     if bool(scheme.get("keyed")) != ("key" in template.fields):
         wanted = "contains {key}, which only a keyed tag has" if "key" in template.fields else "does not contain {key}"
         raise SchemeError(f"{scheme['format']!r} {wanted}", setting="format", value=scheme["format"])
     if "shard" in template.fields and "shards" not in scheme:
-        raise SchemeError(
-            f"{scheme['format']!r} contains {{shard}}, but the tag has no shards",
-            setting="format",
-            value=scheme["format"],
-        )
+        problem = f"{scheme['format']!r} contains {{shard}}, but the tag has no shards"
+        raise SchemeError(problem, setting="format", value=scheme["format"])
 
 
 def _check_restart(
@@ -364,11 +358,8 @@ def _set_scrambling(
         raise SchemeError("excludes stride, which the tag has", setting="scramble", value=given["scramble"])
     if record.max and "restart" in scheme:
         # In an earlier period any number may have been issued, so no range of numbers is left for a new key.
-        raise SchemeError(
-            "cannot be changed after numbers were issued: create another tag",
-            setting="scramble",
-            value=given["scramble"],
-        )
+        problem = "cannot be changed after numbers were issued: create another tag"
+        raise SchemeError(problem, setting="scramble", value=given["scramble"])
     pieces = tuple(scrambled(scheme)) if "scramble" in scheme else ()
     bound = SEQ_MOST if "restart" in scheme else record.limit
     scheme["scramble"] = _pieces(given["scramble"], pieces, record.max, bound if limit is None else limit, keys)

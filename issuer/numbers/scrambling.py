@@ -61,11 +61,8 @@ def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
     """Return the key of that name. Raises SchemeError if this process does not have the key."""
     if name not in keys:
         held = f"only {', '.join(sorted(keys))}" if keys else "none at all"
-        raise SchemeError(
-            f"this process has no key {brief(name)}, {held}: add it to `keys`, ISSUER_KEYS or the settings file",
-            setting=SETTING,
-            value=name,
-        )
+        problem = f"this process has no key {brief(name)}, {held}: add it to `keys`, ISSUER_KEYS or the settings file"
+        raise SchemeError(problem, setting=SETTING, value=name)
     return checked_key(name, keys[name])
 
 
@@ -169,10 +166,7 @@ def _check(pieces: Sequence[KeySpan]) -> None:
             )
     for piece, after in pairwise(pieces):
         if not piece.start < after.start <= piece.limit + 1:
-            raise SchemeError(
-                f"a key for the numbers from {after.start} can't follow one for {piece.start}..{piece.limit}",
-                setting=SETTING,
-                value=after.start,
-            )
+            problem = f"a key for the numbers from {after.start} can't follow one for {piece.start}..{piece.limit}"
+            raise SchemeError(problem, setting=SETTING, value=after.start)
     if not pieces:
         raise SchemeError("there must be at least one key", setting=SETTING, value=())

@@ -101,11 +101,8 @@ def changed(
     kept = tuple(piece for piece in pieces if piece.start <= max)
     given = Strides(kept).value(max)
     if above is not None and above < given:
-        raise SchemeError(
-            f"this site has issued numbers up to {given}: choose a higher number, the same at every site",
-            setting="above",
-            value=above,
-        )
+        problem = f"this site has issued numbers up to {given}: choose a higher number, the same at every site"
+        raise SchemeError(problem, setting="above", value=above)
     base = given if above is None else above
     first = base + 1 + (offset - base - 1) % stride
     if first > HIGHEST:

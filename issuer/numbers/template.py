@@ -199,10 +199,8 @@ class Template:
 
     def _shown_key(self, key: str | None) -> str:
         if key is None or not _is_key(key):
-            raise InvalidArgument(
-                f"the format {self.text} needs a key of 1 to {KEY_MOST} printable characters, not {brief(key)}",
-                value=key,
-            )
+            problem = f"the format {self.text} needs a key of 1 to {KEY_MOST} printable characters, not {brief(key)}"
+            raise InvalidArgument(problem, value=key)
         if self._stop and self._stop in key:
             raise InvalidArgument(
                 f"the key {brief(key)} must not contain {self._stop!r}, which follows it in the format", value=key

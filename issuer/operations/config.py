@@ -84,7 +84,6 @@ class IssuerConfig:
             return Scheme(tag, self.settings.keys, reading=True)
 
     def key(self, tag: str) -> str:
-        """Return the key of the tag's hash in Redis."""
         return redis_key(self.settings.prefix, tag)
 
     def hash_key(self, tag: str) -> str | None:
@@ -92,5 +91,4 @@ class IssuerConfig:
         return None if self.redis is None else redis_key(self.settings.prefix, tag)
 
     def described(self, kind: str) -> str:
-        """Return the `repr` of an issuer. `kind` is the name of its class."""
         return f"<{kind} redis={self.redis!r} store={self.store.url!r} prefix={self.settings.prefix!r}>"

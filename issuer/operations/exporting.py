@@ -21,13 +21,10 @@ _DEFAULTS = TagSettings()
 
 @dataclass(frozen=True, slots=True)
 class ExportPage:
-    """A page of an export.
+    """A page of an export. `tags`: for each tag, the arguments of `create`, and the name of the tag as `tag`.
 
-    Attributes:
-        tags: For each tag, the arguments of `create`, and the name of the tag as `tag`.
-        left_out: Names of tags that `create` cannot continue: the new tag would issue old numbers again.
-        damaged: Errors of tags whose record in the store is damaged.
-        last: Name of the tag after which the next page begins. None if this page is the last one.
+    `left_out`: tags that `create` cannot continue. `damaged`: errors of damaged records. `last`: name of the tag after
+    which the next page begins, None after the last page.
     """
 
     tags: list[dict[str, Any]]

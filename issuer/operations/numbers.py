@@ -61,15 +61,7 @@ SERIES_COUNTED_FOR = 1.0
 
 
 def plugin_call(record: Tag, n: int, how: DrawOptions, chain: Plugins[Any], *, as_drawn: bool) -> Call:
-    """Return the description of a call for the plugins.
-
-    Args:
-        record: Record of the tag.
-        n: How many numbers the call draws.
-        how: Options of the call.
-        chain: The plugins.
-        as_drawn: True if no plugin may change the numbers. If a plugin changes them, ConfigurationError is raised.
-    """
+    """Return the description of a call for the plugins. Raises ConfigurationError if one changes numbers `as_drawn`."""
     tag, strategy = record.tag, scheme_record.strategy(record.scheme)
     if as_drawn and chain.changes(strategy):
         problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
@@ -106,14 +98,7 @@ PLAIN = DrawOptions()
 
 @dataclass(frozen=True, slots=True)
 class _Part(Generic[L]):
-    """The source of a number: a tag, or one of its parts (a shard or a series).
-
-    Attributes:
-        combiner: Draws the numbers of the tag or the part.
-        record: Record of the tag, also for a part.
-        shard: Number of the shard, or None.
-        restart_key: Restart key of the series, or None.
-    """
+    """The source of a number: a tag, or one of its parts (a shard or a series). `record`: always that of the tag."""
 
     combiner: L
     record: Tag
@@ -269,7 +254,6 @@ class Issuing(Generic[L]):
             log.debug("tag %r: the strategy could not prepare the new tag: %s", record.tag, error)
 
     def delete(self, tag: str, deadline: Deadline) -> Steps[None]:
-        """Delete a tag with its shards or series, see Issuer.delete."""
         with no_fork():
             from issuer.operations import tags
 
@@ -282,14 +266,12 @@ class Issuing(Generic[L]):
                     log.warning("tag %r was deleted, but its strategy could not be closed: %s", name, error)
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
-        """Return all machine numbers that were ever used for the tag, see Issuer.machines."""
         with no_fork():
             from issuer.strategies.snowflake import aside
 
         return (yield from aside.look((yield from read_record(check_found(tag))), self._config.settings.prefix))
 
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
-        """Exclude machine numbers that were used with future timestamps from further use, see Issuer.set_aside."""
         with no_fork():
             from issuer.strategies.snowflake import aside
 
@@ -330,11 +312,8 @@ class Issuing(Generic[L]):
     def _counter(self, part: _Part[L], how: DrawOptions, deadline: Deadline) -> Steps[int]:
         supply = part.combiner.supply
         if scheme_record.strategy(part.record.scheme) != scheme_record.SEGMENT and how.key is not None:
-            raise InvalidArgument(
-                f"tag {part.combiner.tag!r} has no counter, so it cannot keep numbers by key: omit the key",
-                tag=part.combiner.tag,
-                value=how.key,
-            )
+            problem = f"tag {part.combiner.tag!r} has no counter, so it cannot keep numbers by key: omit the key"
+            raise InvalidArgument(problem, tag=part.combiner.tag, value=how.key)
         if part.restart_key is not None or part.shard is not None:
             record = supply.state.record or (yield from supply.origin.read(found=self._found(part, how.series_most)))
             if not parts.is_part(record, part.record.tag):

@@ -208,7 +208,6 @@ class TagOptions:
         return cls(own, {name: value for name, value in said.items() if name not in names})
 
     def get(self, name: str) -> Any:
-        """Return the value of one of the tag's settings, or None if it was not given."""
         return self.own.get(name)
 
     def above(self, tag: str, last: int) -> int | None:
@@ -220,17 +219,9 @@ class TagOptions:
         return replace(self, own={**self.own, **own})
 
     def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
-        """Return the settings of a new tag for `Store.create`.
+        """Return the settings of a new tag for `Store.create`. Raises InvalidArgument, ConfigurationError.
 
-        Args:
-            tag: Name of the tag.
-            limit: Last counter value of the tag.
-            redis: Whether the issuer has Redis.
-            scheme: The tag's scheme, which was made from `self.given`.
-
-        Raises:
-            InvalidArgument: A setting is invalid.
-            ConfigurationError: The order is strict, but there is no Redis.
+        `limit`: last counter value. `scheme`: the scheme that was made from `self.given`.
         """
         check_tag(tag)
         last = whole(limit, "limit", 1, HIGHEST)
@@ -266,19 +257,11 @@ class TagOptions:
         scheme: Mapping[str, object] | None = None,
         seen: str | None = None,
     ) -> TagChanges:
-        """Return the changes of an existing tag for `Store.configure`.
+        """Return the changes of an existing tag for `Store.configure`. Raises InvalidArgument, also without a setting.
 
-        Args:
-            tag: Name of the tag.
-            limit: New last counter value, or None.
-            min_step: Lowest adapted step in the tag's record.
-            raise_to: Counter value after which the tag continues. Lower numbers are skipped. None means no change.
-            scheme: New scheme, which was made from `self.given` and the tag's record, or None.
-            seen: Version of the record from which `scheme` was made. If the record has changed, the store rejects the
-                changes. None means any version.
-
-        Raises:
-            InvalidArgument: A setting is invalid, or no setting is given.
+        `limit`: new last counter value. `min_step`: that of the tag's record. `raise_to`: counter value after which the
+        tag continues. `scheme`: new scheme, made from `self.given`. `seen`: version of the record from which it was
+        made: if the record has changed, the store rejects the changes.
         """
         others = self.others(tag, None)
         if not others and all(value is None for value in (self.get("step"), limit, raise_to, scheme)):

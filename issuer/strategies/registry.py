@@ -91,11 +91,8 @@ def factory(name: object) -> Factory:
         return found
     points = entry_points(group=GROUP, name=name)
     if not points:
-        raise SchemeError(
-            f"unknown strategy {brief(name)}; the strategies are {', '.join(strategy_names())}",
-            setting="strategy",
-            value=name,
-        )
+        problem = f"unknown strategy {brief(name)}; the strategies are {', '.join(strategy_names())}"
+        raise SchemeError(problem, setting="strategy", value=name)
     try:
         loaded: Factory = next(iter(points)).load()
     except Exception as error:

@@ -149,11 +149,8 @@ class StrategyRunner:
             else:
                 highest = number
         if fault:
-            raise StrategyFailed(
-                f"tag {self._context.tag!r}: strategy {self._name!r} returned {fault}; none of them was issued",
-                tag=self._context.tag,
-                strategy=self._name,
-            )
+            problem = f"tag {self._context.tag!r}: strategy {self._name!r} returned {fault}; none of them was issued"
+            raise StrategyFailed(problem, tag=self._context.tag, strategy=self._name)
         with self._noting:
             self._highest = max(self._highest, highest)
         return found

@@ -209,19 +209,15 @@ class Check:
     tag: str | None = None
 
     def weak(self, what: str, why: str, do: str, *, error: IssuerError | None = None, **others: str) -> Finding:
-        """Return a finding of the level "weak"."""
         return Finding(self.name, "weak", self.subject, what, why, do, self.tag, error, others)
 
     def advice(self, what: str, why: str, do: str, **others: str) -> Finding:
-        """Return a finding of the level "advice"."""
         return Finding(self.name, "advice", self.subject, what, why, do, self.tag, None, others)
 
     def unknown(self, what: str, why: str, do: str, *, error: IssuerError | None = None) -> Finding:
-        """Return a finding of the level "unknown"."""
         return Finding(self.name, "unknown", self.subject, what, why, do, self.tag, error)
 
     def ok(self, what: str, why: str) -> Finding:
-        """Return a finding of the level "ok"."""
         return Finding(self.name, "ok", self.subject, what, why)
 
 

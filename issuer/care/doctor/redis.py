@@ -45,7 +45,6 @@ def _each(check: ServerCheck) -> Callable[[Facts], Iterator[Finding]]:
 
 
 def reachable(facts: Facts) -> Iterator[Finding]:
-    """Check whether each server answers."""
     if facts.redis is None:
         yield Check("redis-reachable", "settings").ok(
             "no Redis is configured (direct mode)",
@@ -177,7 +176,6 @@ def _what_it_is(info: Mapping[str, str], active_replica: str | None) -> tuple[st
 
 @_each
 def role(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether the server is a master."""
     if info.get("role") == "master":
         yield Check("redis-role", server.name).ok("it is a master", "Only masters issue numbers.")
         return
@@ -190,7 +188,6 @@ def role(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether INFO shows a valid replication id."""
     shown = info.get("master_replid", "")
     if _REPLID.fullmatch(shown) and shown.strip("0"):
         yield Check("redis-replid", server.name).ok("it shows its master_replid", "The fence needs this id.")
@@ -205,7 +202,6 @@ def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether Redis can evict hashes of tags."""
     policy, limited = info.get("maxmemory_policy"), number(info, "maxmemory") > 0
     check = "redis-eviction"
     remedy = "Run CONFIG SET maxmemory-policy noeviction, and set the same in redis.conf."
@@ -232,7 +228,6 @@ def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def memory(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether the memory of the server is nearly full."""
     most, used = number(info, "maxmemory"), number(info, "used_memory")
     if most == 0 or used * 100 < most * NEARLY_FULL:
         yield Check("redis-memory", server.name).ok("it has free memory", "A full Redis rejects every draw.")
@@ -246,7 +241,6 @@ def memory(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 
 @_each
 def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether hashes survive a restart of Redis, and whether Redis can write to its disk."""
     check = "redis-persistence"
     failed = [name for name in ("aof_last_write_status", "rdb_last_bgsave_status") if info.get(name, "ok") != "ok"]
     save = server.settings.get("save")
@@ -276,7 +270,6 @@ def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findin
 
 @_each
 def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether a master stops issuing numbers when it has lost its replicas."""
     check = "redis-min-replicas"
     # INFO has this field only if both min-replicas-to-write and min-replicas-max-lag are set.
     good = number(info, "min_slaves_good_slaves") if "min_slaves_good_slaves" in info else None
@@ -353,7 +346,6 @@ def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]
 
 @_each
 def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - every check has it
-    """Check whether the replicas of the server are in sync."""
     for replica in server.replicas:
         if replica.state == "online" and replica.lag < LAG and replica.behind < BEHIND:
             yield Check("redis-lag", replica.name).ok("this replica is in sync", "A failover causes almost no gap.")
@@ -370,7 +362,6 @@ def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # n
 
 @_each
 def clock(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - every check has it
-    """Check whether the server's clock can be read, and agrees with this machine's clock."""
     if isinstance(server.clock_error, FenceError):
         yield Check("redis-clock", server.name).weak(
             f"TIME is denied: {server.clock_error}",

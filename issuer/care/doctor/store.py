@@ -16,7 +16,6 @@ MEMBERS = 3
 
 
 def reachable(facts: Facts) -> Iterator[Finding]:
-    """Check whether the store answers."""
     error = facts.store_error
     if error is None:
         yield Check("store-reachable", facts.store).ok("the store answers", "Segments can be reserved.")
@@ -39,7 +38,6 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 
 def lasting(facts: Facts) -> Iterator[Finding]:
-    """Check whether the records of the store are durable."""
     seen = facts.store_facts
     if seen is None:
         return
@@ -90,7 +88,6 @@ def write_concern(facts: Facts) -> Iterator[Finding]:
 
 
 def replica_set(facts: Facts) -> Iterator[Finding]:
-    """Check whether another MongoDB server takes over if the primary fails."""
     seen = facts.store_facts
     if seen is None or seen.replica_set is None:
         return
@@ -114,7 +111,6 @@ def replica_set(facts: Facts) -> Iterator[Finding]:
 
 
 def retry_writes(facts: Facts) -> Iterator[Finding]:
-    """Check whether MongoDB's driver repeats a write after a failover."""
     seen = facts.store_facts
     if seen is None or seen.retry_writes is None:
         return
@@ -164,7 +160,6 @@ def regions(facts: Facts) -> Iterator[Finding]:
 
 
 def durability(facts: Facts) -> Iterator[Finding]:
-    """Check whether SQLite's commits survive a power cut."""
     seen = facts.store_facts
     if seen is None or seen.journal is None or seen.synchronous is None:
         return
@@ -236,7 +231,6 @@ def lock(facts: Facts) -> Iterator[Finding]:
 
 
 def schema(facts: Facts) -> Iterator[Finding]:
-    """Check whether an SQLite file has the schema of this version."""
     seen = facts.store_facts
     if seen is None or not seen.schema or seen.newest_schema is None:
         return

@@ -32,7 +32,6 @@ NEAR = 20
 
 
 def looked_at(facts: Facts) -> Iterator[Finding]:
-    """Report how many tags were examined."""
     if facts.store_error is not None and not facts.checked:
         return
     why = "The hash and the ledger of a tag show whether it is damaged, behind, used by two stores or short of numbers."
@@ -48,7 +47,6 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
 
 
 def halted(facts: Facts) -> Iterator[Finding]:
-    """Check whether reservations of a tag are stopped."""
     for record in facts.records:
         if record.halted:
             yield Check("tag-halted", f"tag {record.tag}", record.tag).weak(
@@ -91,7 +89,6 @@ def dots(facts: Facts) -> Iterator[Finding]:
 
 
 def limit(facts: Facts) -> Iterator[Finding]:
-    """Check whether a tag is near its limit."""
     belongs = parts.parents(facts.records)
     drawn = {tag.record.tag: tag.hash.cur for tag in facts.tags if tag.hash is not None}
     for record in facts.records:
@@ -150,7 +147,6 @@ def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]
 
 
 def runway(facts: Facts) -> Iterator[Finding]:
-    """Check whether a tag's segments last long enough at the current rate."""
     belongs = parts.parents(facts.records)
     for tag in facts.tags:
         record, auto = tag.record, tag.record.step_mode == "auto"

@@ -144,7 +144,6 @@ class ImportLayout:
     join: Callable[[Sequence[ImportedTag]], ImportedTag] = _join_nothing
 
     def tags(self, rows: Iterable[tuple[Any, ...]], choice: Choice) -> list[ImportedTag]:
-        """Return the tags of these rows, sorted by name."""
         groups: dict[object, list[ImportedTag]] = {}
         for row in rows:
             each = self._converted(row, choice)

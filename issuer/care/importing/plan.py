@@ -27,15 +27,10 @@ _STRANGE = {"scramble", "restart", "keyed", "strategy", scheme_record.PART_OF}
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """The changes that the import makes for one tag.
+    """The changes that the import makes for one tag. `first`, `limit`: the first and the last number here.
 
-    Attributes:
-        source: The tag as the source has it.
-        first: The first number here.
-        limit: The last number here.
-        options: Arguments of `create`, or None if the tag exists.
-        changes: New limit of an existing tag, or None.
-        raises: False if an existing tag already issues only higher numbers, and keeps its limit.
+    `options`: arguments of `create`, or None if the tag exists. `changes`: new limit of an existing tag. `raises`:
+    False if an existing tag already issues only higher numbers, and keeps its limit.
     """
 
     source: ImportedTag
@@ -49,16 +44,9 @@ class ImportPlan:
 def plan(
     source: ImportedTag, config: IssuerConfig, *, split: int | None, given: Mapping[str, Any]
 ) -> Steps[ImportPlan]:
-    """Return what the import does to a tag. Nothing is changed.
+    """Return what the import does to a tag. Nothing is changed. Raises InvalidArgument if it cannot be imported.
 
-    Args:
-        source: The tag as the source has it.
-        config: Configuration of the issuer.
-        split: How many numbers the source gives away, or None.
-        given: Settings of a new tag that the user gave in place of the source's.
-
-    Raises:
-        InvalidArgument: The tag cannot be imported.
+    `split`: how many numbers the source gives away. `given`: settings of a new tag in place of the source's.
     """
     tag, last, deleted = check_tag(source.tag), source.last, 0
     record = yield from ask(ReadTag(tag))

@@ -105,16 +105,8 @@ def verify(session: Session, *, tag: str | None, everything: bool, as_json: bool
 class _Total:
     """Sum of the results of all tags.
 
-    Attributes:
-        tags: Number of tags, including those that could not be checked.
-        sound: Number of tags that were checked completely and have no problem.
-        wrong: True if a problem was found.
-        agree: Names of tags without a problem that were not checked in Redis.
-        unseen: Names of all tags that were not checked in Redis.
-        full: Names of tags with so many problems that their check has ended early.
-        failed: Names of tags that could not be checked because of an error.
-        code: The highest exit code of these errors.
-        findings: All findings. Empty if each finding was printed at once.
+    `sound`: how many were checked wholly without a problem. `agree`: tags without a problem, not checked in Redis.
+    `unseen`: all tags not checked in Redis. `full`: tags with so many problems that their check has ended early.
     """
 
     tags: int = 0

@@ -103,7 +103,6 @@ class Properties:
             )
 
     def close(self, properties: Mapping[str, object]) -> None:
-        """Write the file a last time, and release the lock."""
         try:
             self.write(properties)
         finally:

@@ -75,11 +75,9 @@ class FixedMachine(Machines):
             return None
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - there is one machine number only
-        """Record the last timestamp used, and release the lock."""
         yield from blocking(lambda: self._file.close({"machineId": self._machine, "last": used}))
 
     def after_fork(self) -> None:
-        """Leave the lock to the parent process."""
         self._file.forget()
 
 
@@ -106,11 +104,7 @@ class Copied(LeasedMachines):
         margin: float = MARGIN,
         own: bool = False,
     ) -> None:
-        """Prepare the leasing of a machine number. No request is sent, and no file is opened.
-
-        `path`: file for the copy of the lease. `layout`: layout of the tag's numbers, from which the worker and rack
-        numbers in the file are computed. For all other parameters, see LeasedMachines.
-        """
+        """Do as LeasedMachines. `path`: file for the copy of the lease. `layout`: for worker and rack in the file."""
         super().__init__(key, holder, numbers, clock=clock, lease=lease, margin=margin, own=own)
         self._file = Properties(path)
         self._layout = layout
@@ -237,7 +231,6 @@ class Copied(LeasedMachines):
             yield from super().release(tenure, used)
 
     def after_fork(self) -> None:
-        """Leave the lock and the token to the parent process."""
         super().after_fork()
         self._file.forget()
 

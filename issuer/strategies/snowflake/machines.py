@@ -131,16 +131,10 @@ class LeasedMachines(Machines):
         margin: float = MARGIN,
         own: bool = False,
     ) -> None:
-        """Prepare the leasing of a machine number. No request is sent.
+        """Prepare the leasing of one of the machine numbers in the Redis hash `key`. No request is sent.
 
-        Args:
-            key: Key of the Redis hash that contains the machine numbers.
-            holder: Name of this process, as application.port.ip.
-            numbers: Machine numbers to choose from.
-            clock: Clocks of this process.
-            lease: Duration of a lease in seconds.
-            margin: How much clocks may differ, in seconds.
-            own: True if only one tag uses the hash. False if several tags share it.
+        `holder`: name of this process, as application.port.ip. `lease`: duration in seconds. `margin`: how much clocks
+        may differ, in seconds. `own`: whether only one tag uses the hash.
         """
         self._key = key
         self._holder = holder

@@ -52,15 +52,11 @@ class Stored(Machines):
         lease: float = LEASE,
         application: str = "",
     ) -> None:
-        """Prepare the claim of a machine number. No request is sent.
+        """Prepare the claim of one of these machine numbers. No request is sent.
 
-        Args:
-            namespace: First part of the names of the tags for machine numbers, such as `namespace#machine-7`.
-            holder: Name of this process, as application.port.ip.
-            numbers: Machine numbers to choose from.
-            clock: Clocks of this process.
-            lease: How much time is reserved at once, in seconds.
-            application: Label of the service, for the ledger.
+        `namespace`: first part of the names of their tags, such as `namespace#machine-7`. `holder`: name of this
+        process, as application.port.ip. `lease`: how much time is reserved at once, in seconds. `application`: for the
+        ledger.
         """
         self._namespace = namespace
         self._holder = holder

@@ -65,16 +65,7 @@ class Snowflake(Strategy):
     """
 
     def __init__(self, context: Context, *, clock: Clock | None = None, machines: Machines | None = None) -> None:
-        """Read the options of the tag.
-
-        Args:
-            context: Context of the strategy.
-            clock: Clocks to use. None means those of the system.
-            machines: Source of machine numbers to use. None means the one that the options select.
-
-        Raises:
-            ConfigurationError: An option is invalid.
-        """
+        """Read the options of the tag. Raises ConfigurationError. `machines`: None means those that they select."""
         super().__init__(context)
         self._clock = clock or Clock()
         self.layout = _checked(context.options, self._clock)
@@ -183,13 +174,11 @@ class Snowflake(Strategy):
 
     @property
     def machine(self) -> int | None:
-        """Machine number that this process holds now."""
         tenure = self._ticks.tenure
         return None if tenure is None else tenure.machine
 
     @property
     def equipped(self) -> bool:
-        """Whether this process holds a machine number now."""
         return self.machine is not None
 
     # ------------------------------------------------------------------ numbers
@@ -237,11 +226,8 @@ class Snowflake(Strategy):
                 raise error
         elif late:
             most = 1 << self.layout.sequence_bits
-            raise Unavailable(
-                f"tag {self.context.tag!r}: the {most} numbers of this millisecond are used up",
-                tag=self.context.tag,
-                retry_after=0.001,
-            )
+            problem = f"tag {self.context.tag!r}: the {most} numbers of this millisecond are used up"
+            raise Unavailable(problem, tag=self.context.tag, retry_after=0.001)
         yield from sleep(ns / 1e9)
 
     # ------------------------------------------------------------------ the machine number
