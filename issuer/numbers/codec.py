@@ -19,8 +19,8 @@ from issuer.core import scheme_record
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import InvalidArgument, LimitReached, NotDecodable, brief
 from issuer.gateway.keys import part_tag
-from issuer.numbers.bit_fields import BITS, BitFields
 from issuer.numbers.scrambling import KeySpan, Scrambling
+from issuer.numbers.sharding import ShardLayout
 from issuer.numbers.stride import Strides, StrideSpan
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Tag
@@ -83,8 +83,8 @@ class Scheme:
         self._scrambling = Scrambling(scrambled(scheme), keys, reading=reading) if "scramble" in scheme else None
         self._text = scheme.get("format")
         self._zone_name = str(scheme.get("timezone", "UTC"))
-        self._shards: Mapping[str, Any] | None = scheme.get("shards")
-        self._app = int(self._shards["app"]) if self._shards is not None else 0
+        self._shards = ShardLayout(scheme["shards"]) if "shards" in scheme else None
+        self._app = int(scheme["shards"]["app"]) if "shards" in scheme else 0
         self._keyed = bool(scheme.get("keyed"))
 
     # ------------------------------------------------------------------ numbers
@@ -100,23 +100,21 @@ class Scheme:
 
     def sharded(self, sequence: int, shard: int) -> int:
         """Return the number that users see. `sequence`: number within the shard. `shard`: number of the shard."""
-        return self._layout.compose(sequence=sequence, shard=shard, app=self._app)
+        if self._shards is None:
+            raise InvalidArgument(f"tag {self.tag!r} has no shards", tag=self.tag)
+        return self._shards.compose(sequence=sequence, shard=shard, app=self._app)
 
     def decode(self, value: int) -> Decoded:
         """Return the parts of a number, given as users see it. Raises NotDecodable."""
         self._check_range(value)
         if self._shards is not None:
-            parts = self._layout.decompose(value)
-            if not parts["sequence"]:
+            sequence, shard, app = self._shards.decompose(value)
+            if not sequence:
                 raise NotDecodable(f"{value} is not a number of tag {self.tag!r}", tag=self.tag, value=value)
-            if parts["app"] != self._app:
-                problem = (
-                    f"{value} belongs to application {parts['app']}, but tag {self.tag!r} to application {self._app}"
-                )
+            if app != self._app:
+                problem = f"{value} belongs to application {app}, but tag {self.tag!r} to application {self._app}"
                 raise NotDecodable(problem, tag=self.tag, value=value)
-            shard = parts["shard"]
-            part = part_tag(self.tag, str(shard))
-            return Decoded(self.tag, value, parts["sequence"], shard=shard, app=parts["app"], part=part)
+            return Decoded(self.tag, value, sequence, shard=shard, app=app, part=part_tag(self.tag, str(shard)))
         if self.strategy != scheme_record.SEGMENT or self._keyed:
             return Decoded(self.tag, value)
         number = self._number(value)
@@ -179,7 +177,7 @@ class Scheme:
         if self._shards is not None:
             if found.shard is None:
                 return replace(self.decode(found.seq), date=found.date)
-            if found.shard > self._layout.most("shard") or found.seq > self._layout.most("sequence"):
+            if found.shard > self._shards.most["shard"] or found.seq > self._shards.most["sequence"]:
                 raise NotDecodable(
                     f"{brief(text)}: tag {self.tag!r} has no such shard or number", tag=self.tag, value=text
                 )
@@ -214,12 +212,6 @@ class Scheme:
         return None if self._text is None else Template(str(self._text))
 
     @cached_property
-    def _layout(self) -> BitFields:
-        if self._shards is None:
-            raise InvalidArgument(f"tag {self.tag!r} has no shards", tag=self.tag)
-        return shard_layout(self._shards)
-
-    @cached_property
     def _zone(self) -> tzinfo:
         return UTC if self._zone_name == "UTC" else ZoneInfo(self._zone_name)
 
@@ -235,9 +227,3 @@ def scrambled(scheme: Mapping[str, Any]) -> list[KeySpan]:
         KeySpan(int(one["from"]), str(one["key"]), str(one["fingerprint"]), int(one["limit"]))
         for one in scheme["scramble"]
     ]
-
-
-def shard_layout(shards: Mapping[str, Any]) -> BitFields:
-    """Return the bit fields of a number with a shard. The sequence gets the bits that shard and application leave."""
-    shard, app = int(shards["shard_bits"]), int(shards["app_bits"])
-    return BitFields([("sequence", BITS - shard - app), ("shard", shard), ("app", app)], setting="shards")

@@ -9,11 +9,10 @@ from issuer.core.periods import SEQ_MOST, Periods, Restart
 from issuer.core.scheme_record import SEGMENT, id_after, last_value
 from issuer.errors import SchemeError, brief
 from issuer.numbers import scrambling, stride
-from issuer.numbers.bit_fields import BITS
-from issuer.numbers.codec import Scheme, scrambled, shard_layout, strides
+from issuer.numbers.codec import Scheme, scrambled, strides
 from issuer.numbers.dates import tells
 from issuer.numbers.scheme_options import SchemeOptions
-from issuer.numbers.sharding import SHARDS_MOST
+from issuer.numbers.sharding import BITS, SHARDS_MOST, ShardLayout
 from issuer.numbers.template import Template
 from issuer_persistence.records import HIGHEST, Order, Tag
 
@@ -268,7 +267,7 @@ def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
             setting="shards",
             value=shards,
         )
-    if shards["app"] > shard_layout(shards).most("app"):
+    if shards["app"] > ShardLayout(shards).most["app"]:
         raise SchemeError(
             f"app {shards['app']} doesn't fit into {shards['app_bits']} bits", setting="shards", value=shards
         )

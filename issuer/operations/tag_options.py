@@ -51,6 +51,7 @@ class TagOption:
 def _stored(kind: str, name: str, help: str, changed: str = "") -> TagOption:
     """Return the definition of a setting that is stored unchanged. Its range and words are in the store's SETTINGS."""
     lowest, highest = SETTINGS[name].range or SETTINGS[name].share or (None, None)
+    changed = changed or help.partition(". Default: ")[0]
     return TagOption(kind, help, changed, lowest=lowest, highest=highest, words=SETTINGS[name].words)
 
 
@@ -71,10 +72,9 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
         "Size of a step in numbers, 1..2^63-1, from the next segment on. With `auto` it begins with `min_step` and "
         "adapts to the rate of use"),
     "target": _stored("duration", "target",
-        "How long an adapted step lasts, in seconds or as a text such as `10m`. Default: 10m",
-        "How long an adapted step lasts, in seconds or as a text such as `10m`"),
-    "min_step": _stored("whole", "min_step", "Lowest adapted step. Default: 1000", "Lowest adapted step"),
-    "max_step": _stored("whole", "max_step", "Highest adapted step. Default: 1000000", "Highest adapted step"),
+        "How long an adapted step lasts, in seconds or as a text such as `10m`. Default: 10m"),
+    "min_step": _stored("whole", "min_step", "Lowest adapted step. Default: 1000"),
+    "max_step": _stored("whole", "max_step", "Highest adapted step. Default: 1000000"),
     "limit": TagOption("limit",
         "Last number, or a name: `int32` (2^31-1), `uint32` (2^32-1), `js` (2^53-1), `int64` (2^63-1, the default)",
         "Last number, or a name: `int32`, `uint32`, `js`, `int64`. Only a tag with periods can get a limit below its "
@@ -85,21 +85,16 @@ TAG_OPTIONS: Mapping[str, TagOption] = {
     "lease": _stored("whole", "lease",
         "Count of numbers that each process draws from Redis in advance. Only for trend tags. 0 means none"),
     "ahead": _stored("whole", "ahead",
-        "Steps per segment. Larger segments cover a longer outage of the store. Default: 1",
-        "Steps per segment. Larger segments cover a longer outage of the store"),
+        "Steps per segment. Larger segments cover a longer outage of the store. Default: 1"),
     "refill_at": _stored("share", "refill_at",
         "Share of a segment or lease that is used when the next one is fetched. Default: 0.2",
         "Share of a segment or lease that is used when the next one is fetched. It applies from the next one on"),
     "survive": _stored("duration", "survive",
         "Outage of the store that the numbers in Redis or in the process must outlast, in seconds or as a text such as "
-        "`10m`: if necessary, the next segment is fetched earlier. Default: 0, none",
-        "Outage of the store that the numbers in Redis or in the process must outlast, in seconds or as a text such as "
-        "`10m`: if necessary, the next segment is fetched earlier"),
+        "`10m`: if necessary, the next segment is fetched earlier. Default: 0, none"),
     "drain": _stored("flag", "drain",
         "Return the unused numbers that a process holds in memory after nobody has used the tag for the time "
-        "`idle_after`. If not, the process keeps them until it ends. Default: true",
-        "Return the unused numbers that a process holds in memory after nobody has used the tag for the time "
-        "`idle_after`. If not, the process keeps them until it ends"),
+        "`idle_after`. If not, the process keeps them until it ends. Default: true"),
     "description": _stored("text", "description", "Text for operators, up to 1000 bytes"),
     "format": TagOption("text", "Format of the texts, such as `B{date:%y}-{seq:06d}{check}`", section=_TEXTS),
     "restart": TagOption("word",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from issuer.core import floor, parts, scheme_record
 from issuer.core.batch import TagBatch
@@ -33,6 +33,9 @@ from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, Version
 from issuer_persistence.reads import ReadTag
 from issuer_persistence.records import HIGHEST, PACING, Order, Tag, TagSettings
 from issuer_persistence.scheme_json import PLAIN, frozen
+
+if TYPE_CHECKING:
+    from issuer.numbers.stride import Strides
 
 #: Settings that only tags with a counter can have, with the value that means "not set".
 _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None,
@@ -304,11 +307,14 @@ def scheme_of_parts(tag: str, scheme: Mapping[str, Any]) -> dict[str, Any]:
 
 def limit_of_parts(record: Tag) -> int:
     """Return the last counter value that each shard or series of the tag may use."""
-    shards = record.scheme.get("shards")
-    with no_fork():
-        from issuer.numbers.codec import shard_layout
+    return _last_in_shards(record.scheme) if "shards" in record.scheme else record.limit
 
-    return record.limit if shards is None else shard_layout(shards).most("sequence")
+
+def _last_in_shards(scheme: Mapping[str, Any]) -> int:
+    with no_fork():
+        from issuer.numbers.sharding import ShardLayout
+
+    return ShardLayout(scheme["shards"]).most["sequence"]
 
 
 def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bool) -> Steps[dict[str, TagSettings]]:
@@ -321,10 +327,7 @@ def _shards(tag: str, scheme: Mapping[str, Any], asked: TagOptions, *, redis: bo
     for name in names:
         if name in there and not parts.is_part(there[name], tag):
             raise parts.not_a_part(there[name], tag)
-    with no_fork():
-        from issuer.numbers.codec import shard_layout
-
-    limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
+    limit, own = _last_in_shards(scheme), scheme_of_parts(tag, scheme)
     return {name: asked.settings(name, limit=limit, redis=redis, scheme=own) for name in names if name not in there}
 
 
@@ -395,10 +398,7 @@ class _Change:
             if above is not None and "stride" in ways:
                 if above > scheme_record.last_value(ways, before.limit):
                     raise self._too_low(before, above)
-                with no_fork():
-                    from issuer.numbers.codec import strides
-
-                raise_to = strides(ways).highest(above)
+                raise_to = _strides(ways).highest(above)
             changes = asked.changes(
                 self.tag, limit=limit, min_step=before.min_step, raise_to=raise_to, scheme=scheme, seen=seen
             )
@@ -432,10 +432,7 @@ class _Change:
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
     """Raise SchemeError if the tag's stride has no number up to `limit`: `counter`, the last one, is below `first`."""
     if "stride" in scheme and counter < first:
-        with no_fork():
-            from issuer.numbers.codec import strides
-
-        problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
+        problem = f"{limit} is below the first number, {_strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
 
 
@@ -493,10 +490,14 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:
     """Return the number that users see for the counter value of a limit. Of the scheme, only a stride changes it."""
+    return _strides(scheme).value(counter) if "stride" in scheme else counter
+
+
+def _strides(scheme: Mapping[str, Any]) -> Strides:
     with no_fork():
         from issuer.numbers.codec import strides
 
-    return strides(scheme).value(counter) if "stride" in scheme else counter
+    return strides(scheme)
 
 
 def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
