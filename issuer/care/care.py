@@ -81,7 +81,7 @@ class Care:
                 last = part[-1]
             key = self._config.hash_key
             audits = {name: Audit(name, key(name), store_id, known.get(name)).whole() for name in part}
-            batch = await self._ended(audits, timeout, probe=False)
+            batch = await self.ended(audits, timeout, probe=False)
             for name, error in [*batch.errors.items()]:
                 if isinstance(error, UnknownTag) and name != tag:
                     del batch.errors[name]
@@ -131,7 +131,7 @@ class Care:
             return recovery.recover(name, key, at_least=lowest, dry_run=dry_run, said=known.get(name))
 
         async def ended(part: Sequence[str]) -> TagBatch[Recovery]:
-            return await self._ended({name: recovered(name) for name in part}, timeout, probe=True)
+            return await self.ended({name: recovered(name) for name in part}, timeout, probe=True)
 
         return Outcomes(names, PAGE, ended)
 
@@ -198,11 +198,11 @@ class Care:
 
         async def ended(part: Sequence[str]) -> TagBatch[Inspection]:
             steps = {name: inspection.inspect(name, self._config.hash_key(name), records[name]) for name in part}
-            return await self._ended(steps, timeout, probe=False)
+            return await self.ended(steps, timeout, probe=False)
 
         return Outcomes(list(records), TOGETHER, ended)
 
-    async def _ended(self, every: Mapping[str, Steps[T]], timeout: float | None, *, probe: bool) -> TagBatch[T]:
+    async def ended(self, every: Mapping[str, Steps[T]], timeout: float | None, *, probe: bool = True) -> TagBatch[T]:
         """Return a result or an error for each tag. `timeout`: for each request, in seconds. `probe`: see TagBatch."""
         batch = TagBatch(every, self._config.store, probe=probe)
         only = next(iter(every)) if len(every) == 1 else None

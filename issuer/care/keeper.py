@@ -189,11 +189,7 @@ class Keeper:
             self._began, self._found = monotonic(), 0
         # If this page fails, another attempt is made a second later.
         self._due = monotonic() + 1.0
-        page = await self._run(
-            public(page_of_tags(after, PAGE), None),
-            Deadline(settings.store_timeout),
-            None,
-        )
+        page = await self._run(public(page_of_tags(after, PAGE), None), Deadline(settings.store_timeout), None)
         names = [record.tag for record in page if isinstance(record, Tag) and countable(record.scheme)]
         calls = [read_hash(redis_key(settings.prefix, tag)) for tag in names]
         found = await self._run(pipeline(calls), Deadline(settings.store_timeout), None) if calls else []

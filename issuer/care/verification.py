@@ -58,11 +58,7 @@ NEAR = 100
 class _Buffer:
     """A buffer of a tag's hash: the numbers low + 1 .. high. The ledger must contain the reservation of each number.
 
-    Attributes:
-        number: 1 for the current segment, 2 for the next one.
-        low: The number before the first number.
-        high: The last number.
-        open: The numbers above `open` were found in the ledger. Those from low + 1 to `open` are still to be found.
+    `number`: 1 for the current segment, 2 for the next one. `open`: the numbers above it were found in the ledger.
     """
 
     number: int
@@ -155,16 +151,7 @@ class Audit:
                 self._turns = None
 
     def _check_journal(self) -> Steps[None]:
-        taken = 0
-        # When numbers are returned, the store lowers its `max` first, and writes this to the journal a moment later.
-        # In this moment the journal has the higher number without a fault. So compare a second time.
-        for _ in range(2):
-            tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
-            taken = tops.get(self._tag, 0)
-            if taken <= self._max:
-                return
-            yield from sleep(SECOND_LOOK)
-            yield from self._read_max()
+        self._max, taken = yield from _compared(self._tag, self._max)
         if taken > self._max:
             problem = (
                 f"the store's max is {self._max}, but its journal records numbers up to {taken} as reserved: the store "
@@ -370,17 +357,9 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
         holding += [entry for entry in page.entries if entry.holds(number)]
         others += sum(entry.low < entry.high and not entry.holds(number) for entry in page.entries)
         at = page.last
-    taken = record.max
-    # When numbers are returned, the store lowers its `max` first, and writes this to the journal a moment later. In
-    # this moment the journal has the higher number without a fault. So compare a second time.
-    for _ in range(2):
-        if number <= record.max:
-            break
-        tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
-        taken = max(tops.get(tag, 0), 0 if hash is None else hash.top)
-        if taken > record.max:
-            yield from sleep(SECOND_LOOK)
-            record = yield from read_record(tag)
+    highest = taken = record.max
+    if number > highest:
+        highest, taken = yield from _compared(tag, highest, 0 if hash is None else hash.top)
     below = yield from _below(tag, position)
     oldest = yield from ask(lambda store, timeout: store.segments(tag, upward=True, count=1, timeout=timeout))
     return Provenance(
@@ -389,10 +368,27 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
         entries=sorted(holding, key=lambda entry: (entry.time, entry.low)),
         below=below,
         oldest=next(iter(oldest.entries), None),
-        max=record.max,
+        max=highest,
         in_redis=None if hash is None else _waits(hash, number),
-        taken=max(taken, record.max),
+        taken=max(taken, highest),
     )
+
+
+def _compared(tag: str, highest: int, in_redis: int = 0) -> Steps[tuple[int, int]]:
+    """Return the store's `max`, which was `highest`, and the highest number in its journal or in Redis.
+
+    When numbers are returned, the store lowers its `max` first, and writes this to the journal a moment later. In this
+    moment the journal has the higher number without a fault. So compare a second time.
+    """
+    taken = 0
+    for _ in range(2):
+        tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
+        taken = max(tops.get(tag, 0), in_redis)
+        if taken <= highest:
+            break
+        yield from sleep(SECOND_LOOK)
+        highest = (yield from read_record(tag)).max
+    return highest, taken
 
 
 def _below(tag: str, at: Position | None) -> Steps[LedgerEntry | None]:

@@ -87,10 +87,7 @@ def _section(name: str) -> str:
     return str(import_module(_modules()[name]).SECTION)
 
 
-@click.group(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
-)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @settings_options("issuer")
 @click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file, in TOML.")
 @click.option(

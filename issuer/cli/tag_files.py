@@ -21,11 +21,8 @@ import click
 from issuer.api.blocking import Issuer
 from issuer.cli.exits import OK, PROBLEM, USAGE, code_of, complain
 from issuer.clock import monotonic
-from issuer.core.batch import TagBatch
-from issuer.core.steps import Steps
 from issuer.errors import InvalidArgument, IssuerError, brief
 from issuer.gateway.keys import PART
-from issuer.operations.config import IssuerConfig
 from issuer.operations.exporting import export_page
 from issuer.operations.tag_options import TAG_OPTIONS, TagOptions
 from issuer.operations.tags import compare
@@ -170,9 +167,8 @@ def _compared(issuer: Issuer, lines: Iterator[Line]) -> int:
     """Print each line that is wrong, or that differs from the existing tag. Return the exit code."""
     counts, code, progress, engine = {"new": 0, "same": 0, "differ": 0, "wrong": 0}, OK, _Progress(), issuer.engine
     for page in _pages(lines):
-        batch = TagBatch({tag: _compare(line, engine.config) for tag, line in page.items()}, engine.config.store)
-        while batch.pending:
-            finished(lambda: engine.run(batch.go_on(), engine.deadline(None), None))  # noqa: B023 - called at once
+        steps = {tag: compare(tag, TagOptions.of(line.said), engine.config) for tag, line in page.items()}
+        batch = finished(lambda: engine.care.ended(steps, None))  # noqa: B023 - called at once
         for tag, line in page.items():
             if error := batch.errors.get(tag):
                 complain(f"line {line.number}: {said(error)}")
@@ -203,10 +199,6 @@ def _pages(lines: Iterator[Line]) -> Iterator[dict[str, Line]]:
         yield page
     if wrong is not None:
         raise wrong
-
-
-def _compare(line: Line, config: IssuerConfig) -> Steps[Mapping[str, tuple[object, object]] | None]:
-    return (yield from compare(line.tag, TagOptions.of(line.said), config))
 
 
 def export(issuer: Issuer, write: Callable[[bytes], object], *, as_json: bool) -> int:

@@ -34,15 +34,8 @@ SCHEMES_MOST = 10_000
 class IssuerConfig:
     """Configuration of an issuer: the settings, and the other arguments of `connect`.
 
-    Attributes:
-        settings: Values of all settings.
-        redis: Name of Redis in messages. None if there is no Redis.
-        store: Store that keeps the tags.
-        own_store: True if `close` of the issuer must also close the store.
-        plugins: Plugins that were passed to `connect`.
-        instance: Identity of this process, for strategies.
-        events: Observers, which are called with each event. The first observer writes the log.
-        identity: Id of the store.
+    `redis`: name of Redis in messages, None if there is no Redis. `own_store`: whether `close` of the issuer must also
+    close the store. `instance`: identity of this process, for strategies. `identity`: id of the store.
     """
 
     settings: Settings

@@ -74,13 +74,10 @@ L = TypeVar("L", bound=AnyCombiner)
 
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
-    """Options of one call for a number. The attributes that are not listed here are parameters of `Issuer.issue`.
+    """Options of one call for a number: parameters of `Issuer.issue`, and those of a server.
 
-    Attributes:
-        owner: Name of the token to which the `key` belongs, or "".
-        again: Function that is called if an earlier call with this `key` has drawn the number.
-        over: Error that is raised if no earlier call with this `key` has drawn the number. None draws it.
-        series_most: Maximum number of series of the tag. None means no limit.
+    `owner`: name of the token to which the `key` belongs. `again`: called if an earlier call with this `key` has drawn
+    the number. `over`: raised if none has. `series_most`: maximum number of series of the tag.
     """
 
     key: str | None = None
@@ -109,12 +106,7 @@ class _Part(Generic[L]):
 class Issuing(Generic[L]):
     """Issues the numbers of all tags of an issuer. Both drivers, blocking and asyncio, use this class."""
 
-    def __init__(
-        self,
-        registry: TagRegistry[L],
-        config: IssuerConfig,
-        runtime: Runtime,
-    ) -> None:
+    def __init__(self, registry: TagRegistry[L], config: IssuerConfig, runtime: Runtime) -> None:
         self._registry = registry
         self._config = config
         self._runtime = runtime

@@ -44,14 +44,6 @@ from issuer.strategies.options import Scalar
 T = TypeVar("T")
 
 
-def _no_background(job: Job) -> bool:  # noqa: ARG001 - there is no scheduler that could run it
-    return False
-
-
-def _no_alarm(error: IssuerError) -> None:
-    """Do nothing: the error is logged in any case."""
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """Context of a strategy: its tag, and functions of the issuer that it can use.
@@ -80,8 +72,8 @@ class Context:
     redis: bool = True
     timeout: float = 5.0
     window: float = 5.0
-    alarm: Callable[[IssuerError], None] = _no_alarm
-    background: Callable[[Job], bool] = _no_background
+    alarm: Callable[[IssuerError], None] = lambda _error: None
+    background: Callable[[Job], bool] = lambda _job: False
     instance: Instance = field(default_factory=Instance)
 
 

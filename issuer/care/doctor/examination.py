@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from issuer.care.discrepancies import UNSEEN, damaged
@@ -174,34 +173,27 @@ class Examination:
 
     def _look_at_server(self, server: Server) -> Steps[None]:
         facts = ServerFacts(name=_name(server) or self.facts.redis or "")
+        self.facts.servers.append(facts)
         info = yield from _tried(visit(server, server_commands.info()))
         if isinstance(info, IssuerError):
-            self.facts.servers.append(replace(facts, error=info))
+            facts.error = info
             return
-        settings: dict[str, str | None] = {}
+        facts.info, facts.settings = info, {}
         for name in SETTINGS:
             value = yield from _tried(visit(server, server_commands.setting(name)))
             if not isinstance(value, IssuerError):
-                settings[name] = value
+                facts.settings[name] = value
         before = now_ms()
         time = yield from _tried(visit(server, server_commands.server_time()))
-        denied = time if isinstance(time, IssuerError) else None
-        node = (yield from _tried(visit(server, server_commands.NODE_ID))) if info.get("cluster_enabled") == "1" else ""
-        clock = None if isinstance(time, IssuerError) else _clock(time, before, now_ms())
-        seen = []
+        if isinstance(time, IssuerError):
+            facts.clock_error = time
+        else:
+            facts.clock = _clock(time, before, now_ms())
+        if info.get("cluster_enabled") == "1":
+            node = yield from _tried(visit(server, server_commands.NODE_ID))
+            facts.node_error = node if isinstance(node, IssuerError) else None
         for replica in server_commands.replicas(info):
-            seen.append((yield from _replica(replica, info)))  # noqa: PERF401 - a comprehension can't yield
-        self.facts.servers.append(
-            replace(
-                facts,
-                info=info,
-                settings=settings,
-                clock=clock,
-                clock_error=denied,
-                node_error=node if isinstance(node, IssuerError) else None,
-                replicas=tuple(seen),
-            )
-        )
+            facts.replicas = (*facts.replicas, (yield from _replica(replica, info)))
 
     def _draw(self) -> Steps[None]:
         # A test draw. No tag has the name "", so the hash doesn't exist, and no number is used up.

@@ -33,11 +33,8 @@ class ClockDifference:
 class ReplicaFacts:
     """Facts about a replica, reported by its master and by the replica itself.
 
-    Attributes:
-        state: State of the replication. "online" means that the replica follows its master.
-        lag: Seconds since the replica's last report to the master.
-        behind: How many bytes the replica has not received yet.
-        read_only: True if the replica rejects writes. None if the replica did not answer.
+    `state`: "online" if it follows its master. `lag`: seconds since its last report to the master. `behind`: how many
+    bytes it has not received yet. `read_only`: None if it did not answer.
     """
 
     name: str
@@ -47,23 +44,18 @@ class ReplicaFacts:
     read_only: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ServerFacts:
     """Facts about a Redis server that issues numbers.
 
-    Attributes:
-        info: Fields of INFO. None after an error.
-        settings: Values from CONFIG GET, by name. A name is missing if CONFIG GET was denied. A value is None if the
-            server has no such setting.
-        clock: Difference of the server's clock. None if TIME failed.
-        clock_error: Error of TIME, or None.
-        node_error: Error of CLUSTER MYID, or None.
+    `info`: fields of INFO. `settings`: values from CONFIG GET, None if the server has no such setting. If CONFIG GET is
+    denied, the name is missing. `clock_error`, `node_error`: errors of TIME and of CLUSTER MYID.
     """
 
     name: str
     info: Mapping[str, str] | None = None
     error: IssuerError | None = None
-    settings: Mapping[str, str | None] = field(default_factory=dict)
+    settings: dict[str, str | None] = field(default_factory=dict)
     clock: ClockDifference | None = None
     clock_error: IssuerError | None = None
     node_error: IssuerError | None = None
@@ -83,14 +75,10 @@ class DrawFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagFacts:
-    """Facts about a tag that was examined closely.
+    """Facts about a tag that was examined closely. `hash`: None if it was not read, or is damaged.
 
-    Attributes:
-        hash: The tag's hash in Redis. None if it was not read, or is damaged.
-        found: What `verify` reports about the tag.
-        error: Error that prevented the examination, or None.
-        rate: Numbers used per second. None if there are too few reservations.
-        rated_for: For how long the rate was measured, in seconds. None if there is no reservation.
+    `found`: what `verify` reports. `error`: what prevented the examination. `rate`: numbers used per second, None if
+    there are too few reservations. `rated_for`: for how long it was measured, in seconds.
     """
 
     record: Tag
@@ -114,10 +102,8 @@ class Facts:
 
     Attributes:
         redis: Name of Redis in messages. None if there is no Redis.
-        redis_error: Error of the search for Redis masters.
         silence: After how many ms of silence the Sentinels replace the master. 0 if unknown, None without Sentinels.
         report_error: Error if Redis denied PUBLISH. Draws need it to report to keepers the tags that need a segment.
-        store_error: Error of a request to the store.
         records: Records of the tags of the present page.
         damaged: What `verify` reports about damaged records of this page.
         tags: Facts about the tags of this page.

@@ -38,13 +38,7 @@ class NotImportable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Options of the command that a layout needs.
-
-    Attributes:
-        table: Name of the table, for the layout `table`.
-        column: Name of its column that contains the numbers.
-        block: How many numbers a process takes at once, for the layout `sequence-value`.
-    """
+    """Options of the command that a layout needs. `block`: how many numbers a process takes at once."""
 
     table: str = ""
     column: str = ""
@@ -60,12 +54,10 @@ class ImportedTag:
     """A tag as the source has it.
 
     Attributes:
-        tag: Name of the tag.
         last: Highest number that the source may have given, or 0. With `app`, the highest index.
         stored: Value in the table that `last` was computed from.
         step: Size of a step in numbers, or None if the table has none.
         limit: Last number that the source gives.
-        description: Text for operators.
         order: Order of the tag here. None means the default.
         stride: Distance between two numbers.
         offset: Remainder of the numbers, 1..stride.

@@ -16,7 +16,6 @@ from issuer.cli.exits import OK, PROBLEM, complain
 from issuer.cli.options import Whole
 from issuer.cli.session import Session
 from issuer.cli.tinyid_tokens import add_tokens
-from issuer.core.batch import TagBatch
 from issuer.errors import ConfigurationError, InvalidArgument, LimitReached
 from issuer.terminal import Column, listed, numbered, plain, say, screen_width, show, table
 from issuer.threads import finished
@@ -178,19 +177,13 @@ def _planned(
     for first in range(0, len(good), PAGE):
         config = issuer.engine.config
         steps = {each.tag: plan(each, config, split=split, given=given) for each in good[first : first + PAGE]}
-        batch = _ended(issuer, TagBatch(steps, config.store))
+        batch = finished(lambda: issuer.engine.care.ended(steps, None))  # noqa: B023 - called at once
         for tag, error in batch.errors.items():
             if not isinstance(error, (InvalidArgument, ConfigurationError, LimitReached)):
                 raise error
             refused[tag] = said(error)
         plans += [batch.results[tag] for tag in steps if tag in batch.results]
     return plans, refused
-
-
-def _ended(issuer: Issuer, batch: TagBatch[Any]) -> TagBatch[Any]:
-    while batch.pending:
-        finished(lambda: issuer.engine.run(batch.go_on(), issuer.engine.deadline(None), None))
-    return batch
 
 
 def _import(issuer: Issuer, plans: Sequence[ImportPlan]) -> None:
@@ -202,7 +195,7 @@ def _import(issuer: Issuer, plans: Sequence[ImportPlan]) -> None:
     raised = old + [each for each in plans if each.options is not None and each.source.app is not None]
     for first in range(0, len(raised), PAGE):
         steps = {each.source.tag: raise_existing(each, issuer.engine.config) for each in raised[first : first + PAGE]}
-        for error in _ended(issuer, TagBatch(steps, issuer.engine.config.store)).errors.values():
+        for error in finished(lambda: issuer.engine.care.ended(steps, None)).errors.values():  # noqa: B023 - called at once
             raise error
     same = len(plans) - len(new) - len(old)
     say(f"created {numbered(len(new), 'tag')}, raised {len(old):,}, left {same:,} that are above the source already")

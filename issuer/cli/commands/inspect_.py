@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from issuer.api.blocking import Issuer
-from issuer.care.inspection import Inspection
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import OK, UNREACHABLE, complain, json_option
 from issuer.cli.session import Session
@@ -42,25 +40,21 @@ def inspect(session: Session, *, tag: str, deleted: bool, as_json: bool) -> int:
     are not the numbers that users see. If Redis is unavailable, the command shows only the state in the store, and the
     exit code is 5.
     """
-    seen = _deleted(session.connect(), tag) if deleted else session.connect().inspect(tag)
+    try:
+        seen = session.connect().inspect(tag, deleted=deleted)
+    except UnknownTag as error:
+        if not deleted:
+            raise
+        raise InvalidArgument(f"no deleted tag is called {tag!r}", tag=tag, value=tag) from error
     if as_json:
         show_json(view(seen))
     else:
         direct = session.settings().redis_url == "none"
         if deleted:
-            say(
-                f"{plain(tag)} was deleted {ago(seen.store.timestamp, now_ms())}. If it is created again, it starts "
-                "after max"
-            )
+            when = ago(seen.store.timestamp, now_ms())
+            say(f"{plain(tag)} was deleted {when}. If it is created again, it starts after max")
         show(sheet(seen, direct=direct, now=now_ms(), room=screen_width()))
     if seen.redis_error is not None:
         complain(seen.redis_error)
         return UNREACHABLE
     return OK
-
-
-def _deleted(issuer: Issuer, tag: str) -> Inspection:
-    try:
-        return issuer.inspect(tag, deleted=True)
-    except UnknownTag as error:
-        raise InvalidArgument(f"no deleted tag is called {tag!r}", tag=tag, value=tag) from error

@@ -17,18 +17,7 @@ from issuer.cli.options import Whole, asked, check_askable
 from issuer.cli.session import Session, with_progress
 from issuer.core.error_mapping import store_error
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
-from issuer.terminal import (
-    Column,
-    listed,
-    numbered,
-    plain,
-    say,
-    screen_width,
-    show,
-    show_json,
-    show_json_line,
-    table,
-)
+from issuer.terminal import Column, listed, numbered, plain, say, screen_width, show, show_json, show_json_line, table
 from issuer.threads import finished
 from issuer.views import said, view
 from issuer_persistence.errors import StoreError

@@ -13,16 +13,7 @@ from issuer.care.care import Verdict
 from issuer.care.discrepancies import UNSEEN, Discrepancy
 from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import (
-    OK,
-    PROBLEM,
-    UNREACHABLE,
-    check_json,
-    code_of,
-    complain,
-    json_lines_option,
-    json_option,
-)
+from issuer.cli.exits import OK, PROBLEM, UNREACHABLE, check_json, code_of, complain, json_lines_option, json_option
 from issuer.cli.session import Session, with_progress
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.terminal import (
