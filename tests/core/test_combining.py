@@ -31,8 +31,6 @@ def spent(redis_server: RedisServer, redis_client: redis.Redis) -> Spent:
     return lambda: int(redis_client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
-# ---------------------------------------------------------------------------------------------- order under load
-
 #: How many callers of which kind, the step, within which all is drawn or whose border comes again and again, and what
 #: loads. The pairs that matter, with grants that are too short for all.
 _LOADS: list[Any] = [
@@ -87,9 +85,6 @@ def test_processes_repeat_nothing_and_keep_the_order_of_their_calls(
         assert repeats(draw.number for draw in draws) == []
         assert order_violations(draws) == []
         assert max(draw.number for draw in draws) <= ids.inspect("a").store.max
-
-
-# ---------------------------------------------------------------------------------------------- what it saves
 
 
 @pytest.mark.covers("N.2")
@@ -147,9 +142,6 @@ def test_threads_that_wait_for_a_draw_share_the_next_and_those_back_from_it_the_
         drawing.join()
         assert spent() - before <= 3  # the last one may come too late for the second
     assert sorted(draw.number for draw in draws) == list(range(2, 66))
-
-
-# ---------------------------------------------------------------------------------------------- a batch that is open
 
 
 def late_thread(**servers: Any) -> list[Draw]:

@@ -87,9 +87,6 @@ def buffers(ids: Issuer) -> tuple[int | None, ...]:
     return state.cur, state.max, state.next_max
 
 
-# ---------------------------------------------------------------------------------------------- at the mark
-
-
 @pytest.mark.covers("3.19", "0.18", "4.10")
 def test_the_draw_that_reaches_the_mark_fetches_the_next_segment_and_none_before(ids: Issuer, store: SlowStore) -> None:
     ids.create("a", step=1000)
@@ -162,9 +159,6 @@ def test_a_hundred_threads_on_a_cold_tag_cause_one_reservation_and_all_succeed(i
     assert store.asked == 1
 
 
-# ---------------------------------------------------------------------------------------------- at the border
-
-
 @pytest.mark.covers("0.15", "3.18", "0.19", "3.19")
 @pytest.mark.parametrize("scheduler", ["background", None])
 def test_at_ten_borders_nobody_waits_exactly_if_the_next_segment_was_fetched_ahead(
@@ -214,9 +208,6 @@ def test_a_slow_store_makes_nobody_wait_while_numbers_are_in_hand(make: Make, st
     assert buffers(ids) == (1000, 1000, None), "what is not loaded is not switched to"
     store.gate.set()
     assert [*numbers, ids.next("a")] == list(range(1, 1002))
-
-
-# ---------------------------------------------------------------------------------------------- until a deadline
 
 
 @pytest.mark.covers("1.21", "U.3", "3.27", "0.16")
@@ -332,9 +323,6 @@ def test_whoever_wants_more_than_is_left_has_it_reserved_at_once(
         assert [(each.low, each.high) for each in store.reserved if each.tag.tag == "b"] == [(0, 30_500)]
 
 
-# ---------------------------------------------------------------------------------------------- schedulers
-
-
 def test_a_dead_scheduler_thread_is_replaced(ids: Issuer, caplog: pytest.LogCaptureFixture) -> None:
     ids.create("a", step=10)
     ids.next("a")
@@ -392,18 +380,12 @@ def test_the_callers_own_scheduler_is_used_and_left_running(redis_url: str, stor
         theirs.shutdown()
 
 
-# ---------------------------------------------------------------------------------------------- numbers
-
-
 @pytest.mark.covers("3.8", "0.2", "2.3")
 def test_fifty_threads_get_each_number_once(ids: Issuer) -> None:
     ids.create("a", step=500)
     numbers = [number for part in in_threads(50, lambda _: [ids.next("a") for _ in range(60)]) for number in part]
     assert len(numbers) == 3000
     assert repeats(numbers) == []
-
-
-# ---------------------------------------------------------------------------------------------- steps ahead
 
 
 @BOTH

@@ -109,9 +109,6 @@ def made_in(store: MemoryStore, order: Order = "trend") -> MemoryStore:
     return store
 
 
-# ------------------------------------------------------------------------------------------------------- the first draw
-
-
 @pytest.mark.usefixtures("unhurried")
 @BOTH
 @pytest.mark.parametrize("order", ["strict", "trend", None])
@@ -217,9 +214,6 @@ def test_a_series_whose_hash_is_another_stores_is_refused_and_not_made(scene: Sc
     assert set(store.snapshot().tags) == {"bills", "bills#zeta"}
 
 
-# ------------------------------------------------------------------------------------------------------------ changes
-
-
 def test_create_is_refused_and_makes_nothing(scene: Scene) -> None:
     scene.owner.create("users", shards={"app": 1})
     scene.owner.issue("users", shard_key="alice")
@@ -265,9 +259,6 @@ def test_a_tag_is_made_while_redis_is_away_and_looked_at_when_it_is_back(scene: 
         with pytest.raises(ForeignHash):
             ids.next("orders")
     assert scene.owner.next("orders") == 6
-
-
-# ------------------------------------------------------------------------------------------ a store that hangs, or away
 
 
 @in_modes
@@ -334,9 +325,6 @@ def _refused(ids: Issuer) -> ForeignHash | None:
     return None
 
 
-# ------------------------------------------------------------------------------ a hash that another store arms later on
-
-
 @in_modes
 def test_a_hash_that_another_store_arms_later_is_found_by_the_sweep(scene: Scene, mode: Mode) -> None:
     scene.empty()
@@ -389,9 +377,6 @@ def test_it_is_told_once(scene: Scene, tmp_path: Path, caplog: pytest.LogCapture
     told = [each.levelname for each in caplog.records if "another store" in each.message]
     assert told == ["WARNING"]
     assert scene.owner.next("orders") == 6
-
-
-# ------------------------------------------------------------------------------------------------- a hash of no store
 
 
 @pytest.mark.covers("3.9")

@@ -29,7 +29,6 @@ from tests.waiting import run, until
 
 pytestmark = pytest.mark.colours("blocking")
 
-
 Cur = Callable[..., int]
 
 
@@ -46,28 +45,15 @@ def other(redis_url: str, redis_client: redis.Redis, store: MemoryStore) -> Iter
 @pytest.fixture
 def cur(redis_client: redis.Redis) -> Cur:
     """Where the hash in Redis stands."""
-
-    def read(tag: str = "a") -> int:
-        return int(redis_client.hget(f"issuer:{{{tag}}}", "cur") or 0)
-
-    return read
+    return lambda tag="a": int(redis_client.hget(f"issuer:{{{tag}}}", "cur") or 0)
 
 
 @pytest.fixture
 def opened(connect: Connect, redis_url: str, store: MemoryStore) -> Make:
-    """Make issuers of the same store and Redis as `other`, each of which stands for a process of its own."""
     return partial(connect, redis=redis_url, store=store)
 
 
-@pytest.fixture
-def make(opened: Make) -> Iterator[Make]:
-    """Make such ones that are closed at the end."""
-    with ExitStack() as ends:
-        yield lambda **settings: ends.enter_context(opened(**settings))
-
-
-def sha(name: str) -> bytes:
-    return script(name).sha.encode()
+LEASE = script("lease").sha.encode()
 
 
 def supply_of(ids: Any, tag: str = "a") -> Supply:
@@ -80,14 +66,11 @@ def until_held(ids: Any) -> None:
     until(lambda: len(supply_of(ids).state.buffer.held) == 2, 60)  # type: ignore[union-attr]  # it has one
 
 
-# ------------------------------------------------------------------ what is drawn ahead, and when
-
-
 @BOTH
 def test_redis_moves_by_a_lease_and_the_next_one_is_fetched_at_exactly_a_fifth(
-    make: Make, other: Issuer, cur: Cur
+    make_live: Make, other: Issuer, cur: Cur
 ) -> None:
-    ids = make(lease=100)
+    ids = make_live(lease=100)
     for start in (0, 100, 200):
         assert [ids.next("a") for _ in range(19)] == list(range(start + 1, start + 20))
         assert cur() == start + 100
@@ -105,7 +88,7 @@ def test_a_hundred_callers_at_the_mark_start_one_fetch_and_nobody_waits_for_it(
     assert other.next("a") == 1
     with opened(redis=redis_proxy.url, lease=1000) as ids:
         ids.next("a")
-        redis_proxy.hold(match=sha("lease"))
+        redis_proxy.hold(match=LEASE)
         numbers = in_threads(300, lambda _: ids.next("a"))  # the mark is the 200th of the lease
         numbers += [ids.next("a") for _ in range(698)]  # all but one
         until(lambda: redis_proxy.held, 60)
@@ -118,19 +101,19 @@ def test_a_hundred_callers_at_the_mark_start_one_fetch_and_nobody_waits_for_it(
 
 
 @BOTH
-def test_a_tags_own_lease_wins_and_0_means_never(make: Make, other: Issuer, cur: Cur) -> None:
+def test_a_tags_own_lease_wins_and_0_means_never(make_live: Make, other: Issuer, cur: Cur) -> None:
     other.create("own", order="trend", lease=7)
     other.create("never", order="trend", lease=0)
-    ids = make(lease=100)
+    ids = make_live(lease=100)
     for tag, moved in (("own", 7), ("never", 1), ("a", 100)):
         assert ids.next(tag) == 1
         assert cur(tag) == moved
 
 
 @BOTH
-def test_a_strict_tag_is_never_leased(make: Make, other: Issuer, cur: Cur) -> None:
+def test_a_strict_tag_is_never_leased(make_live: Make, other: Issuer, cur: Cur) -> None:
     other.create("s")
-    ids = make(lease=100)
+    ids = make_live(lease=100)
     assert [ids.next("s"), *ids.take("s", 5), other.next("s"), ids.next("s")] == list(range(1, 9))
     assert next(iter(ids.stream("s"))) == 9
     assert cur("s") == 9
@@ -157,8 +140,8 @@ def test_tasks_that_draw_in_loops_have_equal_shares_of_leases_that_are_smaller_t
 
 
 @BOTH
-def test_take_and_reserve_beside_leases_repeat_nothing(make: Make) -> None:
-    ids = make(lease=10)
+def test_take_and_reserve_beside_leases_repeat_nothing(make_live: Make) -> None:
+    ids = make_live(lease=10)
     ids.create("b", step=100, order="trend")
     numbers = ids.take("b", 35)
     assert numbers == list(range(1, 36))
@@ -172,21 +155,16 @@ def test_take_and_reserve_beside_leases_repeat_nothing(make: Make) -> None:
 
 @BOTH
 @pytest.mark.parametrize(("limit", "scheduler"), [(2**53 + 12, None), (HIGHEST, "background"), (25, "background")])
-def test_leases_are_exact_up_to_the_limit_and_end_there(make: Make, limit: int, scheduler: Any) -> None:
+def test_leases_are_exact_up_to_the_limit_and_end_there(make_live: Make, limit: int, scheduler: Any) -> None:
     start = limit - 24
-    ids = make(lease=20, scheduler=scheduler)
+    ids = make_live(lease=20, scheduler=scheduler)
     ids.create("b", start=start, limit=limit, step=10, order="trend")
     numbers = [ids.next("b") for _ in range(12)]
     numbers += ids.take("b", 13)
     assert numbers == list(range(start, limit + 1))
-    for _ in range(3):
+    for draw in [partial(ids.next, "b")] * 3 + [lambda: next(iter(ids.stream("b")))]:
         with pytest.raises(issuer.LimitReached):
-            ids.next("b")
-    with pytest.raises(issuer.LimitReached):
-        next(iter(ids.stream("b")))
-
-
-# ------------------------------------------------------------------ what comes back
+            draw()
 
 
 @BOTH
@@ -226,7 +204,7 @@ def test_a_lease_that_arrives_while_the_issuer_closes_comes_back_too(
 ) -> None:
     with ThreadPoolExecutor(1) as pool, opened(redis=redis_proxy.url, lease=50) as ids:
         ids.next("a")
-        redis_proxy.hold(match=sha("lease"))
+        redis_proxy.hold(match=LEASE)
         ids.take("a", 10)
         until(lambda: redis_proxy.held, 60)
         closing = pool.submit(ids.close)
@@ -272,17 +250,16 @@ def test_processes_with_leases_and_without_repeat_nothing_and_one_that_is_killed
 
 @BOTH
 def test_what_is_in_hand_of_a_tag_that_is_deleted_is_served_no_more(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without Redis nothing but the store tells of it, once the record is read again."""
-    store = MemoryStore()
     monkeypatch.setattr("issuer.core.supply.supply.LEARN_AFTER", -1.0)
     with connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("d", step=1000)
         assert ids.take("d", 10) == [*range(1, 11)]
         store.delete("d", timeout=10)
         assert ids.next("d") == 11, "no look at the store for each number"
-        with pytest.raises(issuer.UnknownTag):
-            colours.run(ids, "d", supply_of(ids, "d").refresh(), Deadline(60))
-        with pytest.raises(issuer.UnknownTag):
-            ids.next("d")
+        refresh = supply_of(ids, "d").refresh()
+        for call in (lambda: colours.run(ids, "d", refresh, Deadline(60)), lambda: ids.next("d")):
+            with pytest.raises(issuer.UnknownTag):
+                call()

@@ -1,8 +1,8 @@
-"""Redis goes back in time, away, or empty, under real issuers: numbers may be lost, none comes twice."""
+"""Redis goes back in time, away, or empty, and replies are lost: numbers may be a gap, none comes twice."""
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -12,15 +12,15 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.gateway.commands import script
+from issuer.gateway.keys import redis_key
 from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Order
 from tests.audit import assert_increasing, repeats
 from tests.colours import Awaited, Connect
 from tests.drawers import Drawers, assert_sound
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually, until
-
-pytestmark = pytest.mark.usefixtures("patient")
 
 LOAD, NEXT = script("load").sha.encode(), script("next").sha.encode()
 
@@ -115,9 +115,6 @@ def test_what_arrives_twice_or_is_answered_in_vain_costs_a_gap_and_no_repeat(
     assert_increasing(numbers)
 
 
-# ---------------------------------------------------------------------------------------------- late replies
-
-
 async def _cancelled(proxy: FaultProxy, call: Coroutine[Any, Any, object]) -> None:
     """Cancel the call when its request is on its way."""
     task = asyncio.ensure_future(call)
@@ -153,3 +150,174 @@ def test_a_reply_that_comes_late_is_never_taken_for_another_calls(
             ids.wait(_cancelled(redis_proxy, ids._ids.take("low", 2)))
         redis_proxy.release()
         assert ids.next("high") == 1_000_001
+
+
+#: The arguments of redis-server. The snapshots of a test are made by `SAVE`, between its draws.
+MODES = {
+    "none": (),
+    "snapshots": ("--save", "3600 1"),
+    "always": ("--appendonly", "yes", "--appendfsync", "always"),
+    "everysec": ("--appendonly", "yes", "--appendfsync", "everysec"),
+    "no": ("--appendonly", "yes", "--appendfsync", "no"),
+    "both": ("--appendonly", "yes", "--save", "3600 1"),
+}
+
+
+KILLS, STEP, AHEAD = 3, 50, 2
+
+
+@pytest.mark.covers("3.23")
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kill_costs_two_segments_at_most_and_repeats_nothing(
+    start_redis: Callable[..., RedisServer], store: MemoryStore, mode: str
+) -> None:
+    server = start_redis(*MODES[mode])
+    with issuer.connect(redis=server.url, store=store) as ids:
+        ids.create("a", step=STEP, ahead=AHEAD)
+        with Drawers([ids], "a") as drawers:
+            for _ in range(KILLS):
+                drawers.more(130)
+                if "--save" in MODES[mode]:
+                    server.snapshot()
+                drawers.more(170)
+                server.kill()
+                issued = max(drawers.numbers)
+                server.start()
+                if mode == "always":
+                    with server.client() as client:
+                        known = client.hget(redis_key("issuer", "a"), "cur")
+                    assert int(known) >= issued, "what was issued is on the disk"
+                drawers.more(100)
+        assert_sound(drawers, store)
+        assert max(drawers.numbers) - len(drawers.numbers) <= KILLS * 2 * STEP * AHEAD
+        assert ids.verify() == []
+
+
+@pytest.fixture
+def _unswept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweep never: a sweep just after the flush makes the loss good before anybody draws, and nothing is told then."""
+    monkeypatch.setattr("issuer.engine.scheduler.SWEEP_EVERY", 3600.0)
+
+
+@pytest.mark.usefixtures("redis_url", "_unswept")  # the first empties it
+@pytest.mark.parametrize("order", ["strict", "trend"])
+@pytest.mark.parametrize("scheduler", ["background", None])
+def test_a_redis_that_has_lost_its_data_is_warned_of_with_the_size_of_the_gap(
+    connect: Connect,
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    order: Order,
+    scheduler: str | None,
+) -> None:
+    with connect(redis=redis_server.url, store=MemoryStore(), scheduler=scheduler, timeout=30) as ids:
+        ids.create("a", step=1000, order=order)
+        numbers = ids.take("a", 30)
+        assert not [each for each in caplog.records if each.levelname == "WARNING"], (
+            "a tag that is new has lost nothing"
+        )
+        with redis_server.client() as client:
+            client.flushall()
+        numbers.append(ids.next("a"))
+        assert numbers == [*range(1, 31), 1001]
+        [told] = [each for each in caplog.records if "gap" in each.message]
+        assert told.levelname == "WARNING"
+        lost = "at most 970 numbers after 30, the last one that this process saw, are a gap"
+        assert told.message == f"tag 'a': Redis has lost its data; new numbers are above 1000, and {lost}"
+
+
+#: An election stands for 11 s here: a caller that waits for it to lapse gets an error.
+LESS = 8.0
+
+
+STEP = 20
+
+
+def elects(ids: Issuer, tag: str) -> list[int]:
+    """Draw what comes before the threshold of the first segment."""
+    return [ids.next(tag) for _ in range(STEP // 5 - 1)]
+
+
+@pytest.mark.parametrize("scheduler", ["background", None])
+@pytest.mark.parametrize("lost", ["open", "next"])
+def test_an_election_whose_reply_is_lost_keeps_nobody_waiting(
+    connect: Connect, redis_proxy: FaultProxy, lost: str, scheduler: str | None
+) -> None:
+    with connect(redis=redis_proxy.url, store=MemoryStore(), scheduler=scheduler) as ids:
+        ids.create("a", step=STEP)
+        numbers = elects(ids, "a") if lost == "next" else []
+        redis_proxy.drop_replies(match=script(lost).sha.encode(), times=1)
+        numbers += [ids.next("a", timeout=LESS) for _ in range(3 * STEP)]
+        assert redis_proxy.hits == 1
+        assert numbers == sorted(set(numbers))
+
+
+def test_a_lease_whose_reply_is_lost_keeps_nobody_waiting(connect: Connect, redis_proxy: FaultProxy) -> None:
+    with connect(redis=redis_proxy.url, store=MemoryStore(), lease=2) as ids:
+        ids.create("a", step=STEP, order="trend")
+        redis_proxy.drop_replies(match=script("lease").sha.encode(), times=STEP)
+        numbers = [number for _ in range(3 * STEP) for number in ids.take("a", 1, timeout=LESS)]
+        assert repeats(numbers) == []
+
+
+@pytest.mark.parametrize("way", ["next", "take", "key", "lease"])
+def test_a_proxy_that_sends_each_command_twice_costs_only_numbers(
+    connect: Connect, redis_proxy: FaultProxy, way: str
+) -> None:
+    lease = 2 if way == "lease" else 0
+    with connect(redis=redis_proxy.url, store=MemoryStore(), lease=lease) as ids:
+        ids.create("a", step=STEP, order="trend" if lease else "strict")
+        redis_proxy.duplicate(match=b"EVALSHA")
+        numbers: list[int] = []
+        while len(numbers) < 3 * STEP:
+            match way:
+                case "take":
+                    numbers += ids.take("a", 3, timeout=LESS)
+                case "key":
+                    numbers.append(ids.next("a", key=f"k{len(numbers)}", timeout=LESS))
+                case _:
+                    numbers.append(ids.next("a", timeout=LESS))
+        assert redis_proxy.hits
+        assert repeats(numbers) == []
+
+
+def test_a_proxy_that_sends_each_command_twice_costs_no_machine_number(
+    connect: Connect, redis_proxy: FaultProxy
+) -> None:
+    redis_proxy.duplicate(match=b"EVALSHA")
+    with connect(redis=redis_proxy.url, store=MemoryStore()) as ids:
+        ids.create("s", strategy="snowflake")
+        numbers = [ids.next("s", timeout=LESS) for _ in range(5)]
+        assert repeats(numbers) == []
+        assert len(ids.machines("s").used) == 1
+
+
+def test_more_connections_are_made_than_redis_pys_pool_counts_to(redis_proxy: FaultProxy) -> None:
+    with issuer.connect(redis=redis_proxy.url, store="memory://") as ids:
+        ids.create("a", step=10_000)
+        for _ in range(130):  # one after the other; the pool counts to 100
+            redis_proxy.cut()
+            ids.next("a")
+        assert redis_proxy.accepted > 100
+        redis_proxy.delay_replies(0.2)
+        with ThreadPoolExecutor(130) as pool:  # and at once
+            assert len(set(pool.map(lambda _: ids.next("a"), range(130)))) == 130
+
+
+@pytest.mark.parametrize("url", ["", "?client_name=a&protocol=3"])
+def test_a_slow_redis_costs_a_call_its_deadline_and_not_each_of_its_replies(redis_proxy: FaultProxy, url: str) -> None:
+    with issuer.connect(redis=redis_proxy.url + url, store="memory://", scheduler=None) as ids:
+        ids.create("a")
+        redis_proxy.delay_replies(0.6)
+        with pytest.raises(issuer.Unavailable):
+            ids.next("a", timeout=1)
+        # With a second for each reply, the handshake alone would have gone on beyond these.
+        assert redis_proxy.hits <= 2
+
+
+def test_connections_that_redis_has_closed_fail_no_change(redis_server: RedisServer, redis_url: str) -> None:
+    with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids, redis_server.client() as admin:
+        ids.create("a", step=1000)
+        for change in (lambda: ids.configure("a", start=500), lambda: ids.recover("a"), lambda: ids.delete("a")):
+            ids.next("a")
+            admin.client_kill_filter(_type="normal", skipme=True)
+            change()

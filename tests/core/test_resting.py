@@ -8,9 +8,10 @@ import redis
 from issuer.core.supply.supply import Supply
 from issuer.engine.scheduler import Scheduler
 from issuer_persistence.memory import MemoryStore
-from tests.colours import COLOURS, Connect
+from tests.colours import BOTH, Connect
+from tests.schemes import Make
 
-pytestmark = [pytest.mark.live, pytest.mark.colours(*COLOURS)]
+pytestmark = [pytest.mark.live, BOTH]
 
 
 @pytest.mark.covers("U.19")
@@ -108,3 +109,37 @@ def test_kept_tags_leave_the_bound_and_the_order_of_the_others_as_they_are(
         assert [*ids.engine.registry.combiners] == ["kept-1", "kept-2", "kept-3", "c", "d"]
         assert not ids.engine.registry.idle
         assert [ids.next(tag) for tag in order] == [2] * len(order)
+
+
+@pytest.mark.colours("blocking")
+def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(make_live: Make) -> None:
+    ids = make_live(scheduler=None, idle_after=0)
+    ids.create("a", keyed=True, format="{key}-{seq}", step=5)
+    texts = [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
+    assert len(ids.engine.registry.combiners) == 21
+    for _ in range(2):  # the first one finds that they were used
+        ids.tick()
+    assert len(ids.engine.registry.combiners) <= 1
+    texts += [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
+    assert texts == [f"x{which}-{number}" for number in (1, 2) for which in range(20)]
+
+
+@pytest.mark.colours("blocking")
+@pytest.mark.covers("1.24")
+def test_tags_that_nobody_uses_any_more_are_forgotten_and_come_back_without_a_gap(make_live: Make) -> None:
+    ids = make_live(scheduler=None, idle_after=0)
+    ids.create("leased", order="trend", lease=10, keyed=True, format="{key}-{seq}")
+    ids.create("plain")
+    numbers = [
+        ids.issue("leased", restart_key="x").value,
+        ids.issue("leased", restart_key="x").value,
+        ids.next("plain"),
+    ]
+    ids.tick()
+    assert {"leased#x", "plain"} <= set(ids.engine.registry.combiners), "they were used since"
+    for _ in range(2):
+        ids.tick()
+    assert not ids.engine.registry.combiners
+    # If the lease of ten numbers was not returned, eight of them would be a gap.
+    numbers += [ids.issue("leased", restart_key="x").value, ids.next("plain")]
+    assert numbers == [1, 2, 1, 3, 2]

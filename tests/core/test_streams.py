@@ -96,9 +96,6 @@ def test_an_abandoned_stream_loses_nothing_nor_does_one_whose_issuer_is_closed(
         assert ids.next("a") == 10
 
 
-# ------------------------------------------------------------------ forks
-
-
 def sqlite(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'a.db'}"
 

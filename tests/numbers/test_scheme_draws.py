@@ -29,9 +29,6 @@ def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]
         yield make
 
 
-# ------------------------------------------------------------------------------------------------ strides
-
-
 @pytest.mark.covers("1.13")
 def test_a_stride_changed_while_others_draw_never_repeats(make: Make) -> None:
     first, second = make(), make()
@@ -46,9 +43,6 @@ def test_a_stride_changed_while_others_draw_never_repeats(make: Make) -> None:
     assert all(number % 7 == 2 for number in sorted(drawing.numbers)[-100:])
 
 
-# ------------------------------------------------------------------------------------------------ scrambling
-
-
 @pytest.mark.covers("U.8", "3.3", "4.2", "0.14")
 def test_scrambled_numbers_keep_their_digits_and_never_repeat(make: Make) -> None:
     ids, other = make(), make()
@@ -59,9 +53,6 @@ def test_scrambled_numbers_keep_their_digits_and_never_repeat(make: Make) -> Non
     assert numbers != sorted(numbers)
     assert ids.decode("a", numbers[0]).counter == 100_000
     assert [ids.decode("a", number).counter for number in numbers[1:6]] == [*range(100_001, 100_006)]
-
-
-# ------------------------------------------------------------------------------------------------ shards
 
 
 @pytest.mark.covers("4.4", "4.5", "4.7", "4.8", "4.9")
@@ -89,9 +80,6 @@ def test_shards_have_a_sequence_each_and_their_numbers_tell_the_shard(make: Make
         other.next("users", shard_key="x")
 
 
-# ------------------------------------------------------------------------------------------------ series by key
-
-
 @BOTH
 @pytest.mark.covers("U.6")
 def test_each_restart_key_has_a_series_of_its_own(make: Make) -> None:
@@ -106,9 +94,6 @@ def test_each_restart_key_has_a_series_of_its_own(make: Make) -> None:
     assert str(ids.peek("invoices", restart_key="acme")) == "acme-0041"
     with pytest.raises(issuer.InvalidArgument, match="restart_key"):
         ids.next("invoices")
-
-
-# ------------------------------------------------------------------------------------------------ the same key
 
 
 @BOTH
@@ -170,9 +155,6 @@ def test_a_keys_number_is_the_same_for_a_leased_and_a_scrambled_tag(make: Make) 
     assert number == other.next("a", key="k") == ids.issue("a", key="k").value
     assert number not in others
     assert repeats([*others, number, *ids.take("a", 500), *other.take("a", 100)]) == []
-
-
-# ------------------------------------------------------------------------------------------------ texts and periods
 
 
 def test_a_text_that_no_longer_fits_is_an_error(make: Make) -> None:
@@ -239,9 +221,6 @@ def test_what_is_neither_a_number_nor_a_text_does_not_decode(make: Make) -> None
             with pytest.raises(issuer.NotDecodable) as caught:
                 pytest.fail(f"{shown!r}: {ids.decode(tag, shown)}")
             assert (caught.value.tag, caught.value.value) == (tag, shown)
-
-
-# ------------------------------------------------------------------------------------------------ made again
 
 
 @BOTH

@@ -23,8 +23,6 @@ from tests.schemes import KEYS, Make
 
 pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.colours("blocking")]  # all is decided in the core
 
-# ------------------------------------------------------------------------------------------------ changes
-
 
 class Late(MemoryStore):
     """A store whose record of a tag comes late: what it says was true when it was asked."""
@@ -113,9 +111,6 @@ def test_a_stride_keeps_the_limit_of_the_values_when_it_changes(store: MemorySto
     assert all(number <= HIGHEST for number in numbers)
 
 
-# ------------------------------------------------------------------------------------------------ the same key
-
-
 def test_a_key_has_the_same_number_for_a_process_that_missed_a_change_and_whatever_changes(make_live: Make) -> None:
     ids, other = make_live(), make_live()
     ids.create("a", step=10)
@@ -126,9 +121,6 @@ def test_a_key_has_the_same_number_for_a_process_that_missed_a_change_and_whatev
     assert [ids.next("a", key=f"k{which}") for which in range(5)] == given
     assert [each.next("a", key="k") for each in (ids, other, make_live())] == [before] * 3
     assert repeats([*numbers, *given, *ids.take("a", 20), *other.take("a", 20)]) == []
-
-
-# ------------------------------------------------------------------------------------------------ parts
 
 
 @pytest.mark.parametrize("change", [{"scramble": "k2"}, {"stride": 1, "offset": 1}])
@@ -149,9 +141,6 @@ def test_no_text_of_a_keyed_tag_comes_again_after_a_change(make_live: Make, chan
     assert [each.text for each in issued] == [f"x-{each.value}" for each in issued]
 
 
-# ------------------------------------------------------------------------------------------------ other strategies
-
-
 def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore, tmp_path: Path) -> None:
     with issuer.connect(redis="none", store=store, instance=Instance(machine=1, directory=str(tmp_path))) as ids:
         ids.create("a", strategy="snowflake")
@@ -161,41 +150,6 @@ def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore
         with pytest.raises(issuer.IssuerError):
             ids.create("a", strategy="snowflake", options={"epoch": "2025-01-01"})
         ids.create("a", strategy="snowflake")
-
-
-# ------------------------------------------------------------------------------------------------ what piles up
-
-
-def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(make_live: Make) -> None:
-    ids = make_live(scheduler=None, idle_after=0)
-    ids.create("a", keyed=True, format="{key}-{seq}", step=5)
-    texts = [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
-    assert len(ids.engine.registry.combiners) == 21
-    for _ in range(2):  # the first one finds that they were used
-        ids.tick()
-    assert len(ids.engine.registry.combiners) <= 1
-    texts += [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
-    assert texts == [f"x{which}-{number}" for number in (1, 2) for which in range(20)]
-
-
-@pytest.mark.covers("1.24")
-def test_tags_that_nobody_uses_any_more_are_forgotten_and_come_back_without_a_gap(make_live: Make) -> None:
-    ids = make_live(scheduler=None, idle_after=0)
-    ids.create("leased", order="trend", lease=10, keyed=True, format="{key}-{seq}")
-    ids.create("plain")
-    numbers = [
-        ids.issue("leased", restart_key="x").value,
-        ids.issue("leased", restart_key="x").value,
-        ids.next("plain"),
-    ]
-    ids.tick()
-    assert {"leased#x", "plain"} <= set(ids.engine.registry.combiners), "they were used since"
-    for _ in range(2):
-        ids.tick()
-    assert not ids.engine.registry.combiners
-    # If the lease of ten numbers was not returned, eight of them would be a gap.
-    numbers += [ids.issue("leased", restart_key="x").value, ids.next("plain")]
-    assert numbers == [1, 2, 1, 3, 2]
 
 
 def test_a_process_without_the_key_reserves_nothing_that_it_cannot_use(connect: Connect, store: MemoryStore) -> None:

@@ -330,9 +330,6 @@ def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, s
         assert "s" not in ids._open
 
 
-# ------------------------------------------------------------------------------------------------ plugins
-
-
 @BOTH
 def test_a_plugin_names_strategies_that_are_known_or_registered(
     connect: Connect, monkeypatch: pytest.MonkeyPatch

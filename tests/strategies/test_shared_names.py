@@ -1,6 +1,5 @@
 """A snowflake namespace x and a keyed tag x both have a use for the tag `x#machine-7`: who comes second is refused."""
 
-import logging
 from typing import Any
 
 import pytest
@@ -10,9 +9,7 @@ from issuer.errors import ConfigurationError
 from issuer.strategies import Instance
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import TagSettings
-from tests.colours import BOTH, Connect
-from tests.days import DAILY, Set
-from tests.schemes import Make
+from tests.colours import Connect
 
 #: One machine number, 0.
 NAMESPACE: dict[str, Any] = {"namespace": "x", "machine": "store", "machine_bits": 1, "sequence_bits": 8}
@@ -83,21 +80,3 @@ def test_machine_numbers_of_before_go_on_and_those_of_anybody_else_are_not_taken
         else:
             with pytest.raises(ConfigurationError, match="another namespace"):
                 ids.next("flakes")
-
-
-@BOTH
-def test_what_is_logged_of_a_tag_with_periods_says_the_number_and_the_period(
-    make: Make, at: Set, caplog: pytest.LogCaptureFixture
-) -> None:
-    ids = make()
-    at("2026-11-20 12:00:00")
-    ids.create("a", step=10, **DAILY)
-    ids.create("plain", step=10)
-    with caplog.at_level(logging.INFO, logger="issuer"):
-        for tag in ("a", "plain"):
-            ids.take(tag, 10)  # as many as a segment has
-            ids.next(tag)
-    told = [record.getMessage() for record in caplog.records if "loaded" in record.getMessage()]
-    assert "tag 'a': segment 11..20 of 2026-11-20 loaded at number 10 of 2026-11-20" in told
-    assert "tag 'plain': segment 11..20 loaded at number 10" in told
-    assert not any(len(word.strip(",:")) > 15 for line in told for word in line.split() if word[0].isdigit())

@@ -1,4 +1,4 @@
-"""Adapted steps in stores that processes share, in periods, in parts and at limits: no number twice, none left out."""
+"""Adapted steps: how they grow and shrink, in stores that processes share, in periods, in parts and at limits."""
 
 from __future__ import annotations
 
@@ -11,15 +11,57 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.core.periods import PERIOD_BITS
+from issuer.core.supply.adapt import fitting
 from issuer.errors import LimitReached
 from issuer.operations.tags import SEGMENT_MOST
 from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.memory import MemoryStore
-from issuer_persistence.records import HIGHEST, TagChanges, now_ms
+from issuer_persistence.records import DEFAULT_MAX_STEP, DEFAULT_STEP, DEFAULT_TARGET, HIGHEST, Tag, TagChanges, now_ms
 from tests.days import DAILY, DAY, EVE, Set, shown
 from tests.schemes import Make
 
 pytestmark = pytest.mark.colours("blocking")
+
+
+def entry(low: int, high: int, time: int) -> LedgerEntry:
+    return LedgerEntry(tag="orders", low=low, high=high, reason="load", time=time)
+
+
+def record(step: int = 1000, **settings: Any) -> Tag:
+    return Tag(tag="a", max=0, step=step, step_mode="auto", created=0, timestamp=0, version="", **settings)
+
+
+def fitted(step: int, lasts: float, *, proved: bool = True, size: int | None = None, **settings: Any) -> int:
+    """Return the step after segments that lasted so many seconds."""
+    size = step * settings.get("ahead", 1) if size is None else size
+    segments = [entry(size, 2 * size, 0), entry(0, size, 0)]
+    return fitting(record(step, **settings), segments, segments if proved else [], round(lasts * 1000))
+
+
+@pytest.mark.covers("3.17")
+def test_a_step_is_doubled_or_halved_within_its_bounds_and_left_alone_between() -> None:
+    assert [fitted(8000, DEFAULT_TARGET * share) for share in (0.1, 0.74, 0.76, 1.9, 2.1, 50)] == [
+        16_000, 16_000, 8000, 8000, 4000, 4000
+    ]  # fmt: skip
+    assert fitted(8000, 1, proved=False) == 8000
+    assert fitted(8000, 10**6, proved=False) == 4000
+    least, most = DEFAULT_STEP, DEFAULT_MAX_STEP
+    assert [fitted(least, 10**6), fitted(most, 1), fitted(600_000, 1)] == [least, most, most]
+    # Of the step in force no segment was reserved yet: it is not changed again.
+    assert [fitted(8000, 0.1, size=4000), fitted(8000, 10**6, size=16_000)] == [8000, 8000]
+
+
+@pytest.mark.covers("3.17")
+def test_a_step_lasts_as_long_and_stays_within_the_bounds_that_the_tag_names() -> None:
+    assert [fitted(8000, share * 60, target=60) for share in (0.7, 0.8, 1.9, 2.1)] == [16_000, 8000, 8000, 4000]
+    assert [fitted(8000, 1, max_step=9000), fitted(8000, 10**6, min_step=7000)] == [9000, 7000]
+    # A changed bound holds at once, also for a step that would stay.
+    assert [fitted(8000, DEFAULT_TARGET, max_step=50, min_step=5), fitted(8000, DEFAULT_TARGET, min_step=10**5)] == [
+        50, 10**5
+    ]  # fmt: skip
+    # A segment of two steps lasts twice the outage to survive.
+    assert [fitted(8000, share * 2000, survive=2000, ahead=2) for share in (1.4, 1.6)] == [16_000, 8000]
+
 
 DAYS = 86_400_000
 

@@ -1,17 +1,31 @@
-"""A process's hand: each number leaves it once, in order, whoever takes it and however."""
+"""A process's local buffer: each number leaves it once, in order, whoever takes it and however; when it is refilled."""
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from operator import length_hint
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from issuer.core.supply import local_buffer as module
-from issuer.core.supply.local_buffer import BUFFERS, FastPath, LocalBuffer, Place, take_all, threshold
-from issuer_persistence.records import HIGHEST
+from issuer.core.supply.local_buffer import (
+    BUFFERS,
+    QUICK,
+    SLOW,
+    FastPath,
+    LocalBuffer,
+    Place,
+    share_at_refill,
+    stream_lease,
+    take_all,
+    threshold,
+)
+from issuer_persistence.records import HIGHEST, LEASE_MOST, Tag
 
 
 @dataclass(frozen=True)
@@ -183,3 +197,47 @@ def test_a_number_that_another_caller_draws_while_it_is_emptied_is_not_given_bac
     _, used = hand.empty()
     assert came == [1, 2]
     assert used == 2
+
+
+NEAR_2_53 = range(2**53 - 12, 2**53 + 13)
+
+
+def expected(low: int, high: int, share: str = "0.2") -> int:
+    return low + ceil((high - low) * Fraction(share))
+
+
+class TestMark:
+    def test_it_lies_a_fifth_into_the_segment_rounded_up(self) -> None:
+        after = {1: 1, 2: 1, 4: 1, 5: 1, 6: 2, 10: 2, 11: 3, 100: 20, 101: 21, 1000: 200}
+        assert {size: threshold(4711, 4711 + size) - 4711 for size in after} == after
+
+    def test_it_is_exact_for_every_size_wherever_the_segment_lies(self) -> None:
+        near_the_end = range(HIGHEST - 12, HIGHEST + 1)
+        for size in (*range(1, 300), *NEAR_2_53, *near_the_end):
+            for share in ("0.2", "0.01", "0.333", "0.8", "0.9"):
+                assert 0 < threshold(0, size, float(share)) == expected(0, size, share) <= size, size
+        for low in (*NEAR_2_53, *(end - 301 for end in near_the_end)):
+            for size in range(1, 302):
+                assert low < threshold(low, low + size) == expected(low, low + size) <= low + size, (low, size)
+
+
+def record(step: int = 1000, **settings: Any) -> Tag:
+    return Tag(tag="a", max=0, step=step, step_mode="auto", created=0, timestamp=0, version="", **settings)
+
+
+@pytest.mark.covers("U.18")
+def test_the_rest_of_a_segment_lasts_for_the_outage_to_survive_if_the_segment_is_large_enough() -> None:
+    kept = record(survive=100, refill_at=0.5)
+    assert [share_at_refill(kept, 1000, rate) for rate in (None, 0.0, 4.9, 5.0)] == [0.5] * 4
+    assert [share_at_refill(kept, 1000, rate) for rate in (7.0, 9.9, 10.0, 10**9)] == pytest.approx(
+        [0.3, 0.01, 0.001, 0.001]
+    )
+    assert share_at_refill(record(refill_at=0.5), 1000, 10**9) == 0.5
+    assert threshold(0, 1000, share_at_refill(kept, 1000, 7.0)) == 300
+
+
+def test_what_is_used_up_quickly_is_drawn_ahead_in_twice_the_number_within_a_fifth_of_a_segment() -> None:
+    moments = (0, QUICK, SLOW, 2 * SLOW)
+    assert [stream_lease(8000, lasted, least=1000, segment=100_000) for lasted in moments] == [16_000, 8000, 8000, 4000]
+    assert [stream_lease(9000, 0, least=1000, segment=each) for each in (50_000, 1000)] == [10_000, 1000]
+    assert stream_lease(LEASE_MOST, 0, least=1000, segment=HIGHEST) == LEASE_MOST

@@ -1,16 +1,56 @@
-"""Who is told that no number can be given, and how often."""
+"""What stores and scripts answer, as the errors that users see; who is told of them, and how often."""
 
 import logging
+import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import issuer
 from issuer.core import sparing
+from issuer.core.error_mapping import refused, store_error
 from issuer.core.events import Rejected, RejectedLog
-from issuer.errors import InvalidArgument, IssuerError, LimitReached, UnknownTag
+from issuer.errors import (
+    ConfigurationError,
+    CorruptState,
+    FenceError,
+    ForeignHash,
+    InvalidArgument,
+    IssuerError,
+    LimitReached,
+    StoreUnavailable,
+    UnknownTag,
+)
+from issuer.gateway.tag_scripts import GivenBack, Loaded, Opened
+from issuer_persistence import errors
+from issuer_persistence.errors import Unconfirmed
+from issuer_persistence.memory import MemoryStore
 from tests.clocks import Clock
 from tests.forks import in_child
+from tests.schemes import Make
+
+KEY = "issuer:{orders}"
+
+
+ANSWERS: list[tuple[Exception, type[Exception], str]] = [
+    (store_error(errors.StepsCrossed("orders", 500, 5), None), InvalidArgument, "min_step 500 is above max_step 5"),
+    (store_error(errors.LeaseOnStrict("orders", 500), None), InvalidArgument, "lease 500: .* strict"),
+    (store_error(errors.SchemeMismatch("orders"), None), ConfigurationError, "use its old scheme, or another"),
+    (store_error(errors.VersionMoved("orders"), None), StoreUnavailable, "read the tag again and repeat the change"),
+    (refused(GivenBack("notmaster"), "orders", KEY), FenceError, "configure the address of the master"),
+    (refused(Loaded("corrupt"), "orders", KEY), CorruptState, KEY),
+    (refused(Opened("otherstore", store="s9"), "orders", KEY, "s1"), ForeignHash, "s9.*s1"),
+]
+
+
+def test_each_answer_is_an_error_that_says_what_to_do() -> None:
+    for error, kind, says in ANSWERS:
+        assert (type(error), getattr(error, "tag", None)) == (kind, "orders")
+        assert re.search(says, str(error)), error
+        assert kind is not InvalidArgument or getattr(error, "value", None) == 500
+
 
 LIMIT = LimitReached("a", limit=9, value=9)
 
@@ -101,3 +141,33 @@ def test_a_child_that_is_forked_while_another_thread_logs_waits_for_nothing() ->
     free.set()
     thread.join(60)
     assert due == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ids: ids.next("a", timeout=1e10),
+        lambda ids: ids.next("a", timeout=10**400),
+        lambda _: issuer.connect(redis="redis://127.0.0.1:1/0?protocol=9", store="memory://"),
+        lambda _: issuer.connect(redis="redis://a..b:1", store="memory://", scheduler=None).warm("a"),
+        lambda _: issuer.connect(redis="none", store="mongodb://h/x?tls=true&tlsCAFile=/nope").tags(),
+    ],
+)
+def test_no_foreign_error_comes_out(call: Callable[[issuer.Issuer], object]) -> None:
+    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
+        ids.create("a")
+        with pytest.raises(issuer.IssuerError):
+            call(ids)
+
+
+@pytest.mark.colours("blocking")
+def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away(make: Make) -> None:
+    class Away(MemoryStore):
+        def get(self, *_args: object, **_options: object) -> None:
+            raise Unconfirmed("away")
+
+    ids = make(store=Away(), timeout=0)
+    for number in range(20):
+        with pytest.raises(issuer.StoreUnavailable):
+            ids.next(f"made-up-{number}")
+    assert ids.engine.registry.combiners == {}

@@ -1,8 +1,8 @@
-"""What a hostile reader made it do once, and must never make it do again."""
+"""Processes that reserve in the store themselves: without Redis, while it is away, and when they return to it."""
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,39 +23,15 @@ from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.forks import in_child
-from tests.schemes import Make, processes
+from tests.schemes import Make
 from tests.servers.fake import FencedFakeServer
-from tests.servers.proxy import FaultProxy
-from tests.servers.redis import RedisServer
 from tests.waiting import until
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.colours("blocking")
 
 
-@pytest.fixture
-def make_live(fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
-    """Make issuers without a scheduler, each of which stands for a process of its own."""
-    with processes(issuer.connect, store=store, scheduler=None) as made:
-        yield lambda **settings: made(redis=fake_server.client(), **settings)
-
-
-def test_recover_listens_to_every_field_of_a_hash_that_can_be_read(
-    make_live: Make, store: MemoryStore, fake_redis: redis.Redis
-) -> None:
-    ids = make_live()
-    ids.create("a", step=100)
-    ids.next("a")
-    backup = store.snapshot()
-    numbers = ids.take("a", 350)
-    store.restore(backup)
-    fake_redis.hset("issuer:{a}", "max", "x")
-    fresh = make_live()
-    fresh.recover("a")
-    assert repeats(numbers + fresh.take("a", 200)) == []
-
-
-def test_a_tag_made_again_as_strict_is_not_served_direct(make_live: Make, fake_server: FencedFakeServer) -> None:
-    one, two = make_live(), make_live()
+def test_a_tag_made_again_as_strict_is_not_served_direct(make: Make, fake_server: FencedFakeServer) -> None:
+    one, two = make(), make()
     one.create("a", step=10, order="trend")
     one.next("a")
     one.tick()
@@ -71,7 +47,7 @@ def test_a_tag_made_again_as_strict_is_not_served_direct(make_live: Make, fake_s
 
 @pytest.mark.parametrize("when", ["before it", "after it", "asked before it and reserved after it"])
 def test_a_range_reserved_beside_a_hand_back_halts_nothing(
-    make_live: Make, fake_server: FencedFakeServer, when: str
+    make: Make, fake_server: FencedFakeServer, when: str
 ) -> None:
     """Another thread's `reserve`, at each moment around the hand back of a process that returns to Redis."""
 
@@ -97,7 +73,7 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
                 beside()
 
     store = Beside()
-    ids = make_live(store=store)
+    ids = make(store=store)
     ids.create("a", step=100, order="trend")
     numbers = [ids.next("a")]
     fake_server.connected = False
@@ -136,29 +112,6 @@ def test_a_store_that_fails_in_the_fork_hook_does_not_leave_the_child_its_parent
         for ids in (first, second):
             answer = in_child(lambda ids=ids: ids.take("a", 3))()  # type: ignore[misc]  # bound at once
             assert "ConfigurationError" in str(answer)
-
-
-def test_more_connections_are_made_than_redis_pys_pool_counts_to(redis_proxy: FaultProxy) -> None:
-    with issuer.connect(redis=redis_proxy.url, store="memory://") as ids:
-        ids.create("a", step=10_000)
-        for _ in range(130):  # one after the other; the pool counts to 100
-            redis_proxy.cut()
-            ids.next("a")
-        assert redis_proxy.accepted > 100
-        redis_proxy.delay_replies(0.2)
-        with ThreadPoolExecutor(130) as pool:  # and at once
-            assert len(set(pool.map(lambda _: ids.next("a"), range(130)))) == 130
-
-
-@pytest.mark.parametrize("url", ["", "?client_name=a&protocol=3"])
-def test_a_slow_redis_costs_a_call_its_deadline_and_not_each_of_its_replies(redis_proxy: FaultProxy, url: str) -> None:
-    with issuer.connect(redis=redis_proxy.url + url, store="memory://", scheduler=None) as ids:
-        ids.create("a")
-        redis_proxy.delay_replies(0.6)
-        with pytest.raises(issuer.Unavailable):
-            ids.next("a", timeout=1)
-        # With a second for each reply, the handshake alone would have gone on beyond these.
-        assert redis_proxy.hits <= 2
 
 
 @pytest.mark.live
@@ -213,71 +166,10 @@ def test_a_store_that_gives_nothing_is_not_asked_at_every_draw(limited: bool) ->
     assert store.asked < 200
 
 
-def test_connections_that_redis_has_closed_fail_no_change(redis_server: RedisServer, redis_url: str) -> None:
-    with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids, redis_server.client() as admin:
-        ids.create("a", step=1000)
-        for change in (lambda: ids.configure("a", start=500), lambda: ids.recover("a"), lambda: ids.delete("a")):
-            ids.next("a")
-            admin.client_kill_filter(_type="normal", skipme=True)
-            change()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda ids: ids.next("a", timeout=1e10),
-        lambda ids: ids.next("a", timeout=10**400),
-        lambda _: issuer.connect(redis="redis://127.0.0.1:1/0?protocol=9", store="memory://"),
-        lambda _: issuer.connect(redis="redis://a..b:1", store="memory://", scheduler=None).warm("a"),
-        lambda _: issuer.connect(redis="none", store="mongodb://h/x?tls=true&tlsCAFile=/nope").tags(),
-    ],
-)
-def test_no_foreign_error_comes_out(call: Callable[[issuer.Issuer], object]) -> None:
-    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
-        ids.create("a")
-        with pytest.raises(issuer.IssuerError):
-            call(ids)
-
-
-def test_a_field_of_five_thousand_digits_is_corrupt(make_live: Make, fake_redis: redis.Redis) -> None:
-    ids = make_live()
-    ids.create("a", step=10)
-    ids.next("a")
-    fake_redis.hset("issuer:{a}", "cur", "9" * 5000)
-    with pytest.raises(issuer.CorruptState):
-        ids.inspect("a")
-    assert ids.recover("a")[0].new == 10
-    assert ids.next("a") == 11
-
-
-def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away(make_live: Make) -> None:
-    class Away(MemoryStore):
-        def get(self, *_args: object, **_options: object) -> None:
-            raise Unconfirmed("away")
-
-    ids = make_live(store=Away(), timeout=0)
-    for number in range(20):
-        with pytest.raises(issuer.StoreUnavailable):
-            ids.next(f"made-up-{number}")
-    assert ids.engine.registry.combiners == {}
-
-
-def test_recover_of_all_goes_on_after_a_tag_that_fails(make_live: Make, fake_redis: redis.Redis) -> None:
-    ids = make_live()
-    for tag in ("a", "b", "c"):
-        ids.create(tag, step=10)
-        ids.next(tag)
-    fake_redis.delete("issuer:{a}")
-    fake_redis.set("issuer:{a}", "1")
-    with pytest.raises(issuer.CorruptState):
-        ids.recover()
-    assert [ids.next(tag) for tag in ("b", "c")] == [11, 11]
-
-
 def test_warm_of_a_trend_tag_goes_direct_and_of_a_strict_one_names_redis(
-    make_live: Make, fake_server: FencedFakeServer
+    make: Make, fake_server: FencedFakeServer
 ) -> None:
-    ids = make_live()
+    ids = make()
     ids.create("strict")
     ids.create("trend", order="trend")
     fake_server.connected = False
@@ -328,10 +220,10 @@ def test_a_far_store_and_a_short_timeout_burn_no_segment_a_call(monkeypatch: pyt
 
 
 def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
-    make_live: Make, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
+    make: Make, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis was told what was issued, for the second time, and gives numbers below what was drawn since."""
-    other, ids = make_live(), make_live()
+    other, ids = make(), make()
     ids.create("a", step=10, order="trend")
     numbers = [ids.next("a")]
     fake_server.connected = False
@@ -362,7 +254,7 @@ def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
 
 
 def test_what_is_left_goes_back_to_the_store_when_the_hash_is_corrupted_in_mid_rejoin(
-    make_live: Make,
+    make: Make,
     store: MemoryStore,
     fake_server: FencedFakeServer,
     fake_redis: redis.Redis,
@@ -374,7 +266,7 @@ def test_what_is_left_goes_back_to_the_store_when_the_hash_is_corrupted_in_mid_r
         yield from floor(*args, **options)
         raised.append(fake_redis.hset("issuer:{a}", "max", "x"))
 
-    ids = make_live()
+    ids = make()
     ids.create("a", step=10, order="trend")
     fake_server.connected = False
     assert ids.next("a") == 1
