@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from fractions import Fraction
 from math import inf
 from typing import Any, Literal
@@ -20,8 +19,8 @@ from issuer.gateway import tag_scripts
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
-from tests.audit import repeats
 from tests.colours import BOTH, Connect
+from tests.deadlines import refused_by_store
 from tests.schemes import Make
 from tests.waiting import until
 
@@ -71,13 +70,11 @@ def in_threads(count: int, call: Callable[[int], object]) -> list[Any]:
 
     def work(number: int) -> object:
         barrier.wait()
-        try:
-            return call(number)
-        except issuer.IssuerError as error:
-            return error
+        return call(number)
 
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(work, range(count)))
+        calls = [pool.submit(work, number) for number in range(count)]
+    return [each.exception() or each.result() for each in calls]
 
 
 def buffers(ids: Issuer) -> tuple[int | None, ...]:
@@ -121,18 +118,16 @@ def test_a_changed_share_holds_from_the_next_segment_on(make: Make) -> None:
     ids.create("a", step=10)
     ids.warm("a")
     assert ids.configure("a", refill_at=0.8).refill_at == 0.8
-    due = [number for number in range(1, 31) if ids.next("a") == number and ids.tick()]
-    assert due == [2, 18, 28]
+    assert [number for number in range(1, 31) if ids.next("a") == number and ids.tick()] == [2, 18, 28]
     assert ids.inspect("a").store.refill_at == 0.8
 
 
 @pytest.mark.covers("4.10")
-def test_direct_mode_fetches_at_the_share_that_the_tag_names(store: SlowStore) -> None:
-    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
-        ids.create("a", step=10, refill_at=0.8)
-        ids.warm("a")
-        due = [number for number in range(1, 31) if ids.next("a") == number and ids.tick()]
-        assert due == [8, 18, 28]
+def test_direct_mode_fetches_at_the_share_that_the_tag_names(make: Make) -> None:
+    ids = make(redis="none")
+    ids.create("a", step=10, refill_at=0.8)
+    ids.warm("a")
+    assert [number for number in range(1, 31) if ids.next("a") == number and ids.tick()] == [8, 18, 28]
 
 
 @pytest.mark.covers("1.19", "0.18")
@@ -168,19 +163,21 @@ def test_at_ten_borders_nobody_waits_exactly_if_the_next_segment_was_fetched_ahe
     caller = threading.get_ident()
     asked: list[str] = []
 
-    def noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def note(owner: object, name: str) -> None:
+        call = getattr(owner, name)
+
         def noting(*args: Any, **options: Any) -> Any:
             if scheduler is None or threading.get_ident() == caller:  # the store is asked in threads of their own
                 asked.append(name)
             return call(*args, **options)
 
-        return noting
+        monkeypatch.setattr(owner, name, noting)
 
     store = MemoryStore()
     for name in ("reserve", "get", "store_id", "configure"):
-        monkeypatch.setattr(store, name, noted(name, getattr(store, name)))
-    monkeypatch.setattr(tag_scripts, "open", noted("open", tag_scripts.open))
-    monkeypatch.setattr(StorePool, "ask", noted("ask", StorePool.ask))  # which waits for a thread of the store's
+        note(store, name)
+    note(tag_scripts, "open")
+    note(StorePool, "ask")  # which waits for a thread of the store's
     with issuer.connect(redis=redis_url, store=store, scheduler=scheduler) as ids:
         ids.create("a", step=100)
         numbers = ids.take("a", 30)
@@ -278,8 +275,7 @@ def test_n_numbers_cost_n_over_step_reservations_and_one_ahead(ids: Issuer, stor
     assert ids.inspect("a").store.max == 100
     assert ids.take("a", 19)[-1] == 19
     assert store.asked == 1
-    for _ in range(981):
-        ids.next("a")
+    assert [ids.next("a") for _ in range(981)][-1] == 1000
     assert 10 <= store.asked <= 11
 
 
@@ -295,13 +291,7 @@ MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("scheduler", ["background", None])
 @pytest.mark.parametrize("mode", MODES)
 def test_whoever_wants_more_than_is_left_has_it_reserved_at_once(
-    connect: Connect,
-    redis_url: str,
-    store: SlowStore,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    mode: str,
-    scheduler: str | None,
+    connect: Connect, redis_url: str, store: SlowStore, monkeypatch: pytest.MonkeyPatch, *, mode: str, scheduler: Any
 ) -> None:
     # A sweep that comes before the caller doesn't know how many numbers it wants.
     monkeypatch.setattr("issuer.engine.scheduler.SWEEP_EVERY", 3600.0)
@@ -352,14 +342,13 @@ def test_without_a_scheduler_the_caller_extends_when_nothing_is_left(redis_url: 
             assert store.asked == asked + 2
 
 
-def test_a_process_without_a_scheduler_is_never_elected_at_the_mark(redis_url: str, store: SlowStore) -> None:
-    with (
-        issuer.connect(redis=redis_url, store=store, scheduler=None) as drawer,
-        issuer.connect(redis=redis_url, store=store) as extender,
-    ):
+def test_a_process_without_a_scheduler_is_never_elected_at_the_mark(
+    ids: Issuer, redis_url: str, store: SlowStore
+) -> None:
+    with issuer.connect(redis=redis_url, store=store, scheduler=None) as drawer:
         drawer.create("a", step=10)
         drawer.take("a", 9)
-        assert extender.next("a") == 10
+        assert ids.next("a") == 10
         began = time.monotonic()
         assert drawer.next("a") == 11
         assert time.monotonic() - began < SOON  # nobody waited for an election to lapse
@@ -380,19 +369,12 @@ def test_the_callers_own_scheduler_is_used_and_left_running(redis_url: str, stor
         theirs.shutdown()
 
 
-@pytest.mark.covers("3.8", "0.2", "2.3")
-def test_fifty_threads_get_each_number_once(ids: Issuer) -> None:
-    ids.create("a", step=500)
-    numbers = [number for part in in_threads(50, lambda _: [ids.next("a") for _ in range(60)]) for number in part]
-    assert len(numbers) == 3000
-    assert repeats(numbers) == []
-
-
 @BOTH
 @pytest.mark.covers("3.26", "0.12")
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "redis"])
-def test_an_outage_of_known_length_costs_nothing(connect: Connect, redis_url: str, direct: bool) -> None:
-    store = SlowStore()
+def test_an_outage_of_known_length_costs_nothing(
+    connect: Connect, redis_url: str, store: SlowStore, direct: bool
+) -> None:
     with connect(redis="none" if direct else redis_url, store=store) as ids:
         ids.create("a", step=10, ahead=5)
         numbers = ids.take("a", 11)  # past the mark of 50: the next 50 come
@@ -400,30 +382,24 @@ def test_an_outage_of_known_length_costs_nothing(connect: Connect, redis_url: st
         store.failures = inf
         numbers += [ids.next("a") for _ in range(89)]
         assert numbers == list(range(1, 101))
-
-        def refused() -> bool:
-            with pytest.raises(issuer.Unavailable) as error:
-                ids.next("a", timeout=0.3)
-            return isinstance(error.value, issuer.StoreUnavailable)
-
-        until(refused, 60, "the store is missed")  # Redis is, if the time is over before it has answered
+        refused_by_store(ids, "a", 0.3)
         store.failures = 0
         assert ids.next("a") == 101
 
 
 @pytest.mark.covers("3.28")
-def test_two_processes_that_reserve_ahead_never_overlap_and_both_live_through_an_outage(connect: Connect) -> None:
-    store = SlowStore()
-    with ExitStack() as ends:
-        two = [ends.enter_context(connect(redis="none", store=store, scheduler=None)) for _ in range(2)]
-        two[0].create("a", step=10, ahead=5)
-        numbers = [number for _ in range(12) for ids in two for number in ids.take("a", 1)]
-        assert [ids.tick() for ids in two] == [1, 1]
-        store.failures = inf
-        numbers += [number for _ in range(88) for ids in two for number in ids.take("a", 1)]
-        assert sorted(numbers) == list(range(1, 201))
-        for ids in two:
-            with pytest.raises(issuer.StoreUnavailable):
-                ids.next("a", timeout=0.1)
+def test_two_processes_that_reserve_ahead_never_overlap_and_both_live_through_an_outage(
+    make: Make, store: SlowStore
+) -> None:
+    two = [make(redis="none") for _ in range(2)]
+    two[0].create("a", step=10, ahead=5)
+    numbers = [ids.next("a") for _ in range(12) for ids in two]
+    assert [ids.tick() for ids in two] == [1, 1]
+    store.failures = inf
+    numbers += [ids.next("a") for _ in range(88) for ids in two]
+    assert sorted(numbers) == list(range(1, 201))
+    for ids in two:
+        with pytest.raises(issuer.StoreUnavailable):
+            ids.next("a", timeout=0.1)
     ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=9, timeout=10))
     assert ranges == [(low, low + 50) for low in range(0, 200, 50)]

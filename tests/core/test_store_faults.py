@@ -46,9 +46,8 @@ def test_mongodb_killed_and_started_again_costs_no_number(redis_url: str, mongo_
 
 @pytest.mark.covers("1.11", "N.6")
 def test_a_restored_store_is_found_out_and_recover_goes_on_above(
-    redis_url: str, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    redis_url: str, redis_client: redis.Redis, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = MemoryStore()
     with (
         issuer.connect(redis=redis_url, store=store, scheduler=None) as ids,
         issuer.connect(redis=redis_url, store=store, scheduler=None) as fresh,
@@ -64,15 +63,14 @@ def test_a_restored_store_is_found_out_and_recover_goes_on_above(
             assert (error.value.tag, error.value.max) == ("a", 0)
             redis_client.hdel("issuer:{a}", "asked")  # so that the next needn't wait until this one's election lapses
         assert ids.inspect("a").store.halted
-        assert fresh.recover("a", dry_run=True) == [issuer.values.Recovery("a", old=0, new=300, gap=0)]
-        assert fresh.recover("a") == [issuer.values.Recovery("a", old=0, new=300, gap=0)]
+        for dry in (True, False):
+            assert fresh.recover("a", dry_run=dry) == [issuer.values.Recovery("a", old=0, new=300, gap=0)]
         numbers += ids.take("a", 50) + fresh.take("a", 50)
         assert numbers == list(range(1, 401))
     assert "Traceback" not in caplog.text
 
 
-def test_a_range_of_a_restored_store_is_refused_and_so_is_a_direct_number() -> None:
-    store = MemoryStore()
+def test_a_range_of_a_restored_store_is_refused_and_so_is_a_direct_number(store: MemoryStore) -> None:
     with issuer.connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=100)
         backup = store.snapshot()
@@ -88,34 +86,18 @@ def test_a_range_of_a_restored_store_is_refused_and_so_is_a_direct_number() -> N
         assert repeats(numbers) == []
 
 
-def test_a_store_that_went_back_with_redis_emptied_is_found_out_by_what_a_process_has_seen(
-    redis_url: str, redis_client: redis.Redis
-) -> None:
-    store = MemoryStore()
-    with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
-        ids.create("a", step=100)
-        backup = store.snapshot()
-        numbers = [ids.next("a") for _ in range(250)]
-        store.restore(backup)
-        redis_client.flushall()
-        with pytest.raises(issuer.StoreBehind):
-            ids.next("a")
-        ids.recover("a", at_least=max(numbers))
-        assert ids.next("a") > max(numbers)
-
-
 @pytest.mark.covers("1.24")
-@pytest.mark.colours(*COLOURS)
-def test_what_a_process_has_seen_of_a_tag_outlasts_the_tag_in_its_memory(
-    connect: Connect, redis_url: str, redis_client: redis.Redis
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_store_that_went_back_with_redis_emptied_is_found_out_by_what_a_process_has_seen(
+    connect: Connect, redis_url: str, redis_client: redis.Redis, store: MemoryStore, forgotten: bool
 ) -> None:
-    """Nobody used the tag for so long that the process has forgotten it. Then Redis and the store lose their data."""
-    store = MemoryStore()
-    with connect(redis=redis_url, store=store, scheduler=None, idle_after=0) as ids:
+    """`forgotten`: nobody used the tag for so long that the process no longer has it in its memory."""
+    with connect(redis=redis_url, store=store, scheduler=None, idle_after=0 if forgotten else 600) as ids:
         ids.create("a", step=100)
         backup = store.snapshot()
         numbers = ids.take("a", 250)
-        until(lambda: ids.tick() == 0 and "a" not in ids.engine.registry.combiners)
+        if forgotten:
+            until(lambda: ids.tick() == 0 and "a" not in ids.engine.registry.combiners)
         store.restore(backup)
         redis_client.flushall()
         with pytest.raises(issuer.StoreBehind):
@@ -282,9 +264,8 @@ def settings(tag: Tag | None) -> object:
 
 @pytest.mark.covers("3.22", "4.18")
 def test_a_process_that_starts_with_the_store_down_draws_what_is_in_redis_and_fails_clearly_after(
-    redis_url: str,
+    redis_url: str, store: MemoryStore
 ) -> None:
-    store = MemoryStore()
     with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
         ids.create("a", step=10)
         ids.take("a", 5)

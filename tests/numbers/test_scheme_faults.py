@@ -1,17 +1,17 @@
-"""Schemes when things go wrong: changes that overtake each other, stores that went back, keys, parts, strategies."""
+"""Schemes when things go wrong: changes that overtake each other, stores that went back, keys, parts."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import issuer
+from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core import floor
-from issuer.instance import Instance
 from issuer.numbers.codec import Scheme
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Purpose
@@ -19,9 +19,10 @@ from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, TagSettings
 from tests.audit import repeats
 from tests.colours import Connect, run
-from tests.schemes import KEYS, Make
+from tests.schemes import KEYS, Make, processes
+from tests.servers.redis import RedisServer
 
-pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.colours("blocking")]  # all is decided in the core
+pytestmark = pytest.mark.colours("blocking")
 
 
 class Late(MemoryStore):
@@ -141,17 +142,6 @@ def test_no_text_of_a_keyed_tag_comes_again_after_a_change(make_live: Make, chan
     assert [each.text for each in issued] == [f"x-{each.value}" for each in issued]
 
 
-def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore, tmp_path: Path) -> None:
-    with issuer.connect(redis="none", store=store, instance=Instance(machine=1, directory=str(tmp_path))) as ids:
-        ids.create("a", strategy="snowflake")
-        ids.next("a")
-        ids.delete("a")
-        # Of a later epoch: numbers of an hour ago would come again.
-        with pytest.raises(issuer.IssuerError):
-            ids.create("a", strategy="snowflake", options={"epoch": "2025-01-01"})
-        ids.create("a", strategy="snowflake")
-
-
 def test_a_process_without_the_key_reserves_nothing_that_it_cannot_use(connect: Connect, store: MemoryStore) -> None:
     own = {"redis": "none", "store": store, "scheduler": None}
     with connect(**own, keys={"k1": KEYS["k1"]}) as ids, connect(**own, keys=KEYS) as other:
@@ -194,4 +184,63 @@ def test_shards_whose_making_was_cut_off_are_made_by_the_next_try(make_live: Mak
         ids.next("a", shard_key="x")
     ids.create("a", shards=True)
     numbers = [ids.next("a", shard_key=f"x{which % 50}") for which in range(200)]
+    assert repeats(numbers) == []
+
+
+STRIDED = {"stride": 2, "offset": 1}
+
+
+@pytest.fixture
+def make_own(connect: Connect, server: RedisServer, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers, each of which stands for a process of its own, on a Redis that may be restored."""
+    with processes(connect, redis=server.url, store=store, scheduler=None) as make:
+        yield make
+
+
+def _restored(
+    make_own: Make, store: MemoryStore, first: dict[str, Any], *, recover: bool = True
+) -> tuple[Issuer, Issuer, list[int]]:
+    """Change a tag, draw, and restore the store from before; return an issuer that saw that, a new one, the numbers."""
+    ids = make_own()
+    ids.create("a", step=50, **first)
+    numbers = ids.take("a", 50)
+    backup = store.snapshot()
+    ids.configure("a", stride=10, offset=3)
+    numbers += ids.take("a", 30)
+    store.restore(backup)
+    fresh = make_own()
+    if recover:
+        fresh.recover("a")
+    return ids, fresh, numbers
+
+
+@pytest.mark.parametrize("first", [{}, STRIDED])
+def test_a_store_restored_from_before_a_change_is_not_believed(
+    make_own: Make, store: MemoryStore, first: dict[str, Any]
+) -> None:
+    # A strict tag: its hash is the witness of what was issued, and it says that there was a later scheme.
+    ids, fresh, numbers = _restored(make_own, store, first)
+    for each in (fresh, ids):
+        with pytest.raises(issuer.StoreBehind, match="scheme"):
+            numbers += each.take("a", 200)
+        fresh.recover("a")
+    with pytest.raises(issuer.StoreBehind):  # from where on?
+        fresh.configure("a", stride=10, offset=3)
+    fresh.configure("a", stride=10, offset=3, above=100_000)
+    numbers += [*fresh.take("a", 200), *ids.take("a", 100)]
+    assert repeats(numbers) == []
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_new_reign_hides_no_store_from_before_a_change(
+    make_own: Make, store: MemoryStore, server: RedisServer, *, early: bool
+) -> None:
+    """Redis restarts between a restore of the store and a draw; `early`: somebody asks before `recover` has run."""
+    _, fresh, numbers = _restored(make_own, store, STRIDED, recover=not early)
+    server.restore(server.snapshot())
+    with suppress(issuer.StoreBehind):
+        numbers += fresh.take("a", 300)
+    fresh.recover("a")
+    with suppress(issuer.StoreBehind):
+        numbers += fresh.take("a", 300)
     assert repeats(numbers) == []

@@ -26,13 +26,11 @@ class Telling(Plugin):
         self.told.append((self.name, "before", call.n))
         return None
 
-    def after(self, call: Call, number: int) -> int | None:
-        del call
+    def after(self, _call: Call, number: int) -> int | None:
         self.told.append((self.name, "after", number))
         return None
 
-    def on_error(self, call: Call, error: Exception) -> None:
-        del call
+    def on_error(self, _call: Call, error: Exception) -> None:
         self.told.append((self.name, "on_error", error))
 
 
@@ -60,13 +58,11 @@ class Raising(Plugin):
         if where in self.where:
             raise self.error
 
-    def before(self, call: Call) -> bool | None:
-        del call
+    def before(self, _call: Call) -> bool | None:
         self._act("before")
         return True
 
-    def after(self, call: Call, number: int) -> int | None:
-        del call, number
+    def after(self, _call: Call, _number: int) -> int | None:
         self._act("after")
         return None
 
@@ -87,15 +83,13 @@ class Changing(Plugin):
         self.add = add
         self.seen: list[Exception] = []
 
-    def after(self, call: Call, number: int) -> int | None:
-        del call
+    def after(self, _call: Call, number: int) -> int | None:
         answer: Any = self.at.get(number, number + self.add)
         if isinstance(answer, BaseException):
             raise answer
         return answer  # type: ignore[no-any-return]  # what a plugin returns is what is tried here
 
-    def on_error(self, call: Call, error: Exception) -> None:
-        del call
+    def on_error(self, _call: Call, error: Exception) -> None:
         self.seen.append(error)
 
 
@@ -106,8 +100,7 @@ class Refusing(Plugin):
         super().__init__(**options)
         self.answer = answer
 
-    def before(self, call: Call) -> bool | None:
-        del call
+    def before(self, _call: Call) -> bool | None:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer  # type: ignore[no-any-return]  # as above

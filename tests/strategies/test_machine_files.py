@@ -1,6 +1,7 @@
-"""What is kept of a machine number, in Redis and in files: kills, stops, clocks set, locks removed."""
+"""What is kept of a machine number, in Redis and in files: kills, stops, clocks set, locks removed, copies."""
 
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 
+import issuer
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, ConfigurationError, NoMachineNumber, RedisUnavailable, Unavailable
-from issuer.strategies import Layout
+from issuer.strategies import Instance, Layout
 from tests.audit import repeats
 from tests.refusals import refused
 from tests.strategies.hosts import Desk, Host, MovedClock, Opener, each_ms, started
@@ -243,3 +245,23 @@ def test_a_lock_that_is_held_looks_used(desk: Opener, moved: MovedClock) -> None
     moved.sleep(2)
     ids.sweep()
     assert lock.stat().st_mtime > 0
+
+
+def test_a_copied_directory_gives_no_machine_number_twice(redis_url: str, tmp_path: Path) -> None:
+    store, folders = f"sqlite:///{tmp_path / 'ids.db'}", [tmp_path / "one", tmp_path / "two"]
+    numbers: list[int] = []
+    known = {"application": "shop", "port": 80, "ip": "10.0.0.1"}
+    first = Instance(**known, directory=str(folders[0]))  # type: ignore[arg-type]
+    with issuer.connect(redis=redis_url, store=store, instance=first, scheduler=None) as one:
+        one.create("s", strategy="snowflake", options={"machine": "file"})
+        numbers += one.take("s", 100)
+        shutil.copytree(folders[0], folders[1])
+        second = Instance(**known, directory=str(folders[1]))  # type: ignore[arg-type]
+        with issuer.connect(redis=redis_url, store=store, instance=second, scheduler=None) as two:
+            for _ in range(50):
+                numbers += one.take("s", 100) + two.take("s", 100)
+    assert repeats(numbers) == []
+    # What wasn't copied is believed: the first process's number, by the next of its name.
+    with issuer.connect(redis=redis_url, store=store, instance=first, scheduler=None) as again:
+        shown = [again.decode("s", each).fields or {} for each in (numbers[0], *again.take("s", 3))]
+    assert len({each["machine"] for each in shown}) == 1

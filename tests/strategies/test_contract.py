@@ -1,11 +1,11 @@
-"""What every strategy promises, one by one: the same tests on each, under threads and under asyncio."""
+"""What every strategy promises, under threads and under asyncio; how strategies are found, and processes named."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +20,15 @@ import pytest
 import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Steps, ask
-from issuer.errors import ConfigurationError, IssuerError, StrategyFailed, Unavailable
-from issuer.strategies import Context, Instance, Snowflake, Strategy, register, registry
+from issuer.errors import ConfigurationError, IssuerError, SchemeError, StrategyFailed, Unavailable
+from issuer.instance import own_ip
+from issuer.strategies import Context, Instance, Snowflake, Strategy, register, registry, strategy_names
 from issuer.strategies.snowflake.machines import Clock, LeasedMachines
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
+from tests.forks import in_child
+from tests.refusals import refused
 from tests.servers.fake import FencedFakeServer
 from tests.strategies.hosts import DESKS, AwaitedDesk, Desk, MovedClock, Opening
 from tests.waiting import until
@@ -33,17 +36,29 @@ from tests.waiting import until
 # CPython warns that a fork in a process with threads may deadlock: those that a desk has don't keep locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
+# CPython warns that a fork in a process with threads may deadlock: those that a desk has don't keep locks.
+
+
 Open = Callable[..., Desk]
+
 
 _LONGEST = 60.0
 
+
 TAG = "orders"
+
 
 #: Those whose machine number is given: a forked child has none.
 GIVEN = ("snowflake-fixed", "snowflake-ordinal")
+
+
 #: Those that lease it.
 LEASED = ("snowflake-redis", "snowflake-file")
+
+
 STORED = "snowflake-store"
+
+
 KINDS = ("segment", *GIVEN, *LEASED, STORED, "own")
 
 
@@ -184,24 +199,6 @@ def test_exactly_as_many_numbers_as_asked_for_rising_until_it_is_closed(opened: 
     desk.close()
 
 
-def in_a_child(work: Callable[[], list[int]]) -> list[int] | str:
-    """Fork; return the numbers that the child draws, or the name of its error."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            said = " ".join(map(str, work()))
-        except BaseException as error:  # noqa: BLE001 - the parent looks at it
-            said = type(error).__name__
-        os.write(writing, said.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return [int(word) for word in said.split()] if said[:1].isdigit() else said
-
-
 @pytest.mark.covers("3.34")
 def test_processes_and_forked_children_never_get_the_same_number(
     opened: Open, kind: str, redis_of: str, tmp_path: Path
@@ -218,10 +215,10 @@ def test_processes_and_forked_children_never_get_the_same_number(
             return [own.next(), *own.take(499)]
 
     for work in (forked, partial(another, 2), partial(another, 3)):
-        drawn = in_a_child(work)
+        drawn = in_child(work)()
         if work is forked and kind in GIVEN:
             # The number is the parent's, and there is no other one to be had.
-            assert drawn == ConfigurationError.__name__
+            assert str(drawn).startswith(ConfigurationError.__name__)
             drawn = []
         assert isinstance(drawn, list), drawn
         numbers += drawn + desk.take(500)
@@ -363,3 +360,63 @@ def test_a_lease_counts_from_before_the_request_was_sent(
         desk.found()
         strategy: Any = desk.serving.strategy
         assert strategy._ticks.tenure.until == asked[-1] + 30
+
+
+@pytest.mark.covers("3.6")
+def test_an_installed_package_brings_strategies_by_its_entry_points(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "brought.py").write_text(
+        "from issuer.strategies import Strategy\n"
+        "class Tens(Strategy):\n"
+        "    def generate(self, n):\n"
+        "        return [10 * each for each in range(1, n + 1)]\n"
+    )
+    info = tmp_path / "brought-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[issuer.strategies]\ntens = brought:Tens\nlost = nowhere:Strategy\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert {"tens", "lost"} <= set(strategy_names())
+    with Desk("tens") as desk:
+        assert desk.take(3) == [10, 20, 30]
+    refused(ConfigurationError, "^strategy: the entry point of 'lost' can't be loaded", Desk, "lost")
+    sys.modules.pop("brought", None)
+
+
+def test_what_cannot_be_registered_is_refused() -> None:
+    for name in ("segment", "snowflake"):
+        refused(ConfigurationError, f"'{name}' is built in", register, name, Strategy)
+    refused(ConfigurationError, "a strategy must have a name", register, "", Strategy)
+    refused(ConfigurationError, "must be a function of a Context, not None", register, "evens", None)
+    refused(SchemeError, r"^strategy: unknown strategy 'leaf'; the strategies are .*segment, snowflake", Desk, "leaf")
+
+
+@pytest.mark.covers("3.35", "3.37")
+def test_the_key_is_application_port_and_ip_as_one_number_and_the_file_is_named_by_it() -> None:
+    wholes = {"192.168.0.94": 3232235614, "192.168.0.222": 3232235742, "10.0.0.1": 167772161, "::1": 1}
+    for ip, whole in wholes.items():
+        instance = Instance("sequence-client", 8112, ip)
+        assert instance.key == f"sequence-client.8112.{whole}"
+        assert instance.file == f"sequence-client:8112:{whole}.properties"
+
+
+@pytest.mark.covers("3.50")
+def test_what_a_registry_says_makes_the_same_key_as_what_is_found_here() -> None:
+    from_registry = {"application": "orders-service", "port": 8080, "ip": own_ip()}
+    assert Instance(**from_registry).key == Instance("orders-service", 8080).key  # type: ignore[arg-type]  # as it comes
+
+
+def test_an_instance_that_makes_no_key_is_refused() -> None:
+    wrong: list[tuple[str, str, list[Any]]] = [
+        ("application", "application must consist of", ["", "a.b", "a/b"]),
+        *((name, f"{name} must be a text, not ", [5]) for name in ("application", "ip", "directory")),
+        ("port", "port must be a whole number, not ", ["x", True, 1.0, None]),
+        ("machine", "machine must be a whole number, not ", ["7", True]),
+        ("rack", "rack must be a whole number, not ", [1.0]),
+        ("port", "port must be a whole number 0..65535, not ", [-1, 65_536]),
+        ("ip", "ip must be an address such as 192.168.0.94, not ", ["192.168.0", "localhost"]),
+    ]
+    for name, problem, values in wrong:
+        for value in values:
+            assert repr(value) in str(refused(ConfigurationError, problem, Instance, **{name: value}))
