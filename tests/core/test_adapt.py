@@ -18,6 +18,7 @@ from issuer_persistence.ledger import LedgerEntry
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import DEFAULT_MAX_STEP, DEFAULT_STEP, DEFAULT_TARGET, HIGHEST, Tag, TagChanges, now_ms
 from tests.days import DAILY, DAY, EVE, Set, shown
+from tests.refusals import refused
 from tests.schemes import Make
 
 pytestmark = pytest.mark.colours("blocking")
@@ -67,7 +68,6 @@ DAYS = 86_400_000
 
 
 def segments(store: MemoryStore, tag: str) -> list[LedgerEntry]:
-    """Return the tag's segments, oldest first."""
     return store.ledger(tag, newest=1000, timeout=10)[::-1]
 
 
@@ -99,11 +99,9 @@ def test_processes_adapt_a_step_in_a_store_that_they_share(
 
 
 def test_an_adapted_step_grows_over_midnight_and_stays_within_its_period(
-    make: Make, at: Set, store: MemoryStore
+    daily: Make, at: Set, store: MemoryStore
 ) -> None:
-    ids = make()
-    at("2026-11-20 23:59:00")
-    ids.create("a", min_step=10, max_step=80, survive="1h", **DAILY)
+    ids = daily("2026-11-20 23:59:00", min_step=10, max_step=80, survive="1h")
     drawn = [shown(ids.issue("a")) for _ in range(200)]
     at("2026-11-21 00:00:01")
     drawn += [shown(ids.issue("a")) for _ in range(200)]
@@ -123,8 +121,7 @@ def test_the_largest_adapted_segment_stays_within_its_period(make: Make, at: Set
             ids.create("a", **{**bounds, **wrong}, **DAILY)
     ids.create("a", **bounds, **DAILY)
     for wrong in too_large:
-        with pytest.raises(issuer.InvalidArgument, match="segment must lie within its period"):
-            ids.configure("a", **wrong)
+        refused(issuer.InvalidArgument, "segment must lie within its period", ids.configure, "a", **wrong)
     assert shown(ids.issue("a")) == (EVE, 1)
     at("2026-11-21 00:00:01")
     assert shown(ids.issue("a")) == (DAY, 1)
@@ -133,15 +130,12 @@ def test_the_largest_adapted_segment_stays_within_its_period(make: Make, at: Set
     assert all(each.low >> PERIOD_BITS == each.high >> PERIOD_BITS for each in made)
 
 
-def test_the_last_numbers_of_a_day_are_issued_with_an_adapted_step(make: Make, at: Set, store: MemoryStore) -> None:
-    ids = make()
-    at("2026-11-20 12:00:00")
-    ids.create("a", min_step=3, max_step=1000, limit=50, survive="1d", **DAILY)
+def test_the_last_numbers_of_a_day_are_issued_with_an_adapted_step(daily: Make, at: Set, store: MemoryStore) -> None:
+    ids = daily("2026-11-20 12:00:00", min_step=3, max_step=1000, limit=50, survive="1d")
     assert [ids.next("a") for _ in range(50)] == [*range(1, 51)]
     before = segments(store, "a")
     for _ in range(5):
-        with pytest.raises(LimitReached):
-            ids.next("a")
+        refused(LimitReached, "", ids.next, "a")
     assert segments(store, "a") == before
     at("2026-11-21 00:00:01")
     assert [ids.next("a") for _ in range(50)] == [*range(1, 51)]
@@ -153,8 +147,7 @@ def test_numbers_near_the_limit_are_issued_once_with_an_adapted_step(make: Make,
     ids.create("a", min_step=4, max_step=10**6, survive="1h", limit=3000, **settings)
     wanted = [*range(2, 3001, 5)] if "stride" in settings else [*range(1, 3001)]
     taken = [ids.next("a") for _ in wanted]
-    with pytest.raises(LimitReached):
-        ids.next("a")
+    refused(LimitReached, "", ids.next, "a")
     assert len({*taken}) == len(taken)
     assert "scramble" in settings or taken == wanted
 
@@ -188,8 +181,7 @@ def test_an_automatic_step_begins_with_the_lowest_one_of_the_tag(make: Make) -> 
 def test_a_lowest_step_above_the_highest_one_is_refused_where_nothing_is_created(make: Make) -> None:
     ids = make()
     ids.create("a")
-    with pytest.raises(issuer.InvalidArgument, match="min_step 1000 is above max_step 10"):
-        ids.create("a", max_step=10, exist_ok=True)
+    refused(issuer.InvalidArgument, "min_step 1000 is above max_step 10", ids.create, "a", max_step=10, exist_ok=True)
 
 
 def test_a_first_segment_of_more_numbers_than_there_are_is_a_part_of_them(store: MemoryStore) -> None:

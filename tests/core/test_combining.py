@@ -104,7 +104,6 @@ def test_two_hundred_tasks_share_each_draw(redis_url: str, spent: Spent) -> None
 
 
 def seats(line: thread_line.Combiner) -> int:
-    """Return how many have sat down in the open batch."""
     return int(repr(line._batch.seats)[len("count(") : -1]) - 1
 
 

@@ -4,24 +4,26 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
-import redis
 from apscheduler.executors.pool import ThreadPoolExecutor as SchedulersPool
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
-from issuer import clock
+from issuer import Issuer, clock
 from issuer.clock import Deadline
 from issuer.core.floor import floor
 from issuer.core.supply import rejoin
 from issuer.core.supply.mode import Mode
-from issuer.threads import finished
+from issuer.core.supply.supply import Supply
 from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
+from tests.colours import run
+from tests.core.test_leases import supply_of
 from tests.forks import in_child
 from tests.schemes import Make
 from tests.servers.fake import FencedFakeServer
@@ -43,6 +45,13 @@ def test_a_tag_made_again_as_strict_is_not_served_direct(make: Make, fake_server
         until(lambda: one.next("a", timeout=0.2), 60, ignoring=(issuer.StoreUnavailable,))
     fake_server.connected = True
     assert_increasing([one.next("a"), two.next("a"), one.next("a")])
+
+
+def rejoined(ids: Issuer) -> Supply:
+    """Let the process return to Redis, if it can, and return its supply."""
+    supply = supply_of(ids)
+    run(ids, "a", supply.rejoin(), Deadline(20))
+    return supply
 
 
 @pytest.mark.parametrize("when", ["before it", "after it", "asked before it and reserved after it"])
@@ -81,9 +90,7 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
     fake_server.connected = True
 
     def returned() -> bool:
-        line = ids.engine.registry.combiner("a")
-        finished(lambda: line.run(line.supply.rejoin(), Deadline(20)))
-        return line.supply.origin.mode is not Mode.DIRECT
+        return rejoined(ids).origin.mode is not Mode.DIRECT
 
     if when.startswith("asked"):
         store.beside = lambda: until(returned)
@@ -97,34 +104,29 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_store_that_fails_in_the_fork_hook_does_not_leave_the_child_its_parents_numbers() -> None:
+def test_a_store_that_fails_in_the_fork_hook_does_not_leave_the_child_its_parents_numbers(make: Make) -> None:
     class Broken(MemoryStore):
         def after_fork(self) -> None:
             raise RuntimeError("broken")
 
-    with (
-        issuer.connect(redis="none", store=Broken(), scheduler=None) as first,
-        issuer.connect(redis="none", store="memory://", scheduler=None) as second,
-    ):
-        for ids in (first, second):
-            ids.create("a", step=100)
-            ids.next("a")
-        for ids in (first, second):
-            answer = in_child(lambda ids=ids: ids.take("a", 3))()  # type: ignore[misc]  # bound at once
-            assert "ConfigurationError" in str(answer)
+    both = [make(redis="none", store=each) for each in (Broken(), MemoryStore())]
+    for ids in both:
+        ids.create("a", step=100)
+        ids.next("a")
+    for ids in both:
+        assert "ConfigurationError" in str(in_child(partial(ids.take, "a", 3))())
 
 
 @pytest.mark.live
-def test_a_schedulers_pool_that_is_full_leaves_extension_to_the_caller() -> None:
+def test_a_schedulers_pool_that_is_full_leaves_extension_to_the_caller(make: Make) -> None:
     theirs = BackgroundScheduler(timezone="UTC", executors={"default": SchedulersPool(1)})
     release = threading.Event()
     theirs.start()
     try:
         theirs.add_job(release.wait, args=(60,))
-        with issuer.connect(redis="none", store="memory://", scheduler=theirs) as ids:
-            ids.create("a", step=10)
-            assert ids.take("a", 30, timeout=40)[-1] == 30
-            release.set()
+        ids = make(redis="none", scheduler=theirs)
+        ids.create("a", step=10)
+        assert ids.take("a", 30, timeout=40)[-1] == 30
     finally:
         release.set()
         theirs.shutdown()
@@ -132,23 +134,20 @@ def test_a_schedulers_pool_that_is_full_leaves_extension_to_the_caller() -> None
 
 # APScheduler's own shutdown empties its job store under the feet of its thread.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_close_hands_back_whatever_became_of_the_callers_scheduler() -> None:
+def test_close_hands_back_whatever_became_of_the_callers_scheduler(make: Make, store: MemoryStore) -> None:
     theirs = BackgroundScheduler(timezone="UTC")
     theirs.start()
-    store = MemoryStore()
-    ids = issuer.connect(redis="none", store=store, scheduler=theirs)
+    ids = make(redis="none", scheduler=theirs)
     ids.create("a", step=1000)
     ids.next("a")
     theirs.shutdown()
     ids.close()
-    record = store.get("a", timeout=10)
-    assert record is not None
-    assert record.max == 1
+    assert store.snapshot().tags["a"].max == 1
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("limited", [True, False])
-def test_a_store_that_gives_nothing_is_not_asked_at_every_draw(limited: bool) -> None:
+def test_a_store_that_gives_nothing_is_not_asked_at_every_draw(make: Make, limited: bool) -> None:
     class Counted(MemoryStore):
         asked = 0
 
@@ -159,10 +158,10 @@ def test_a_store_that_gives_nothing_is_not_asked_at_every_draw(limited: bool) ->
             return super().reserve(*args, **options)
 
     store = Counted()
-    with issuer.connect(redis="none", store=store) as ids:
-        ids.create("a", step=5000, limit=5000 if limited else 50_000)
-        for _ in range(4000):
-            ids.next("a")
+    ids = make(redis="none", store=store, scheduler="background")
+    ids.create("a", step=5000, limit=5000 if limited else 50_000)
+    for _ in range(4000):
+        ids.next("a")
     assert store.asked < 200
 
 
@@ -175,30 +174,19 @@ def test_warm_of_a_trend_tag_goes_direct_and_of_a_strict_one_names_redis(
     fake_server.connected = False
     ids.warm("trend")
     assert ids.next("trend", timeout=0) == 1
-
-    def warmed() -> bool:
-        ids.warm("strict", timeout=0.5)
-        return True
-
     with pytest.raises(issuer.RedisUnavailable):  # in so little time, the store may not have answered either
-        until(warmed, 60, ignoring=(issuer.StoreUnavailable,))
+        until(partial(ids.warm, "strict", timeout=0.5), ignoring=(issuer.StoreUnavailable,))
 
 
 @pytest.mark.live
-def test_callers_that_never_wait_get_numbers_from_the_scheduler() -> None:
-    with issuer.connect(redis="none", store="memory://") as ids:
-        ids.create("a", step=10)
-        got: list[int] = []
-
-        def drawn() -> bool:
-            got.append(ids.next("a", timeout=0))
-            return len(got) == 50
-
-        until(drawn, 60, ignoring=(issuer.StoreUnavailable,))
-        assert got == list(range(1, 51))
+def test_callers_that_never_wait_get_numbers_from_the_scheduler(make: Make) -> None:
+    ids = make(redis="none", scheduler="background")
+    ids.create("a", step=10)
+    got = [until(lambda: ids.next("a", timeout=0), ignoring=(issuer.StoreUnavailable,)) for _ in range(50)]
+    assert got == list(range(1, 51))
 
 
-def test_a_far_store_and_a_short_timeout_burn_no_segment_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_far_store_and_a_short_timeout_burn_no_segment_a_call(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     passed, real = 0.0, clock.monotonic
     monkeypatch.setattr(clock, "monotonic", lambda: real() + passed)
 
@@ -209,14 +197,14 @@ def test_a_far_store_and_a_short_timeout_burn_no_segment_a_call(monkeypatch: pyt
             return super().get(tag, timeout=timeout)
 
     store = FarAway()
-    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
-        ids.create("a", step=1000)
-        got = []
-        for _ in range(30):
-            with contextlib.suppress(issuer.StoreUnavailable):
-                got.append(ids.next("a", timeout=40))
-        assert len(got) > 20
-        assert store.snapshot().tags["a"].max <= 2000
+    ids = make(redis="none", store=store)
+    ids.create("a", step=1000)
+    got = []
+    for _ in range(30):
+        with contextlib.suppress(issuer.StoreUnavailable):
+            got.append(ids.next("a", timeout=40))
+    assert len(got) > 20
+    assert store.snapshot().tags["a"].max <= 2000
 
 
 def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
@@ -230,8 +218,7 @@ def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
     numbers += [ids.next("a") for _ in range(5)]
     fake_server.connected = True
     other.take("a", 15)  # from Redis, which has a segment between those of this process
-    line = ids.engine.registry.combiner("a")
-    flights: Any = line.supply.refill.segments.flights
+    flights: Any = supply_of(ids).refill.segments.flights
     floors = 0
 
     def then_drawn(*args: Any, **options: Any) -> Any:
@@ -243,22 +230,14 @@ def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
             with ThreadPoolExecutor(1) as beside:
                 numbers.extend(beside.submit(lambda: [ids.next("a") for _ in range(6)]).result())
 
-    def tried() -> int:
-        finished(lambda: line.run(line.supply.rejoin(), Deadline(20)))
-        return floors
-
     monkeypatch.setattr(rejoin, "floor", then_drawn)
-    until(tried, message="Redis is asked again")
+    until(lambda: rejoined(ids) is not None and floors, message="Redis is asked again")
     assert numbers[6:] == list(range(31, 37))
     assert_increasing([*numbers, *(ids.next("a") for _ in range(20))])
 
 
 def test_what_is_left_goes_back_to_the_store_when_the_hash_is_corrupted_in_mid_rejoin(
-    make: Make,
-    store: MemoryStore,
-    fake_server: FencedFakeServer,
-    fake_redis: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Make, store: MemoryStore, fake_server: FencedFakeServer, fake_redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised = []
 
@@ -273,7 +252,6 @@ def test_what_is_left_goes_back_to_the_store_when_the_hash_is_corrupted_in_mid_r
     fake_server.connected = True
     monkeypatch.setattr(rejoin, "floor", then_corrupted)
     until(lambda: ids.tick() or raised, message="Redis is asked again")
-    (record,) = store.snapshot().tags.values()
-    assert record.max == 1
+    assert store.snapshot().tags["a"].max == 1
     ids.recover("a")
     assert ids.next("a") == 2

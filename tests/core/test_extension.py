@@ -21,6 +21,7 @@ from issuer_persistence.ledger import Reservation
 from issuer_persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
 from tests.deadlines import refused_by_store
+from tests.refusals import refused
 from tests.schemes import Make
 from tests.waiting import until
 
@@ -200,8 +201,7 @@ def test_a_slow_store_makes_nobody_wait_while_numbers_are_in_hand(make: Make, st
     until(lambda: store.asked == 2, 30, "a reservation is under way")
     numbers += ids.take("a", 700)
     assert len(store.reserved) == 1, "still under way"
-    with pytest.raises(issuer.StoreUnavailable):
-        ids.next("a", timeout=0.1)
+    refused(issuer.StoreUnavailable, "", ids.next, "a", timeout=0.1)
     assert buffers(ids) == (1000, 1000, None), "what is not loaded is not switched to"
     store.gate.set()
     assert [*numbers, ids.next("a")] == list(range(1, 1002))
@@ -307,9 +307,8 @@ def test_whoever_wants_more_than_is_left_has_it_reserved_at_once(
         top = max(each.high for each in store.reserved)
         assert top - numbers[-1] <= 50_000  # a gap of no more than was asked for, whatever fails now
         ids.create("b", step=1000, limit=30_500, **tag)
-        with pytest.raises(issuer.LimitReached) as error:
-            ids.take("b", 60_000)
-        assert error.value.drawn == list(range(1, 30_501))
+        error = refused(issuer.LimitReached, "", ids.take, "b", 60_000)
+        assert error.drawn == list(range(1, 30_501))
         assert [(each.low, each.high) for each in store.reserved if each.tag.tag == "b"] == [(0, 30_500)]
 
 
@@ -399,7 +398,6 @@ def test_two_processes_that_reserve_ahead_never_overlap_and_both_live_through_an
     numbers += [ids.next("a") for _ in range(88) for ids in two]
     assert sorted(numbers) == list(range(1, 201))
     for ids in two:
-        with pytest.raises(issuer.StoreUnavailable):
-            ids.next("a", timeout=0.1)
+        refused(issuer.StoreUnavailable, "", ids.next, "a", timeout=0.1)
     ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=9, timeout=10))
     assert ranges == [(low, low + 50) for low in range(0, 200, 50)]

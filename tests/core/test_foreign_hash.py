@@ -22,6 +22,7 @@ from issuer_persistence.records import Order, TagChanges, TagSettings, fresh_ver
 from tests.audit import repeats
 from tests.colours import BOTH, COLOURS, Connect, covering
 from tests.hanging import HangingStore
+from tests.refusals import refused
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
@@ -68,7 +69,6 @@ class Scene:
     owner: Issuer
 
     def on(self, store: object, **settings: Any) -> Issuer:
-        """Make an issuer on that store."""
         return self.connect(**{"redis": self.url, "store": store, **settings})
 
     @property
@@ -76,7 +76,6 @@ class Scene:
         return self.client.hgetall(KEY)
 
     def empty(self) -> None:
-        """Forget the hash."""
         self.client.delete(KEY)
 
     def taken_over(self) -> None:
@@ -118,7 +117,6 @@ def _refused(ids: Issuer) -> ForeignHash | None:
 
 
 def found_out(ids: Issuer) -> None:
-    """Draw until it is refused."""
     until(lambda: _refused(ids), message="the sweep has found out")
 
 
@@ -131,9 +129,8 @@ def test_the_first_draw_is_refused_and_changes_nothing(scene: Scene, order: Orde
         for name, way in WAYS.items():
             with scene.on(store, lease=lease) as ids:
                 for _ in range(2):
-                    with pytest.raises(ForeignHash, match="another store") as caught:
-                        way(ids)
-                    error = caught.value
+                    caught = refused(ForeignHash, "another store", way, ids)
+                    error = caught
                     assert (error.tag, error.key, error.taken) == ("orders", KEY, 100), name
                     assert error.owner == hash[b"store"].decode()
                     assert error.store == store.store_id(timeout=10)
@@ -153,9 +150,8 @@ def test_a_store_that_another_one_replaces_loads_no_segment(scene: Scene, monkey
         owner = store.store_id(timeout=10)
         monkeypatch.setattr(store, "_id", fresh_version())
         for _ in range(3):
-            with pytest.raises(ForeignHash, match="another store") as caught:
-                ids.take("invoices", 100)
-            assert (caught.value.owner, caught.value.store) == (owner, store.store_id(timeout=10))
+            caught = refused(ForeignHash, "another store", ids.take, "invoices", 100)
+            assert (caught.owner, caught.store) == (owner, store.store_id(timeout=10))
     assert store.snapshot().tags["invoices"].max == 5092, "one reservation is a gap"
 
 
@@ -165,10 +161,8 @@ def test_a_store_that_is_empty_is_told_so_and_not_made(scene: Scene, tmp_path: P
     ways: dict[str, Callable[[Issuer], Any]] = {**WAYS, "create": lambda ids: ids.create("orders")}
     for name, way in ways.items():
         with scene.on(f"sqlite:///{tmp_path / 'empty' / 'ids.db'}") as ids:
-            with pytest.raises(ForeignHash, match="this store is empty"):
-                way(ids)
-            with pytest.raises(issuer.UnknownTag):
-                ids.peek("users")
+            refused(ForeignHash, "this store is empty", way, ids)
+            refused(issuer.UnknownTag, "", ids.peek, "users")
             assert (ids.tags(), ids.verify(), ids.recover(dry_run=True)) == ([], [], []), name
             assert "store-reachable" in {each.check for each in ids.doctor()}
     assert list(tmp_path.iterdir()) == []
@@ -190,19 +184,14 @@ def test_a_store_that_is_made_while_its_hash_is_looked_at_is_no_other_one(scene:
         assert found or pool.submit(begin).result() == 1  # not in this thread, which asks the same store
         return found
 
-    with (
-        pytest.MonkeyPatch.context() as patched,
-        ThreadPoolExecutor(1) as pool,
-        scene.on(store, scheduler=None) as ids,
-    ):
+    with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(1) as pool, scene.on(store, scheduler=None) as ids:
         patched.setattr(store, "store_id", overtaken)
         assert ids.next("orders") == 2
 
 
 def test_warm_and_a_caller_without_time_are_refused_too(scene: Scene) -> None:
     with scene.on(MemoryStore(), scheduler=None) as ids:
-        with pytest.raises(ForeignHash):
-            ids.warm("orders")
+        refused(ForeignHash, "", ids.warm, "orders")
         ids.create("other")
         ids.next("other")  # from now on the store's id is known
         with pytest.raises(ForeignHash):  # without time, Redis may not have answered by then
@@ -216,9 +205,8 @@ def test_a_series_whose_hash_is_another_stores_is_refused_and_not_made(scene: Sc
     scene.owner.issue("bills", restart_key="acme")
     with scene.on(store, scheduler=None) as ids:
         ids.create("bills", keyed=True)
-        with pytest.raises(ForeignHash) as caught:
-            ids.issue("bills", restart_key="acme")
-        assert caught.value.tag == "bills#acme"
+        caught = refused(ForeignHash, "", ids.issue, "bills", restart_key="acme")
+        assert caught.tag == "bills#acme"
         assert ids.issue("bills", restart_key="zeta").counter == 1
     assert set(store.snapshot().tags) == {"bills", "bills#zeta"}
 
@@ -231,9 +219,8 @@ def test_create_is_refused_and_makes_nothing(scene: Scene) -> None:
     with scene.on(store, scheduler=None) as ids:
         asked: dict[str, dict[str, Any]] = {"orders": {}, "users": {"shards": {"app": 1}}}
         for name, settings in asked.items():
-            with pytest.raises(ForeignHash) as caught:
-                ids.create(name, **settings)
-            assert str(caught.value.tag).partition("#")[0] == name
+            caught = refused(ForeignHash, "", ids.create, name, **settings)
+            assert str(caught.tag).partition("#")[0] == name
         assert store.snapshot().tags == {}
         assert {key: scene.client.hgetall(key) for key in hashes} == hashes
         assert ids.create("fresh").max == 0
@@ -254,8 +241,7 @@ def test_configure_and_recover_are_refused_and_change_nothing(scene: Scene) -> N
     hash, records = scene.hash, store.snapshot().tags
     with scene.on(store, scheduler=None) as ids:
         for change in CHANGES:
-            with pytest.raises(ForeignHash):
-                change(ids)
+            refused(ForeignHash, "", change, ids)
             assert (scene.hash, store.snapshot().tags) == (hash, records)
         assert ids.configure("orders", step=7, description="B's").step == 7  # for which Redis isn't needed
 
@@ -265,8 +251,7 @@ def test_a_tag_is_made_while_redis_is_away_and_looked_at_when_it_is_back(scene: 
         redis_proxy.refuse()
         assert ids.create("orders").max == 0
         redis_proxy.pass_through()
-        with pytest.raises(ForeignHash):
-            ids.next("orders")
+        refused(ForeignHash, "", ids.next, "orders")
     assert scene.owner.next("orders") == 6
 
 
@@ -284,8 +269,8 @@ def test_a_store_that_hangs_holds_nobody_up_and_the_sweep_finds_out_when_it_is_b
         hanging.resume()
         found_out(ids)
         for _ in range(20):
-            refused = _refused(ids)
-            assert (refused.taken or 0 if refused else 0) >= max(numbers)
+            found = _refused(ids)
+            assert (found.taken or 0 if found else 0) >= max(numbers)
 
 
 @in_modes
@@ -321,8 +306,7 @@ def test_without_a_scheduler_a_store_that_hangs_is_waited_for_once(
         hanging.resume()
         ids.next("orders")
         monkeypatch.setattr(origin, "ASK_AGAIN", 0.0)
-        with pytest.raises(ForeignHash):
-            ids.next("orders")
+        refused(ForeignHash, "", ids.next, "orders")
 
 
 @in_modes
@@ -337,8 +321,7 @@ def test_a_hash_that_another_store_arms_later_is_found_by_the_sweep(scene: Scene
         found_out(ids)
         hash = scene.hash
         for way in WAYS.values():
-            with pytest.raises(ForeignHash):
-                way(ids)
+            refused(ForeignHash, "", way, ids)
         assert scene.hash == hash
         scene.empty()  # the other store's tag is at its end, and the one of this store goes on
         assert ids.next("orders") > 100_000

@@ -14,29 +14,13 @@ from issuer_persistence.records import HIGHEST
 from tests.refusals import refused
 
 KEY = "issuer:{orders}"
-
-
 REIGN = "8e1d" * 10
-
-
 DRAW: RedisCall[Drawn] = tag_scripts.draw(KEY, 1, 4)
-
-
 LEASE: RedisCall[Leased] = tag_scripts.lease(KEY, 1000, 4)
-
-
 GIVE_BACK: RedisCall[GivenBack] = tag_scripts.give_back(KEY, 5, 9, reign=REIGN, born="b", backs=3)
-
-
 OPEN: RedisCall[Opened] = tag_scripts.open(KEY, "b", "s", 4, "claim")
-
-
 LOAD: RedisCall[Loaded] = tag_scripts.load(KEY, 0, 9, 2, reign=REIGN, born="b")
-
-
 FLOOR: RedisCall[Floored] = tag_scripts.floor(KEY, 9, "b", "s", "keep")
-
-
 PEEK: RedisCall[Hash] = tag_scripts.read_raw(KEY)
 
 

@@ -19,11 +19,13 @@ from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.deadlines import ENDLESS
+from tests.refusals import refused
 from tests.schemes import Make
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 KEY = redis_key("issuer", "a")
+Aside = Callable[[redis.Redis], Callable[[], object]]
 
 
 def copied(client: redis.Redis) -> Callable[[], object]:
@@ -53,48 +55,43 @@ DRAWS: dict[str, Callable[[Issuer], object]] = {
 
 @pytest.mark.parametrize(("aside", "draw"), [(copied, each) for each in DRAWS] + [(renamed, "one"), (restored, "one")])
 def test_a_strict_draw_at_or_below_what_this_process_had_seen_is_refused(
-    aside: Callable[[redis.Redis], Callable[[], object]],
-    draw: str,
-    connect: Connect,
-    redis_client: redis.Redis,
-    redis_url: str,
+    make_live: Make, redis_client: redis.Redis, aside: Aside, draw: str
 ) -> None:
-    with connect(redis=redis_url, store=MemoryStore(), scheduler=None, timeout=20) as ids:
-        ids.create("a", step=1000)
-        numbers = ids.take("a", 20)
-        back = aside(redis_client)
-        numbers += [ids.next("a") for _ in range(30)]
-        back()
-        for _ in range(2):
-            with pytest.raises(issuer.CorruptState, match=r"run ids\.recover\('a'\)"):
-                DRAWS[draw](ids)
-        ids.recover("a")
-        numbers += [ids.next("a"), *ids.take("a", 30)]
-        assert numbers == sorted(set(numbers))
-
-
-def test_a_reply_that_elects_a_loader_is_refused_too(
-    connect: Connect, redis_client: redis.Redis, redis_url: str
-) -> None:
-    with connect(redis=redis_url, store=MemoryStore(), timeout=20) as ids:
-        ids.create("a", step=100)
-        assert ids.take("a", 19)[-1] == 19
-        back = copied(redis_client)
-        numbers = [ids.next("a") for _ in range(10)]
-        until(lambda: redis_client.hexists(KEY, "next_max"))
-        back()
+    ids = make_live(scheduler=None)
+    ids.create("a", step=1000)
+    numbers = ids.take("a", 20)
+    back = aside(redis_client)
+    numbers += [ids.next("a") for _ in range(30)]
+    back()
+    for _ in range(2):
         with pytest.raises(issuer.CorruptState, match=r"run ids\.recover\('a'\)"):
-            ids.next("a")
-        assert numbers == [*range(20, 30)]
+            DRAWS[draw](ids)
+    ids.recover("a")
+    numbers += [ids.next("a"), *ids.take("a", 30)]
+    assert numbers == sorted(set(numbers))
 
 
-Start = Callable[..., RedisServer]
+def test_a_reply_that_elects_a_loader_is_refused_too(make_live: Make, redis_client: redis.Redis) -> None:
+    ids = make_live()
+    ids.create("a", step=100)
+    assert ids.take("a", 19)[-1] == 19
+    back = copied(redis_client)
+    numbers = [ids.next("a") for _ in range(10)]
+    until(lambda: redis_client.hexists(KEY, "next_max"))
+    back()
+    refused(issuer.CorruptState, r"run ids\.recover\('a'\)", ids.next, "a")
+    assert numbers == [*range(20, 30)]
+
+
+@pytest.fixture
+def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
+    """A Redis that restarts with its data."""
+    return start_redis(appendonly=True)
 
 
 def test_peek_inspect_and_the_sweep_take_a_fenced_hash_for_an_empty_one(
-    connect: Connect, start_redis: Start, store: MemoryStore
+    connect: Connect, server: RedisServer, store: MemoryStore
 ) -> None:
-    server = start_redis(appendonly=True)
     with connect(redis=server.url, store=store, scheduler=None, **ENDLESS) as ids:
         ids.create("a", step=100)
         assert ids.take("a", 10) == [*range(1, 11)]
@@ -112,9 +109,8 @@ def test_peek_inspect_and_the_sweep_take_a_fenced_hash_for_an_empty_one(
 
 
 def test_the_walk_of_a_keeper_loads_a_fenced_tag_that_nobody_reports(
-    connect: Connect, start_redis: Start, store: MemoryStore
+    connect: Connect, server: RedisServer, store: MemoryStore
 ) -> None:
-    server = start_redis(appendonly=True)
     with connect(redis=server.url, store=store, **ENDLESS) as other:
         for tag in ("a", "b"):
             other.create(tag, step=100)
@@ -139,9 +135,8 @@ def test_the_walk_of_a_keeper_loads_a_fenced_tag_that_nobody_reports(
     ids=str,
 )
 def test_a_restart_costs_a_small_tag_a_small_part_of_its_numbers(
-    connect: Connect, start_redis: Start, store: MemoryStore, settings: dict[str, Any]
+    connect: Connect, server: RedisServer, store: MemoryStore, settings: dict[str, Any]
 ) -> None:
-    server = start_redis(appendonly=True)
     with connect(redis=server.url, store=store, scheduler=None, **ENDLESS) as ids:
         ids.create("a", limit=1000, **settings)
         numbers = ids.take("a", 30)
@@ -158,54 +153,48 @@ def weak(ids: Issuer) -> list[str]:
     return [each.tag or "" for each in ids.doctor() if (each.check, each.level) == ("tag-two-hashes", "weak")]
 
 
-def opened(connect: Connect, url: str, store: MemoryStore, prefix: str = "issuer") -> Issuer:
-    return connect(redis=url, store=store, scheduler=None, prefix=prefix, timeout=20)
-
-
 @pytest.mark.parametrize(("where", "prefix"), [("/5", "issuer"), ("/0", "other")], ids=["database", "prefix"])
 def test_a_strict_tag_whose_segments_go_to_two_places_in_turns_is_told_with_who_draws_there(
-    connect: Connect, redis_url: str, where: str, prefix: str
+    make_live: Make, redis_url: str, where: str, prefix: str
 ) -> None:
-    store, there = MemoryStore(), redis_url.removesuffix("/0") + where
-    with opened(connect, redis_url, store) as ids, opened(connect, there, store, prefix) as others:
-        ids.create("strict", step=10)
-        ids.create("alone", step=10)
-        ids.create("trend", step=10, order="trend")
-        numbers: list[int] = []
-        for _ in range(2 * AGAIN + 3):
-            numbers += [*ids.take("strict", 7), *others.take("strict", 7)]
-            ids.take("trend", 10)
-            others.take("trend", 10)
-            ids.take("alone", 10)
-        assert len(set(numbers)) == len(numbers)
-        assert numbers != sorted(numbers)
-        for each in (ids, others):
-            (finding,) = [found for found in each.verify() if found.kind == "two hashes in Redis"]
-            assert finding.tag == "strict"
-            assert len({entry.born for entry in finding.entries}) == 2
-            assert "the same Redis, database and prefix" in finding.told(python)
-            assert weak(each) == ["strict"]
+    ids = make_live(scheduler=None)
+    others = make_live(redis=redis_url.removesuffix("/0") + where, prefix=prefix, scheduler=None)
+    ids.create("strict", step=10)
+    ids.create("alone", step=10)
+    ids.create("trend", step=10, order="trend")
+    numbers: list[int] = []
+    for _ in range(2 * AGAIN + 3):
+        numbers += [*ids.take("strict", 7), *others.take("strict", 7)]
+        ids.take("trend", 10)
+        others.take("trend", 10)
+        ids.take("alone", 10)
+    assert len(set(numbers)) == len(numbers)
+    assert numbers != sorted(numbers)
+    for each in (ids, others):
+        (finding,) = [found for found in each.verify() if found.kind == "two hashes in Redis"]
+        assert finding.tag == "strict"
+        assert len({entry.born for entry in finding.entries}) == 2
+        assert "the same Redis, database and prefix" in finding.told(python)
+        assert weak(each) == ["strict"]
 
 
 def test_a_redis_that_is_emptied_flooring_and_recovering_are_never_taken_for_two(
-    connect: Connect, redis_client: redis.Redis, redis_url: str
+    make_live: Make, redis_client: redis.Redis, store: MemoryStore
 ) -> None:
-    store = MemoryStore()
-    with opened(connect, redis_url, store) as ids, opened(connect, redis_url, store) as others:
-        ids.create("a", step=10)
-        for at in range(12):
-            for each in (ids, others):
-                each.take("a", 7)
-            if at % 3 == 0:
-                redis_client.flushall()
-            elif at % 3 == 1:
-                ids.recover("a")
-            else:
-                above = ids.inspect("a").store.max + 5
-                ids.configure("a", above=above)
-        assert len({entry.born for entry in store.ledger("a", newest=99, timeout=10)}) > 4
-        assert ids.verify("a") == []
-        assert weak(ids) == []
+    ids, others = make_live(scheduler=None), make_live(scheduler=None)
+    ids.create("a", step=10)
+    changes: list[Callable[[], object]] = [
+        redis_client.flushall,
+        lambda: ids.recover("a"),
+        lambda: ids.configure("a", above=ids.inspect("a").store.max + 5),
+    ]
+    for change in changes * 4:
+        for each in (ids, others):
+            each.take("a", 7)
+        change()
+    assert len({entry.born for entry in store.ledger("a", newest=99, timeout=10)}) > 4
+    assert ids.verify("a") == []
+    assert weak(ids) == []
 
 
 @pytest.mark.parametrize(
@@ -253,8 +242,7 @@ def test_a_field_of_five_thousand_digits_is_corrupt(make: Make, fake_redis: redi
     ids.create("a", step=10)
     ids.next("a")
     fake_redis.hset("issuer:{a}", "cur", "9" * 5000)
-    with pytest.raises(issuer.CorruptState):
-        ids.inspect("a")
+    refused(issuer.CorruptState, "", ids.inspect, "a")
     assert ids.recover("a")[0].new == 10
     assert ids.next("a") == 11
 
@@ -267,6 +255,5 @@ def test_recover_of_all_goes_on_after_a_tag_that_fails(make: Make, fake_redis: r
         ids.next(tag)
     fake_redis.delete("issuer:{a}")
     fake_redis.set("issuer:{a}", "1")
-    with pytest.raises(issuer.CorruptState):
-        ids.recover()
+    refused(issuer.CorruptState, "", ids.recover)
     assert [ids.next(tag) for tag in ("b", "c")] == [11, 11]

@@ -27,6 +27,8 @@ from issuer_persistence.errors import Unconfirmed
 from issuer_persistence.memory import MemoryStore, Snapshot
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect, connect_awaited, covering, run
+from tests.core.test_leases import supply_of, until_held
+from tests.refusals import refused
 from tests.schemes import Make
 from tests.servers.fake import FencedFakeServer
 from tests.servers.proxy import FaultProxy
@@ -48,16 +50,6 @@ def leased(connect: Connect, server: RedisServer, store: MemoryStore) -> Make:
     return partial(connect, redis=server.url, store=store, lease=1000)
 
 
-def supply_of(ids: Any) -> supply.Supply:
-    found: supply.Supply = ids.engine.registry.combiner("a").supply
-    return found
-
-
-def until_held(ids: Any) -> None:
-    """Return when two leases are in hand."""
-    until(lambda: len(supply_of(ids).state.buffer.held) == 2, 60)  # type: ignore[union-attr]  # it has one
-
-
 def rolled_back(server: RedisServer, _other: Issuer) -> None:
     """Redis dies and comes back as it was before the lease."""
     server.restore(server.directory / "snapshot")
@@ -74,7 +66,6 @@ def killed_and_empty(server: RedisServer, _other: Issuer) -> None:
 
 
 def recovered(_server: RedisServer, other: Issuer) -> None:
-    """Somebody runs recover."""
     other.recover("a")
 
 
@@ -246,8 +237,7 @@ def test_whoever_deletes_a_tag_issues_none_of_its_numbers_afterwards(make: Make,
         assert ids.next("a") > 10_000
         assert next(stream) > 10_000
         return
-    with pytest.raises(issuer.UnknownTag):
-        ids.next("a")
+    refused(issuer.UnknownTag, "", ids.next, "a")
     with pytest.raises(issuer.UnknownTag):
         next(stream)
 
@@ -291,8 +281,7 @@ def test_a_hash_put_back_within_one_reign_is_told_and_nothing_below_is_issued(
     ids = make(lease=100)
     assert ids.take("a", 1000)[-1] == 1000
     fake_redis.hset("issuer:{a}", "cur", 300)
-    with pytest.raises(issuer.CorruptState, match="recover"):
-        ids.next("a")
+    refused(issuer.CorruptState, "recover", ids.next, "a")
     beside.recover("a")
     assert ids.next("a") > 10_000
 
@@ -332,8 +321,7 @@ def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_mor
     run(ids, "a", supply_of(ids).refresh(), Deadline(40))
     fake_server.connected = False
     store.restore(Snapshot({"a": replace(backup.tags["a"], max=0, lease=0)}, {}))
-    with pytest.raises(issuer.StoreBehind):
-        ids.next("a")
+    refused(issuer.StoreBehind, "", ids.next, "a")
     fake_server.connected = True
 
 

@@ -23,6 +23,7 @@ from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.core.test_extension import in_threads
 from tests.programs import PIPE, Program
+from tests.refusals import refused
 from tests.schemes import Make
 from tests.servers.proxy import FaultProxy
 from tests.waiting import run, until
@@ -163,8 +164,7 @@ def test_leases_are_exact_up_to_the_limit_and_end_there(make_live: Make, limit: 
     numbers += ids.take("b", 13)
     assert numbers == list(range(start, limit + 1))
     for draw in [partial(ids.next, "b")] * 3 + [lambda: next(iter(ids.stream("b")))]:
-        with pytest.raises(issuer.LimitReached):
-            draw()
+        refused(issuer.LimitReached, "", draw)
 
 
 @BOTH
@@ -261,5 +261,4 @@ def test_what_is_in_hand_of_a_tag_that_is_deleted_is_served_no_more(
         assert ids.next("d") == 11, "no look at the store for each number"
         refresh = supply_of(ids, "d").refresh()
         for call in (lambda: colours.run(ids, "d", refresh, Deadline(60)), lambda: ids.next("d")):
-            with pytest.raises(issuer.UnknownTag):
-                call()
+            refused(issuer.UnknownTag, "", call)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import HIGHEST
+from tests.refusals import refused
 from tests.schemes import Make
 from tests.waiting import until
 
@@ -34,9 +34,8 @@ def test_the_end_of_a_tag_is_warned_of_and_told_in_its_numbers(
     assert max(numbers) == last
     assert caplog.text.count(f"are left up to its limit {settings['limit']}: raise it in time") == 1
     for call in (ids.next, ids.peek, ids.issue, make().peek):
-        with pytest.raises(issuer.LimitReached, match=f"limit: {reserved} are reserved; raise the limit with") as ended:
-            call("a")
-        assert (ended.value.value, ended.value.limit) == (last, settings["limit"])
+        ended = refused(issuer.LimitReached, f"limit: {reserved} are reserved; raise the limit with", call, "a")
+        assert (ended.value, ended.limit) == (last, settings["limit"])
 
 
 @pytest.mark.parametrize("redis", [{}, {"redis": "none"}], ids=["redis", "direct"])
@@ -78,9 +77,8 @@ def test_a_limit_below_the_first_number_is_named(make: Make) -> None:
         lambda: ids.configure("a", limit=10),
     ]
     for change in changes:
-        with pytest.raises(issuer.SchemeError, match=r"^limit: \d+ is below the first number, (20|102|43)$") as caught:
-            change()
-        assert caught.value.setting == "limit"
+        caught = refused(issuer.SchemeError, r"^limit: \d+ is below the first number, (20|102|43)$", change)
+        assert caught.setting == "limit"
     assert [tag.tag for tag in ids.tags()] == ["a"]
     assert ids.next("a") == 20
 
@@ -101,11 +99,9 @@ def test_a_start_of_a_strided_tag_is_a_number_that_users_see(make: Make) -> None
     assert ids.next("a") == 2507
     for said in ({"start": 3002}, {"above": 3001}):
         [(name, value)] = said.items()
-        with pytest.raises(issuer.InvalidArgument, match=f"^{name} {value} is above the limit 3000") as caught:
-            ids.configure("a", **said)  # type: ignore[arg-type]
-        assert caught.value.value == value
-    with pytest.raises(issuer.InvalidArgument, match=r"^start must be 1\.\.5000, not 5001$"):
-        ids.configure("a", start=5001, limit=5000)
+        caught = refused(issuer.InvalidArgument, f"^{name} {value} is above the limit 3000", ids.configure, "a", **said)
+        assert caught.value == value
+    refused(issuer.InvalidArgument, r"^start must be 1\.\.5000, not 5001$", ids.configure, "a", start=5001, limit=5000)
     assert ids.next("a") == 2517
 
 
@@ -119,9 +115,8 @@ def test_where_numbers_begin_anew_none_are_skipped(make: Make) -> None:
         ids.create(tag, **settings)
         first = ids.next(tag)
         for name, value in (("start", 7), ("above", 1 << 60), ("start", 1)):
-            with pytest.raises(issuer.SchemeError, match="cannot be raised") as caught:
-                ids.configure(tag, **{name: value})  # type: ignore[arg-type]  # of these names
-            assert caught.value.setting == name
+            caught = refused(issuer.SchemeError, "cannot be raised", ids.configure, tag, **{name: value})
+            assert caught.setting == name
         assert ids.next(tag) == first + 1
 
 
@@ -131,8 +126,7 @@ def test_a_site_that_has_given_nothing_yet_goes_over_to_another_stride_as_the_ot
     ids.configure("a", limit=100_000)
     ids.configure("a", stride=3, offset=2, above=100_000)
     for call in (ids.peek, ids.next):
-        with pytest.raises(issuer.LimitReached):
-            call("a")
+        refused(issuer.LimitReached, "", call, "a")
     ids.configure("a", limit="int64")
     numbers = ids.take("a", 3)
     assert numbers[0] > 100_000
@@ -145,8 +139,7 @@ def test_a_limit_that_cannot_be_raised_says_what_else_to_do(
 ) -> None:
     ids = make()
     ids.create("a", start=HIGHEST - 4, **settings)
-    with pytest.raises(issuer.LimitReached, match=r"64-bit numbers end there, so create another tag$"):
-        ids.take("a", 10)
+    refused(issuer.LimitReached, r"64-bit numbers end there, so create another tag$", ids.take, "a", 10)
     assert "raise it" not in caplog.text
 
 
@@ -168,14 +161,12 @@ def test_a_number_below_the_start_is_none_of_the_tags(make: Make, settings: dict
     ids.create("a", start=1000, **settings)
     numbers = ids.take("a", 20)
     for value in (1, 5, 999):
-        with pytest.raises(issuer.NotDecodable, match=f"^{value} is below 1000, the start of tag 'a'$") as caught:
-            ids.decode("a", value)
-        assert (caught.value.value, caught.value.tag) == (value, "a")
+        caught = refused(issuer.NotDecodable, f"^{value} is below 1000, the start of tag 'a'$", ids.decode, "a", value)
+        assert (caught.value, caught.tag) == (value, "a")
     ids.delete("a")
     ids.create("a", start=5000, **settings)
     assert [ids.decode("a", number).counter for number in numbers] == [*range(1000, 1020)]
-    with pytest.raises(issuer.NotDecodable, match="is below 1000"):
-        ids.decode("a", 4)
+    refused(issuer.NotDecodable, "is below 1000", ids.decode, "a", 4)
 
 
 @pytest.mark.colours("blocking", "asyncio")
@@ -185,9 +176,8 @@ def test_take_of_more_than_is_left_draws_nothing(make: Make, redis: dict[str, st
     ids.create("a", limit=1000, step=100, order="trend" if redis else "strict")
     assert ids.take("a", 500) == [*range(1, 501)]
     for n in (501, 1000, 1_000_000):
-        with pytest.raises(issuer.LimitReached, match="has too few numbers left up to its limit: ") as refused:
-            ids.take("a", n)
-        assert (refused.value.drawn, refused.value.limit) == ([], 1000)
+        ended = refused(issuer.LimitReached, "has too few numbers left up to its limit: ", ids.take, "a", n)
+        assert (ended.drawn, ended.limit) == ([], 1000)
     assert ids.next("a") == 501
     other.configure("a", limit=2000)
     assert ids.take("a", 1000)[-1] == 1501, "the raised limit is read"
@@ -204,9 +194,8 @@ def test_take_of_more_than_a_period_or_a_stride_has_draws_nothing(make: Make, se
     ids = make()
     ids.create("a", step=100, **settings)
     assert len(ids.take("a", 2)) == 2
-    with pytest.raises(issuer.LimitReached) as refused:
-        ids.take("a", n - 2 * ("stride" in settings))
-    assert refused.value.drawn == []
+    ended = refused(issuer.LimitReached, "", ids.take, "a", n - 2 * ("stride" in settings))
+    assert ended.drawn == []
     assert len(ids.take("a", 8)) == 8
 
 
@@ -227,31 +216,24 @@ def test_a_crowded_take_of_a_tag_without_a_counter_gets_its_numbers(
     assert len(set(make().take("a", 5))) == 5
 
 
-FAR = 1_000_000
-
-
 @pytest.mark.parametrize("how", ["configure", "recover"])
-def test_numbers_that_a_process_holds_come_until_it_looks_or_has_used_them_up(redis_url: str, how: str) -> None:
-    store = MemoryStore()
-    with (
-        issuer.connect(redis=redis_url, store=store, timeout=40) as ids,
-        issuer.connect(redis="none", store=store, timeout=40) as alone,
-        issuer.connect(redis=redis_url, store=store, timeout=40, scheduler=None) as operator,
-    ):
-        ids.create("strict")
-        ids.create("leased", step=FAR // 2, order="trend", lease=FAR // 4)
-        ids.create("direct", step=50, order="trend")
-        for tag in ("strict", "leased"):
-            ids.next(tag)
-        alone.next("direct")
-        for tag in ("strict", "leased", "direct"):
-            if how == "configure":
-                operator.configure(tag, above=FAR)
-            else:
-                operator.recover(tag, at_least=FAR)
-        assert ids.next("strict") > FAR
-        until(lambda: ids.next("leased") > FAR, 60)
-        lower = 0
-        while alone.next("direct") <= FAR:
-            lower += 1
-        assert lower < 2 * 50
+def test_numbers_that_a_process_holds_come_until_it_looks_or_has_used_them_up(make_live: Make, how: str) -> None:
+    """From when on a raised tag gives nothing lower."""
+    far = 1_000_000
+    ids, alone, operator = make_live(), make_live(redis="none"), make_live(scheduler=None)
+    ids.create("strict")
+    ids.create("leased", step=far // 2, order="trend", lease=far // 4)
+    ids.create("direct", step=50, order="trend")
+    for each, tag in ((ids, "strict"), (ids, "leased"), (alone, "direct")):
+        each.next(tag)
+    for tag in ("strict", "leased", "direct"):
+        if how == "configure":
+            operator.configure(tag, above=far)
+        else:
+            operator.recover(tag, at_least=far)
+    assert ids.next("strict") > far
+    until(lambda: ids.next("leased") > far, 60)
+    lower = 0
+    while alone.next("direct") <= far:
+        lower += 1
+    assert lower < 2 * 50

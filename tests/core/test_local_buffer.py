@@ -30,8 +30,6 @@ from issuer_persistence.records import HIGHEST, LEASE_MOST, Tag
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of numbers."""
-
     low: int
     high: int
 

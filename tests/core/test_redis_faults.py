@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import redis
 
 import issuer
 from issuer import Issuer
@@ -18,6 +19,8 @@ from issuer_persistence.records import Order
 from tests.audit import assert_increasing, repeats
 from tests.colours import Awaited, Connect
 from tests.drawers import Drawers, assert_sound
+from tests.refusals import refused
+from tests.schemes import Make
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually, until
@@ -124,9 +127,7 @@ async def _cancelled(proxy: FaultProxy, call: Coroutine[Any, Any, object]) -> No
 
 
 @pytest.mark.parametrize(
-    ("connect", "how"),
-    [("blocking", "timeout"), ("asyncio", "timeout"), ("asyncio", "cancel")],
-    indirect=["connect"],
+    ("connect", "how"), [("blocking", "timeout"), ("asyncio", "timeout"), ("asyncio", "cancel")], indirect=["connect"]
 )
 def test_a_reply_that_comes_late_is_never_taken_for_another_calls(
     connect: Connect, redis_proxy: FaultProxy, how: str
@@ -161,9 +162,7 @@ MODES = {
     "no": ("--appendonly", "yes", "--appendfsync", "no"),
     "both": ("--appendonly", "yes", "--save", "3600 1"),
 }
-
-
-KILLS, STEP, AHEAD = 3, 50, 2
+KILLS, SEGMENT, AHEAD = 3, 50, 2
 
 
 @pytest.mark.covers("3.23")
@@ -173,7 +172,7 @@ def test_a_kill_costs_two_segments_at_most_and_repeats_nothing(
 ) -> None:
     server = start_redis(*MODES[mode])
     with issuer.connect(redis=server.url, store=store) as ids:
-        ids.create("a", step=STEP, ahead=AHEAD)
+        ids.create("a", step=SEGMENT, ahead=AHEAD)
         with Drawers([ids], "a") as drawers:
             for _ in range(KILLS):
                 drawers.more(130)
@@ -189,7 +188,7 @@ def test_a_kill_costs_two_segments_at_most_and_repeats_nothing(
                     assert int(known) >= issued, "what was issued is on the disk"
                 drawers.more(100)
         assert_sound(drawers, store)
-        assert max(drawers.numbers) - len(drawers.numbers) <= KILLS * 2 * STEP * AHEAD
+        assert max(drawers.numbers) - len(drawers.numbers) <= KILLS * 2 * SEGMENT * AHEAD
         assert ids.verify() == []
 
 
@@ -199,96 +198,77 @@ def _unswept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("issuer.engine.scheduler.SWEEP_EVERY", 3600.0)
 
 
-@pytest.mark.usefixtures("redis_url", "_unswept")  # the first empties it
+@pytest.mark.usefixtures("_unswept")
 @pytest.mark.parametrize("order", ["strict", "trend"])
 @pytest.mark.parametrize("scheduler", ["background", None])
 def test_a_redis_that_has_lost_its_data_is_warned_of_with_the_size_of_the_gap(
-    connect: Connect,
-    redis_server: RedisServer,
-    caplog: pytest.LogCaptureFixture,
-    order: Order,
-    scheduler: str | None,
+    make_live: Make, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, order: Order, scheduler: str | None
 ) -> None:
-    with connect(redis=redis_server.url, store=MemoryStore(), scheduler=scheduler, timeout=30) as ids:
-        ids.create("a", step=1000, order=order)
-        numbers = ids.take("a", 30)
-        assert not [each for each in caplog.records if each.levelname == "WARNING"], (
-            "a tag that is new has lost nothing"
-        )
-        with redis_server.client() as client:
-            client.flushall()
-        numbers.append(ids.next("a"))
-        assert numbers == [*range(1, 31), 1001]
-        [told] = [each for each in caplog.records if "gap" in each.message]
-        assert told.levelname == "WARNING"
-        lost = "at most 970 numbers after 30, the last one that this process saw, are a gap"
-        assert told.message == f"tag 'a': Redis has lost its data; new numbers are above 1000, and {lost}"
+    ids = make_live(scheduler=scheduler)
+    ids.create("a", step=1000, order=order)
+    numbers = ids.take("a", 30)
+    assert "WARNING" not in {each.levelname for each in caplog.records}, "a tag that is new has lost nothing"
+    redis_client.flushall()
+    numbers.append(ids.next("a"))
+    assert numbers == [*range(1, 31), 1001]
+    [told] = [each for each in caplog.records if "gap" in each.message]
+    assert told.levelname == "WARNING"
+    lost = "at most 970 numbers after 30, the last one that this process saw, are a gap"
+    assert told.message == f"tag 'a': Redis has lost its data; new numbers are above 1000, and {lost}"
 
 
-#: An election stands for 11 s here: a caller that waits for it to lapse gets an error.
+#: An election stands for 21 s here: a caller that waits for it to lapse gets an error.
 LESS = 8.0
-
-
 STEP = 20
-
-
-def elects(ids: Issuer, tag: str) -> list[int]:
-    """Draw what comes before the threshold of the first segment."""
-    return [ids.next(tag) for _ in range(STEP // 5 - 1)]
 
 
 @pytest.mark.parametrize("scheduler", ["background", None])
 @pytest.mark.parametrize("lost", ["open", "next"])
 def test_an_election_whose_reply_is_lost_keeps_nobody_waiting(
-    connect: Connect, redis_proxy: FaultProxy, lost: str, scheduler: str | None
+    redis_proxy: FaultProxy, make_live: Make, lost: str, scheduler: str | None
 ) -> None:
-    with connect(redis=redis_proxy.url, store=MemoryStore(), scheduler=scheduler) as ids:
-        ids.create("a", step=STEP)
-        numbers = elects(ids, "a") if lost == "next" else []
-        redis_proxy.drop_replies(match=script(lost).sha.encode(), times=1)
-        numbers += [ids.next("a", timeout=LESS) for _ in range(3 * STEP)]
-        assert redis_proxy.hits == 1
-        assert numbers == sorted(set(numbers))
+    ids = make_live(redis=redis_proxy.url, scheduler=scheduler)
+    ids.create("a", step=STEP)
+    before = STEP // 5 - 1 if lost == "next" else 0  # the threshold of the first segment
+    numbers = [ids.next("a") for _ in range(before)]
+    redis_proxy.drop_replies(match=script(lost).sha.encode(), times=1)
+    numbers += [ids.next("a", timeout=LESS) for _ in range(3 * STEP)]
+    assert redis_proxy.hits == 1
+    assert numbers == sorted(set(numbers))
 
 
-def test_a_lease_whose_reply_is_lost_keeps_nobody_waiting(connect: Connect, redis_proxy: FaultProxy) -> None:
-    with connect(redis=redis_proxy.url, store=MemoryStore(), lease=2) as ids:
-        ids.create("a", step=STEP, order="trend")
-        redis_proxy.drop_replies(match=script("lease").sha.encode(), times=STEP)
-        numbers = [number for _ in range(3 * STEP) for number in ids.take("a", 1, timeout=LESS)]
-        assert repeats(numbers) == []
+def test_a_lease_whose_reply_is_lost_keeps_nobody_waiting(redis_proxy: FaultProxy, make_live: Make) -> None:
+    ids = make_live(redis=redis_proxy.url, lease=2)
+    ids.create("a", step=STEP, order="trend")
+    redis_proxy.drop_replies(match=script("lease").sha.encode(), times=STEP)
+    numbers = [number for _ in range(3 * STEP) for number in ids.take("a", 1, timeout=LESS)]
+    assert repeats(numbers) == []
 
 
 @pytest.mark.parametrize("way", ["next", "take", "key", "lease"])
 def test_a_proxy_that_sends_each_command_twice_costs_only_numbers(
-    connect: Connect, redis_proxy: FaultProxy, way: str
+    redis_proxy: FaultProxy, make_live: Make, way: str
 ) -> None:
     lease = 2 if way == "lease" else 0
-    with connect(redis=redis_proxy.url, store=MemoryStore(), lease=lease) as ids:
-        ids.create("a", step=STEP, order="trend" if lease else "strict")
-        redis_proxy.duplicate(match=b"EVALSHA")
-        numbers: list[int] = []
-        while len(numbers) < 3 * STEP:
-            match way:
-                case "take":
-                    numbers += ids.take("a", 3, timeout=LESS)
-                case "key":
-                    numbers.append(ids.next("a", key=f"k{len(numbers)}", timeout=LESS))
-                case _:
-                    numbers.append(ids.next("a", timeout=LESS))
-        assert redis_proxy.hits
-        assert repeats(numbers) == []
+    ids = make_live(redis=redis_proxy.url, lease=lease)
+    ids.create("a", step=STEP, order="trend" if lease else "strict")
+    redis_proxy.duplicate(match=b"EVALSHA")
+    numbers: list[int] = []
+    while len(numbers) < 3 * STEP:
+        key: Any = {"key": f"k{len(numbers)}"} if way == "key" else {}
+        numbers += ids.take("a", 3, timeout=LESS) if way == "take" else [ids.next("a", timeout=LESS, **key)]
+    assert redis_proxy.hits
+    assert repeats(numbers) == []
 
 
 def test_a_proxy_that_sends_each_command_twice_costs_no_machine_number(
-    connect: Connect, redis_proxy: FaultProxy
+    redis_proxy: FaultProxy, make_live: Make
 ) -> None:
     redis_proxy.duplicate(match=b"EVALSHA")
-    with connect(redis=redis_proxy.url, store=MemoryStore()) as ids:
-        ids.create("s", strategy="snowflake")
-        numbers = [ids.next("s", timeout=LESS) for _ in range(5)]
-        assert repeats(numbers) == []
-        assert len(ids.machines("s").used) == 1
+    ids = make_live(redis=redis_proxy.url)
+    ids.create("s", strategy="snowflake")
+    assert repeats([ids.next("s", timeout=LESS) for _ in range(5)]) == []
+    assert len(ids.machines("s").used) == 1
 
 
 def test_more_connections_are_made_than_redis_pys_pool_counts_to(redis_proxy: FaultProxy) -> None:
@@ -308,8 +288,7 @@ def test_a_slow_redis_costs_a_call_its_deadline_and_not_each_of_its_replies(redi
     with issuer.connect(redis=redis_proxy.url + url, store="memory://", scheduler=None) as ids:
         ids.create("a")
         redis_proxy.delay_replies(0.6)
-        with pytest.raises(issuer.Unavailable):
-            ids.next("a", timeout=1)
+        refused(issuer.Unavailable, "", ids.next, "a", timeout=1)
         # With a second for each reply, the handshake alone would have gone on beyond these.
         assert redis_proxy.hits <= 2
 

@@ -78,7 +78,6 @@ def kinds(seen: list[Step]) -> list[type[Step]]:
 
 
 def both(tag: str) -> Steps[list[str]]:
-    """Call the store, then Redis, then the store."""
     first = yield from ask(lambda *_: f"store of {tag}")
     second = yield from send(read_hash(tag))
     third = yield from ask(lambda *_: f"again of {tag}")

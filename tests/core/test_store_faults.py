@@ -22,6 +22,8 @@ from tests.audit import assert_increasing, repeats
 from tests.colours import COLOURS, Connect
 from tests.deadlines import refused_by_store
 from tests.programs import PIPE, Program
+from tests.refusals import refused
+from tests.schemes import processes
 from tests.servers.mongo import MongoServers
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
@@ -48,19 +50,16 @@ def test_mongodb_killed_and_started_again_costs_no_number(redis_url: str, mongo_
 def test_a_restored_store_is_found_out_and_recover_goes_on_above(
     redis_url: str, redis_client: redis.Redis, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (
-        issuer.connect(redis=redis_url, store=store, scheduler=None) as ids,
-        issuer.connect(redis=redis_url, store=store, scheduler=None) as fresh,
-    ):
+    with processes(issuer.connect, redis=redis_url, store=store, scheduler=None) as made:
+        ids, fresh = made(), made()
         ids.create("a", step=100)
         backup = store.snapshot()
         numbers = [ids.next("a") for _ in range(250)]
         store.restore(backup)
         numbers += ids.take("a", 50)
         for one in (ids, fresh):
-            with pytest.raises(issuer.StoreBehind, match="recover") as error:
-                one.next("a")
-            assert (error.value.tag, error.value.max) == ("a", 0)
+            error = refused(issuer.StoreBehind, "recover", one.next, "a")
+            assert (error.tag, error.max) == ("a", 0)
             redis_client.hdel("issuer:{a}", "asked")  # so that the next needn't wait until this one's election lapses
         assert ids.inspect("a").store.halted
         for dry in (True, False):
@@ -76,11 +75,9 @@ def test_a_range_of_a_restored_store_is_refused_and_so_is_a_direct_number(store:
         backup = store.snapshot()
         numbers = [*ids.take("a", 50), *ids.reserve("a", 150)]
         store.restore(backup)
-        with pytest.raises(issuer.StoreBehind):
-            ids.reserve("a", 10)
+        refused(issuer.StoreBehind, "", ids.reserve, "a", 10)
         numbers += ids.take("a", 50)
-        with pytest.raises(issuer.StoreBehind):
-            ids.next("a")
+        refused(issuer.StoreBehind, "", ids.next, "a")
         assert ids.recover("a", at_least=max(numbers))[0].new == max(numbers)
         numbers += ids.take("a", 100)
         assert repeats(numbers) == []
@@ -100,8 +97,7 @@ def test_a_store_that_went_back_with_redis_emptied_is_found_out_by_what_a_proces
             until(lambda: ids.tick() == 0 and "a" not in ids.engine.registry.combiners)
         store.restore(backup)
         redis_client.flushall()
-        with pytest.raises(issuer.StoreBehind):
-            ids.next("a")
+        refused(issuer.StoreBehind, "", ids.next, "a")
         ids.recover("a", at_least=max(numbers))
         assert ids.next("a") > max(numbers)
 
@@ -136,9 +132,8 @@ def test_a_store_that_lost_a_race_is_told_from_one_that_went_back(
             ids.take("a", 75)
         store.before = drained
         if behind:
-            with pytest.raises(issuer.StoreBehind) as caught:
-                ids.next("a")
-            assert (caught.value.max, caught.value.taken) == (25, 100)
+            caught = refused(issuer.StoreBehind, "", ids.next, "a")
+            assert (caught.max, caught.taken) == (25, 100)
         else:
             assert ids.tick() == 1
             assert ids.take("a", 50) == list(range(26, 76))
@@ -203,13 +198,8 @@ def command(name: str, collection: str) -> bytes:
 
 
 MADE, CHANGED = command("insert", "issuer_tags"), command("findAndModify", "issuer_tags")
-
-
 Ask = Callable[[issuer.Issuer, float], object]
-
-
 Done = type[issuer.IssuerError] | None
-
 
 #: What is hit of an administrator's calls, one after the other, and what says that it was done before.
 CALLS: list[tuple[bytes, Ask, Done]] = [
@@ -273,8 +263,7 @@ def test_a_process_that_starts_with_the_store_down_draws_what_is_in_redis_and_fa
     with issuer.connect(redis=redis_url, store=dead, timeout=40, store_timeout=0.5) as late:
         assert late.take("a", 5) == [6, 7, 8, 9, 10]
         refused_by_store(late, "a", 0.4)
-        with pytest.raises(issuer.StoreUnavailable):
-            late.create("b", timeout=0.4)
+        refused(issuer.StoreUnavailable, "", late.create, "b", timeout=0.4)
 
 
 def test_issuers_that_are_closed_are_forgotten(connect: Connect) -> None:
@@ -312,8 +301,7 @@ def test_with_both_killed_calls_fail_and_go_on_by_themselves_whichever_is_back_f
         assert trend == [*range(1, 11)]
         with connect(**settings) as late:  # a process that starts now
             assert left(late, "strict") == left(late, "trend") == []
-            with pytest.raises(StoreUnavailable):
-                late.create("new", timeout=0.5)
+            refused(StoreUnavailable, "", late.create, "new", timeout=0.5)
         waiting = {tag: callers.submit(ids.next, tag, timeout=120) for tag in ("strict", "trend")}
         if first == "redis":
             server.start()
@@ -324,8 +312,7 @@ def test_with_both_killed_calls_fail_and_go_on_by_themselves_whichever_is_back_f
         else:
             mongo_server.start()
             trend += [waiting.pop("trend").result(), *ids.take("trend", 150)]
-            with pytest.raises(RedisUnavailable):
-                ids.next("strict", timeout=0.5)
+            refused(RedisUnavailable, "", ids.next, "strict", timeout=0.5)
             server.start()
         for tag, numbers in (("strict", strict), ("trend", trend)):
             waited = [each.result() for name, each in waiting.items() if name == tag]

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 
 
 def some(stream: Iterator[int], n: int) -> list[int]:
-    """Take n numbers of a stream."""
     return list(itertools.islice(stream, n))
 
 

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 import issuer
-from issuer import ForeignHash, InvalidArgument, Issuer, IssuerError, SchemeError, TagDiffers, TagExists, UnknownTag
+from issuer import ForeignHash, InvalidArgument, IssuerError, SchemeError, TagDiffers, TagExists, UnknownTag
 from issuer.numbers import limits
 from issuer.numbers.scheme_options import SchemeOptions
 from issuer.operations.tag_options import TAG_OPTIONS, ConfigureOptions, CreateOptions
@@ -20,12 +20,12 @@ from issuer_persistence.records import HIGHEST, SETTINGS, StoredSettings, Tag, T
 from tests.colours import BOTH, Connect
 from tests.days import DAILY
 from tests.reference import COMMANDS
-from tests.schemes import KEYS, Make
+from tests.refusals import refused
+from tests.schemes import Make
 
 pytestmark = pytest.mark.colours("blocking")
 
 SMALL = {"shard_bits": 2, "app_bits": 8}
-
 
 #: Settings of all kinds, by the name of the tag.
 ASKED: dict[str, dict[str, Any]] = {
@@ -114,15 +114,13 @@ def test_with_exist_ok_what_exists_stays_and_what_differs_is_an_error(make: Make
     ids = make()
     first = ids.create_many({"a": {"step": 5}, "users": {"shards": SMALL}, "flakes": {"strategy": "snowflake"}})
     ids.next("a")
-    made = ids.create_many({"b": {}, **{each.tag: {} for each in first[:1]}, "c": {"start": 5}}, exist_ok=True)
+    made = ids.create_many({"b": {}, first[0].tag: {}, "c": {"start": 5}}, exist_ok=True)
     assert [(each.tag, each.max, each.step) for each in made] == [("b", 0, 1000), ("a", 5, 5), ("c", 4, 1000)]
     before = store.snapshot()
-    with pytest.raises(TagDiffers) as caught:
-        ids.create_many({"d": {}, "a": {"limit": 7}, "b": {}}, exist_ok=True)
-    assert (caught.value.tag, set(caught.value.differences)) == ("a", {"limit"})
-    with pytest.raises(TagExists) as exists:
-        ids.create_many({"d": {}, "users": {"shards": SMALL}})
-    assert exists.value.tag == "users"
+    caught = refused(TagDiffers, "", ids.create_many, {"d": {}, "a": {"limit": 7}, "b": {}}, exist_ok=True)
+    assert (caught.tag, set(caught.differences)) == ("a", {"limit"})
+    exists = refused(TagExists, "", ids.create_many, {"d": {}, "users": {"shards": SMALL}})
+    assert exists.tag == "users"
     assert store.snapshot() == before
 
 
@@ -170,16 +168,14 @@ def test_the_same_settings_give_the_tag_as_it_is_and_others_an_error_that_names_
         before = store.tags(count=1000, timeout=5)
         assert other.create("a", exist_ok=True, **settings) == made
         for name, different in others.items():
-            with pytest.raises(TagDiffers, match=f"{name} is .*not") as caught:
-                other.create("a", exist_ok=True, **different)
-            assert name in caught.value.differences
-            assert isinstance(caught.value, TagExists)
+            caught = refused(TagDiffers, f"{name} is .*not", other.create, "a", exist_ok=True, **different)
+            assert name in caught.differences
+            assert isinstance(caught, TagExists)
         assert store.tags(count=1000, timeout=5) == before
         if "shards" not in settings:
             ids.issue("a")
             made = ids.create("a", exist_ok=True, **settings)
-    with pytest.raises(TagExists):
-        other.create("a", **settings)
+    refused(TagExists, "", other.create, "a", **settings)
 
 
 @BOTH
@@ -188,10 +184,9 @@ def test_what_is_not_said_is_as_it_is(make: Make) -> None:
     ids.create("a", step=10, order="trend", lease=5, description="x", limit=500)
     ids.configure("a", step=20)
     assert ids.create("a", exist_ok=True).step == 20
-    with pytest.raises(TagDiffers) as caught:
-        ids.create("a", exist_ok=True, order="strict", limit=400)
-    assert caught.value.differences == {"order": ("strict", "trend"), "limit": (400, 500)}
-    assert "order is 'trend', not 'strict', limit is 500, not 400" in str(caught.value)
+    caught = refused(TagDiffers, "", ids.create, "a", exist_ok=True, order="strict", limit=400)
+    assert caught.differences == {"order": ("strict", "trend"), "limit": (400, 500)}
+    assert "order is 'trend', not 'strict', limit is 500, not 400" in str(caught)
 
 
 @BOTH
@@ -202,8 +197,7 @@ def test_what_operators_change_while_programs_run_lets_these_start_again(make: M
     changed = ids.configure("a", step=20, lease=7, ahead=3, description="y")
     assert ids.create("a", exist_ok=True, **said) == changed
     for wrong in ({"step": 0}, {"ahead": 1001}, {"lease": -1}, {"description": "x" * 1001}):
-        with pytest.raises(InvalidArgument):
-            ids.create("a", exist_ok=True, **{**said, **wrong})
+        refused(InvalidArgument, "", ids.create, "a", exist_ok=True, **{**said, **wrong})
 
 
 @BOTH
@@ -215,44 +209,30 @@ def test_a_part_is_not_taken_for_a_tag_of_the_callers(make: Make) -> None:
 
 
 @BOTH
-def test_where_machine_numbers_come_from_is_as_the_first_process_has_settled_it(
-    connect: Connect, store: MemoryStore
-) -> None:
-    def opened(machine: int | None) -> Issuer:
-        return connect(redis="none", store=store, scheduler=None, instance=Instance(machine=machine))
-
-    with opened(3) as first, opened(None) as second:
-        assert first.create("a", exist_ok=True, strategy="snowflake").scheme["options"] == {"machine": "fixed"}
-        assert second.create("a", exist_ok=True, strategy="snowflake").scheme["options"] == {"machine": "fixed"}
-        with pytest.raises(TagDiffers, match="options"):
-            second.create("a", exist_ok=True, strategy="snowflake", options={"machine": "store"})
+def test_where_machine_numbers_come_from_is_as_the_first_process_has_settled_it(make: Make) -> None:
+    for ids in (make(redis="none", instance=Instance(machine=machine)) for machine in (3, None)):
+        made = ids.create("a", exist_ok=True, strategy="snowflake")
+        assert made.scheme["options"] == {"machine": "fixed"}
+    refused(TagDiffers, "options", ids.create, "a", exist_ok=True, strategy="snowflake", options={"machine": "store"})
 
 
 @BOTH
-def test_all_that_come_at_once_get_the_tag_and_it_is_made_once(connect: Connect, store: MemoryStore) -> None:
-    with (
-        connect(redis="none", store=store, scheduler=None, keys=KEYS) as ids,
-        ThreadPoolExecutor(8) as pool,
-    ):
+def test_all_that_come_at_once_get_the_tag_and_it_is_made_once(make: Make) -> None:
+    ids = make(redis="none")
+    with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: ids.create("a", exist_ok=True, step=7), range(16)))
     assert len({each.version for each in made}) == 1
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "operations.md"
-
-
 CHANGED = {name for name, setting in SETTINGS.items() if setting.changes}
-
 
 #: What callers say by several arguments of their own.
 OF_CALLERS = SETTINGS.keys() - {"scheme", "step_mode"}
-
-
 BEGINNING = {"start", "above"}
 
 
 def listed(kind: type) -> list[str]:
-    """Return the names that the docstring lists."""
     return re.findall(r"^        (\w+): ", kind.__doc__ or "", re.MULTILINE)
 
 
@@ -269,50 +249,33 @@ def test_the_options_of_calls_are_those_that_are_defined() -> None:
 
 
 @BOTH
-def test_a_name_that_no_call_knows_is_refused_with_the_name(connect: Connect) -> None:
+def test_a_name_that_no_call_knows_is_refused_with_the_name(make: Make) -> None:
     stp: dict[str, Any] = {"stp": 5}
-    with connect(redis="none", store="memory://", scheduler=None) as ids:
-        with pytest.raises(TypeError, match="'stp'"):
-            ids.create("a", **stp)
-        with pytest.raises(TypeError, match="'stp'"):
-            ids.create_many({"a": stp})
-        ids.create("a")
-        wrong: dict[str, Any]
-        for wrong in ({"stp": 5}, {"order": "trend"}, {"step": 5, "order": None}):
-            with pytest.raises(TypeError, match=f"'{[*wrong][-1]}'"):
-                ids.configure("a", **wrong)
-    changes: list[dict[str, Any]] = [{"order": "trend"}, {"stp": 5}, {"above": 5}]
-    for change in changes:
-        with pytest.raises(TypeError, match=min(change)):
-            TagChanges(**change)
+    ids = make()
+    refused(TypeError, "'stp'", ids.create, "a", **stp)
+    refused(TypeError, "'stp'", ids.create_many, {"a": stp})
+    ids.create("a")
+    wrong: dict[str, Any]
+    for wrong in ({"stp": 5}, {"order": "trend"}, {"step": 5, "order": None}):
+        refused(TypeError, f"'{[*wrong][-1]}'", ids.configure, "a", **wrong)
+    for wrong in ({"order": "trend"}, {"stp": 5}, {"above": 5}):
+        refused(TypeError, min(wrong), TagChanges, **wrong)
 
 
 @BOTH
-def test_both_faces_put_each_in_its_place(connect: Connect) -> None:
+def test_both_faces_put_each_in_its_place(make: Make) -> None:
     def held(tag: Tag) -> tuple[object, ...]:
         return tag.max, tag.step, tag.limit, tag.order, tag.lease, tag.ahead, tag.refill_at, tag.description, tag.scheme
 
-    shown, other = "A{seq}", "B{seq}"
-    with connect(redis="none", store="memory://", scheduler=None) as ids:
-        made = ids.create(
-            "a",
-            start=5,
-            step=7,
-            limit=99,
-            order="trend",
-            lease=3,
-            ahead=2,
-            refill_at=0.3,
-            description="x",
-            format=shown,
-        )
-        assert held(made) == (4, 7, 99, "trend", 3, 2, 0.3, "x", {"format": shown})
-        assert ids.create("b", above=9).max == 9
-        changed = ids.configure(
-            "a", step=8, limit=98, above=20, lease=4, ahead=3, refill_at=1 / 3, description="y", format=other
-        )
-        assert held(changed) == (20, 8, 98, "trend", 4, 3, 0.333, "y", {"format": other})
-        assert ids.configure("b", start=30).max == 29
+    ids = make()
+    first: dict[str, Any] = {"step": 7, "limit": 99, "lease": 3, "ahead": 2, "refill_at": 0.3, "description": "x"}
+    made = ids.create("a", start=5, order="trend", format="A{seq}", **first)
+    assert held(made) == (4, 7, 99, "trend", 3, 2, 0.3, "x", {"format": "A{seq}"})
+    assert ids.create("b", above=9).max == 9
+    then: dict[str, Any] = {"step": 8, "limit": 98, "lease": 4, "ahead": 3, "refill_at": 1 / 3, "description": "y"}
+    changed = ids.configure("a", above=20, format="B{seq}", **then)
+    assert held(changed) == (20, 8, 98, "trend", 4, 3, 0.333, "y", {"format": "B{seq}"})
+    assert ids.configure("b", start=30).max == 29
 
 
 def test_the_command_line_has_an_option_for_every_setting() -> None:
@@ -342,18 +305,8 @@ def test_the_table_in_the_docs_has_every_setting_with_its_range_and_default() ->
 
 
 def test_what_a_record_holds_comes_back_as_it_was_and_what_is_missing_is_as_it_was_before() -> None:
-    settings = TagSettings(
-        above=7,
-        step=5,
-        step_mode="auto",
-        limit=99,
-        order="trend",
-        lease=3,
-        ahead=2,
-        refill_at=0.8,
-        description="x",
-        scheme={"a": [1]},
-    )
+    rest: dict[str, Any] = {"refill_at": 0.8, "description": "x", "scheme": {"a": [1]}}
+    settings = TagSettings(above=7, step=5, step_mode="auto", limit=99, order="trend", lease=3, ahead=2, **rest)
     made = Tag.made("orders", None, settings)
     assert made.settings == settings
     assert settings_of("orders", settings.kept()) == settings.kept()
@@ -361,5 +314,4 @@ def test_what_a_record_holds_comes_back_as_it_was_and_what_is_missing_is_as_it_w
     plain = TagSettings(step=5, limit=99, order="trend", description="x").kept()
     assert settings_of("orders", required) == plain
     for name in required:
-        with pytest.raises(Corrupt, match=name):
-            settings_of("orders", {**required, name: None})
+        refused(Corrupt, name, settings_of, "orders", {**required, name: None})

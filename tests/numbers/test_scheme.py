@@ -138,11 +138,7 @@ TEMPLATES = [
 
 
 class TestPeriods:
-    @given(
-        st.sampled_from(TEMPLATES),
-        st.dates(date(2000, 1, 10), date(2099, 12, 1)),
-        st.integers(1, 99_999),
-    )
+    @given(st.sampled_from(TEMPLATES), st.dates(date(2000, 1, 10), date(2099, 12, 1)), st.integers(1, 99_999))
     def test_every_text_says_counter_and_period(self, kind: tuple[str, str], day: date, number: int) -> None:
         restart, template = kind
         scheme = ready(make(order="strict", restart=restart, format=template))

@@ -19,6 +19,7 @@ from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import HIGHEST, Tag, TagChanges, TagSettings
 from tests.audit import repeats
 from tests.colours import Connect, run
+from tests.refusals import refused
 from tests.schemes import KEYS, Make, processes
 from tests.servers.redis import RedisServer
 
@@ -94,8 +95,7 @@ def test_a_range_is_no_range_of_values_for_a_process_that_missed_a_change(make_l
     ids.create("a", order="trend", step=10)
     ids.next("a")
     other.configure("a", stride=2, offset=1)
-    with pytest.raises(issuer.InvalidArgument):
-        ids.reserve("a", 100)
+    refused(issuer.InvalidArgument, "", ids.reserve, "a", 100)
     assert store.snapshot().tags["a"].max < 100, "what was reserved in vain went back"
 
 
@@ -104,9 +104,8 @@ def test_a_stride_keeps_the_limit_of_the_values_when_it_changes(store: MemorySto
         ids.create("a", step=1, stride=1000, offset=1)
         ids.configure("a", stride=2**32, offset=1, above=HIGHEST - 2**34)
         numbers = ids.take("a", 4)
-        with pytest.raises(issuer.LimitReached) as caught:
-            ids.take("a", 5)
-    numbers += caught.value.drawn or []
+        caught = refused(issuer.LimitReached, "", ids.take, "a", 5)
+    numbers += caught.drawn or []
     assert repeats(numbers) == []
     assert max(numbers) > HIGHEST - 2**32
     assert all(number <= HIGHEST for number in numbers)
@@ -132,8 +131,7 @@ def test_no_text_of_a_keyed_tag_comes_again_after_a_change(make_live: Make, chan
     )
     ids.create("a", keyed=True, format="{key}-{seq}", step=5, **first)
     issued = [ids.issue("a", restart_key="x") for _ in range(5)]
-    with pytest.raises(issuer.SchemeError, match="each of its series"):
-        ids.configure("a", **change)
+    refused(issuer.SchemeError, "each of its series", ids.configure, "a", **change)
     ids.configure("a", format="{key}-{seq}", description="x")
     other = make_live(scheduler=None)
     issued += [each.issue("a", restart_key="x") for each in (ids, other) * 50]
@@ -177,11 +175,9 @@ def test_shards_whose_making_was_cut_off_are_made_by_the_next_try(make_live: Mak
         raise Unconfirmed("cut off")
 
     store.create_many = cut  # type: ignore[method-assign]
-    with pytest.raises(issuer.IssuerError):
-        ids.create("a", shards=True)
+    refused(issuer.IssuerError, "", ids.create, "a", shards=True)
     store.create_many = real  # type: ignore[method-assign]
-    with pytest.raises(issuer.UnknownTag):
-        ids.next("a", shard_key="x")
+    refused(issuer.UnknownTag, "", ids.next, "a", shard_key="x")
     ids.create("a", shards=True)
     numbers = [ids.next("a", shard_key=f"x{which % 50}") for which in range(200)]
     assert repeats(numbers) == []

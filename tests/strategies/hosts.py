@@ -16,8 +16,9 @@ from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.drivers.servers import from_client, from_url
 from issuer.errors import Unavailable
-from issuer.strategies import Context, Instance, Snowflake, StrategyRunner, registry
+from issuer.strategies import Context, Instance, Snowflake, Strategy, StrategyRunner, registry
 from issuer.strategies.snowflake.machines import Clock
+from issuer.strategies.snowflake.stored import Stored
 from issuer_persistence.contract import Store
 from issuer_persistence.opening import open_store
 from tests.colours import Looped
@@ -93,19 +94,16 @@ class Desk:
     def _connections(redis: Any, timeout: float) -> Any:
         if redis is None:
             return None
-        if isinstance(redis, str):
-            return Connections(from_url(redis, redis, Connections.pool_class), timeout)
-        return Connections(from_client(redis), timeout)
+        url = isinstance(redis, str)
+        return Connections(from_url(redis, redis, Connections.pool_class) if url else from_client(redis), timeout)
 
     def run(self, steps: Steps[T], deadline: Deadline) -> T:
         done: T = self.runner.run(steps, deadline)
         return done
 
     def next(self) -> int:
-        ready = self.serving.ready
-        if ready is not None:
-            for number in ready:
-                return number
+        for number in self.serving.ready or ():
+            return number
         return self.take(1)[0]
 
     def take(self, n: int, timeout: float | None = None) -> list[int]:
@@ -218,6 +216,17 @@ class Host:
         return found
 
 
+def from_store(monkeypatch: pytest.MonkeyPatch, numbers: list[int], clock: Callable[[Context], MovedClock]) -> None:
+    """Register a strategy "stored", which takes its machine number from the store, with the clock of its process."""
+
+    def made(context: Context) -> Strategy:
+        ticking = clock(context).clock
+        machines = Stored("orders", context.instance.key, numbers, clock=ticking)
+        return Snowflake(context, clock=ticking, machines=machines)
+
+    monkeypatch.setitem(registry._registered, "stored", made)
+
+
 class Opener:
     """Opens snowflake desks on one host, with the moved clock."""
 
@@ -234,11 +243,6 @@ class Opener:
         return opened
 
 
-def started(desk: Desk) -> int:
-    """The first number; the clock has moved past what the start leaves out."""
-    return desk.next()
-
-
 def each_ms(desk: Desk, pass_time: Callable[[float], object]) -> list[int]:
     """Draw a number in each of some thousand milliseconds; where none is to be had, wait."""
     numbers: list[int] = []
@@ -252,8 +256,6 @@ def each_ms(desk: Desk, pass_time: Callable[[float], object]) -> list[int]:
 
 
 class Opening(Protocol):
-    """Makes a Desk of either colour."""
-
     def __call__(self, name: str, options: Mapping[str, Any] | None = None, **more: Any) -> Desk: ...
 
 

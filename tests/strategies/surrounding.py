@@ -138,7 +138,6 @@ class Face:
         self._tasks = AsyncChain([Awaited(each) if colour == "awaited" else each for each in plugins])
 
     def around(self, call: Call, draw: Draw) -> list[int]:
-        """Return what the chain makes of the draw."""
         if self._chain is not None:
             return self._chain.around(call, draw)
 

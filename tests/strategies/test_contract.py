@@ -37,34 +37,20 @@ from tests.waiting import until
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 # CPython warns that a fork in a process with threads may deadlock: those that a desk has don't keep locks.
-
-
 Open = Callable[..., Desk]
-
-
 _LONGEST = 60.0
-
-
 TAG = "orders"
-
 
 #: Those whose machine number is given: a forked child has none.
 GIVEN = ("snowflake-fixed", "snowflake-ordinal")
 
-
 #: Those that lease it.
 LEASED = ("snowflake-redis", "snowflake-file")
-
-
 STORED = "snowflake-store"
-
-
 KINDS = ("segment", *GIVEN, *LEASED, STORED, "own")
 
 
 class Counted(Strategy):
-    """A user's own: a counter in a file."""
-
     def prepare(self) -> None:
         self.path = Path(str(self.context.options["path"]))
         self.path.touch()
@@ -132,7 +118,6 @@ def _segment(place: Path, opening: Opening) -> Desk:
 
 @pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.live] if kind in LEASED else []) for kind in KINDS])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Each strategy in turn; snowflake with each source of machine numbers."""
     return str(request.param)
 
 
@@ -194,8 +179,7 @@ def test_exactly_as_many_numbers_as_asked_for_rising_until_it_is_closed(opened: 
     assert all(one < two for mine in drawn for one, two in pairwise(mine))
     desk.close()
     for call in (desk.next, lambda: desk.take(3)):
-        with pytest.raises(IssuerError, match="closed"):
-            call()
+        refused(IssuerError, "closed", call)
     desk.close()
 
 
@@ -244,8 +228,6 @@ def test_a_loop_goes_on_while_a_blocking_strategy_takes_its_time(monkeypatch: py
 
 
 class Scripted(Strategy):
-    """Does what the test says."""
-
     prepared = 0
     trouble: Exception | None = None
     gives: Any = None
@@ -271,22 +253,19 @@ def test_it_is_prepared_once_before_the_first_number_and_again_if_that_failed(sc
     with Desk("scripted", timeout=_LONGEST) as desk:
         assert scripted.prepared == 0
         scripted.trouble = OSError("no disk")
-        with pytest.raises(StrategyFailed, match="strategy 'scripted' failed: OSError: no disk") as caught:
-            desk.next()
-        assert isinstance(caught.value.__cause__, OSError)
-        assert (caught.value.tag, caught.value.strategy) == ("orders", "scripted")
+        caught = refused(StrategyFailed, "strategy 'scripted' failed: OSError: no disk", desk.next)
+        assert isinstance(caught.__cause__, OSError)
+        assert (caught.tag, caught.strategy) == ("orders", "scripted")
         scripted.trouble = Unavailable("later", retry_after=7)  # an error of ours comes out as it is
-        with pytest.raises(Unavailable, match="later") as ours:
-            desk.next()
-        assert (ours.value.retry_after, ours.value.tag) == (7, "orders")
+        ours = refused(Unavailable, "later", desk.next)
+        assert (ours.retry_after, ours.tag) == (7, "orders")
         scripted.trouble = None
         assert (desk.next(), scripted.prepared) == (1000, 3)
 
 
 def test_what_breaks_the_contract_issues_nothing(scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._registered, "wrong", lambda context: context)
-    with pytest.raises(ConfigurationError, match="which is not a Strategy"):
-        Desk("wrong")
+    refused(ConfigurationError, "which is not a Strategy", Desk, "wrong")
     for gives, problem in (
         ([], "0 numbers instead of 2"),
         ([1, 2, 3], "3 numbers instead of 2"),
@@ -304,8 +283,7 @@ def test_what_breaks_the_contract_issues_nothing(scripted: type[Scripted], monke
     scripted.gives = staticmethod(lambda _: [1000])
     with Desk("scripted", timeout=_LONGEST) as desk:
         assert desk.next() == 1000
-        with pytest.raises(StrategyFailed, match="1000 after 1000; none of them was issued"):
-            desk.next()
+        refused(StrategyFailed, "1000 after 1000; none of them was issued", desk.next)
 
 
 @pytest.mark.parametrize("colour", DESKS)

@@ -27,6 +27,7 @@ from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Order, Tag, TagSettings
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
+from tests.refusals import refused
 from tests.servers.ports import free_port
 from tests.strategies.surrounding import Recording
 from tests.waiting import until
@@ -59,10 +60,8 @@ def test_a_strategy_of_ones_own_serves_a_tag_by_name(ids: Issuer) -> None:
     assert str(ids.issue("o")) == "O9"
     assert next(ids.stream("o")) == 11
     assert ids.decode("o", "O9").value == 9
-    with pytest.raises(issuer.InvalidArgument):
-        ids.next("o", key="x")
-    with pytest.raises(issuer.InvalidArgument):
-        ids.peek("o")
+    refused(issuer.InvalidArgument, "", ids.next, "o", key="x")
+    refused(issuer.InvalidArgument, "", ids.peek, "o")
 
 
 @pytest.mark.parametrize("machine", ["redis", "file", "store"])
@@ -139,10 +138,9 @@ def test_what_a_strategy_of_ones_own_raises_is_wrapped_wherever_it_is(ids: Issue
 
     causes = {"check": ValueError, "settled": KeyError, "decode": ZeroDivisionError, "init": OSError}
     for where, cause in causes.items():
-        with pytest.raises(issuer.StrategyFailed, match=f"strategy 'failing' failed: {cause.__name__}") as caught:
-            use(where)
-        assert (caught.value.tag, caught.value.strategy) == (where, "failing")
-        assert type(caught.value.__cause__) is cause
+        caught = refused(issuer.StrategyFailed, f"strategy 'failing' failed: {cause.__name__}", use, where)
+        assert (caught.tag, caught.strategy) == (where, "failing")
+        assert type(caught.__cause__) is cause
     assert [tag.tag for tag in ids.tags()] == ["decode", "init"]
 
 
@@ -167,9 +165,8 @@ def test_the_holder_is_unknown_while_the_store_does_not_answer(
 
 def test_numbers_of_a_strategy_are_trend_whatever_a_record_says(ids: Issuer, store: MemoryStore) -> None:
     register("odd", Odd)
-    with pytest.raises(issuer.SchemeError, match="within a process") as caught:
-        ids.create("s", strategy="snowflake", order="strict")
-    assert caught.value.setting == "order"
+    caught = refused(issuer.SchemeError, "within a process", ids.create, "s", strategy="snowflake", order="strict")
+    assert caught.setting == "order"
     assert ids.create("s", strategy="snowflake").order == ids.inspect("s").order == "trend"
     odd = {"strategy": "odd"}
     store.create("old", TagSettings(step=1000, limit=99, order="strict", scheme=odd), timeout=5)
@@ -215,16 +212,14 @@ def test_observers_hear_of_every_call_that_fails_whatever_the_plugins(
             lambda tag: next(ids.stream(tag)),
         )
         for number, ask in enumerate(asked):
-            with pytest.raises(issuer.UnknownTag):
-                ask(f"made up {number}")
+            refused(issuer.UnknownTag, "", ask, f"made up {number}")
         assert told == [(f"made up {number}", "UnknownTag") for number in range(len(asked))]
         assert [*ids.engine.registry.combiners] == ["a"], "tags that are not there leave nothing behind"
         told.clear()
-        with pytest.raises(issuer.IssuerError) as caught:
-            ids.issue("a")
-        assert told == [("a", type(caught.value).__name__)]
+        caught = refused(issuer.IssuerError, "", ids.issue, "a")
+        assert told == [("a", type(caught).__name__)]
         transforms = any(plugin.transforms for plugin in plugins)
-        assert type(caught.value) is (issuer.ConfigurationError if transforms else issuer.LimitReached)
+        assert type(caught) is (issuer.ConfigurationError if transforms else issuer.LimitReached)
 
 
 class Ending(Odd):
@@ -254,8 +249,7 @@ def test_what_a_strategys_open_numbers_raise_is_told(ids: Issuer) -> None:
     register("ending", Ending)
     ids.create("e", strategy="ending")
     assert [ids.next("e"), ids.next("e")] == [1, 3]
-    with pytest.raises(issuer.ConfigurationError, match="no numbers any more"):
-        ids.next("e")
+    refused(issuer.ConfigurationError, "no numbers any more", ids.next, "e")
     assert told == [("e", "ConfigurationError")]
 
 
@@ -313,16 +307,14 @@ def test_a_deleted_tag_gives_its_machine_number_back(
         assert len(tokens()) == 1
         ids.delete("s")
         assert tokens() == []
-        with pytest.raises(issuer.UnknownTag):
-            ids.next("s")
+        refused(issuer.UnknownTag, "", ids.next, "s")
 
 
 def test_no_range_is_reserved_where_there_is_no_counter(ids: Issuer) -> None:
     ids.create("s", order="trend", strategy="snowflake")
     ids.create("p", order="trend", shards=True)
     for tag, why in (("s", "its strategy"), ("p", "has shards or is keyed")):
-        with pytest.raises(issuer.InvalidArgument, match=why):
-            ids.reserve(tag, 10)
+        refused(issuer.InvalidArgument, why, ids.reserve, tag, 10)
 
 
 def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, store: MemoryStore) -> None:
@@ -366,8 +358,6 @@ def test_what_needs_no_redis_is_served_without_it(
 
 #: What a call may raise whose time is over before anybody has answered.
 UNANSWERED = (issuer.RedisUnavailable, issuer.StoreUnavailable)
-
-
 FIXED = {"machine": "fixed"}
 
 
@@ -383,8 +373,7 @@ def test_a_tag_that_another_process_deleted_leaves_nothing_behind(
     ):
         ids.create("s", strategy="snowflake", order="trend", options=FIXED)
         assert first.next("s")
-        with pytest.raises(issuer.ConfigurationError, match="in use"):
-            second.next("s")
+        refused(issuer.ConfigurationError, "in use", second.next, "s")
         ids.delete("s")
         with pytest.raises(issuer.UnknownTag):
             until(lambda: first.next("s") == 0, timeout=60)
@@ -417,8 +406,7 @@ def test_a_first_call_that_is_under_way_at_close_takes_no_machine_number(
             assert waiting.wait(60)
             ids.close()
         go.set()
-        with pytest.raises(issuer.IssuerError, match="this issuer is closed"):
-            calling.result(60)
+        refused(issuer.IssuerError, "this issuer is closed", calling.result, 60)
     with issuer.connect(redis="none", store=store, instance=instance) as again:
         assert again.next("s")
 
@@ -450,6 +438,5 @@ def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore
         ids.next("a")
         ids.delete("a")
         # Of a later epoch: numbers of an hour ago would come again.
-        with pytest.raises(issuer.IssuerError):
-            ids.create("a", strategy="snowflake", options={"epoch": "2025-01-01"})
+        refused(issuer.IssuerError, "", ids.create, "a", strategy="snowflake", options={"epoch": "2025-01-01"})
         ids.create("a", strategy="snowflake")

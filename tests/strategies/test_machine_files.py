@@ -15,7 +15,7 @@ from issuer.errors import ClockBehind, ConfigurationError, NoMachineNumber, Redi
 from issuer.strategies import Instance, Layout
 from tests.audit import repeats
 from tests.refusals import refused
-from tests.strategies.hosts import Desk, Host, MovedClock, Opener, each_ms, started
+from tests.strategies.hosts import Desk, Host, MovedClock, Opener, each_ms
 
 
 def stopped(_host: Host, desk: Desk) -> None:
@@ -185,7 +185,7 @@ def test_a_heartbeat_after_the_clock_was_set_back_keeps_the_ceiling(desk: Opener
 
 def test_the_ceiling_is_written_before_it_is_used(desk: Opener, moved: MovedClock) -> None:
     ids = desk()
-    started(ids)
+    ids.next()
     for _ in range(5):
         moved.sleep(10)
         number = ids.next()
@@ -195,7 +195,7 @@ def test_the_ceiling_is_written_before_it_is_used(desk: Opener, moved: MovedCloc
 
 def test_a_file_that_cannot_be_written_stops_the_numbers(desk: Opener, moved: MovedClock) -> None:
     ids = desk()
-    started(ids)
+    ids.next()
     file = the_file(desk)
     file.with_name(file.name + ".new").mkdir()
     moved.sleep(2)
@@ -239,7 +239,7 @@ def test_a_lock_that_was_removed_is_taken_again_if_nobody_else_has(desk: Opener,
 def test_a_lock_that_is_held_looks_used(desk: Opener, moved: MovedClock) -> None:
     """What tidies up goes by the age of files."""
     ids = desk()
-    started(ids)
+    ids.next()
     lock = the_file(desk, "lock")
     os.utime(lock, (0, 0))
     moved.sleep(2)

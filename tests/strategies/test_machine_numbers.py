@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from issuer.errors import (
-    ClockBehind,
-    ConfigurationError,
-    CorruptState,
-    NoMachineNumber,
-    RedisUnavailable,
-)
+from issuer.errors import ClockBehind, ConfigurationError, CorruptState, NoMachineNumber, RedisUnavailable
 from issuer.strategies import Instance, Layout
 from issuer.strategies.snowflake.files import Properties
 from issuer.strategies.snowflake.machines import ROUNDS

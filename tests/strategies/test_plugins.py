@@ -358,8 +358,6 @@ class Mirror:
 
 
 KEY = b"a key of 16 bytes"
-
-
 KEYED = Scrambling([KeySpan(1, "k", fingerprint(KEY), 9999)], {"k": KEY})
 
 

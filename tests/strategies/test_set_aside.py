@@ -1,6 +1,5 @@
 """A clock that was ten days ahead, and was set right: the way out of the future, which repeats nothing."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,17 +8,13 @@ import pytest
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, InvalidArgument, NoMachineNumber
 from issuer.instance import Instance
-from issuer.strategies import registry
-from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.snowflake import aside
 from issuer.strategies.snowflake.machines import Clock
-from issuer.strategies.snowflake.stored import Stored
-from issuer.strategies.snowflake.strategy import Snowflake
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Tag, TagSettings
 from tests.audit import repeats
 from tests.refusals import refused
-from tests.strategies.hosts import Desk, Host, MovedClock
+from tests.strategies.hosts import Desk, Host, MovedClock, from_store
 
 TEN_DAYS = 10 * 86_400
 BITS: dict[str, Any] = {"machine_bits": 4, "sequence_bits": 12}
@@ -52,30 +47,23 @@ class InStore:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.moved, self.store = MovedClock(Clock().ms()), MemoryStore()
-        clock, self.pass_time = self.moved.clock, self.moved.sleep
-
-        def made(context: Context) -> Strategy:
-            machines = Stored("orders", context.instance.key, list(range(16)), clock=clock)
-            return Snowflake(context, clock=clock, machines=machines)
-
-        monkeypatch.setitem(registry._registered, "moved", made)
-        monkeypatch.setattr("issuer.strategies.snowflake.aside.Clock", lambda: clock)
+        self.pass_time = self.moved.sleep
+        from_store(monkeypatch, [*range(16)], lambda _: self.moved)
+        monkeypatch.setattr("issuer.strategies.snowflake.aside.Clock", lambda: self.moved.clock)
         monkeypatch.setattr("issuer.clock.sleep", self.pass_time)
 
     def start(self, port: int = 8112) -> Desk:
-        return Desk("moved", BITS, store=self.store, instance=Instance("sequence-client", port, "192.168.0.222"))
+        return Desk("stored", BITS, store=self.store, instance=Instance("sequence-client", port, "192.168.0.222"))
 
     def set_clock(self, seconds: float) -> None:
         self.moved.step(round(seconds * 1000))
 
 
 @pytest.fixture(params=["redis", "file", "store"])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis | InStore]:
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Redis | InStore:
     if request.param == "store":
-        yield InStore(monkeypatch)
-        return
-    host: Host = request.getfixturevalue("host")
-    yield Redis(host, request.param)
+        return InStore(monkeypatch)
+    return Redis(request.getfixturevalue("host"), request.param)
 
 
 def taken(place: Redis | InStore, desk: Desk, n: int) -> list[int]:
@@ -98,9 +86,8 @@ def blocked(place: Redis | InStore) -> list[int]:
     desk.close()
     place.pass_time(700)
     desk = place.start()
-    with pytest.raises(ClockBehind) as caught:
-        taken(place, desk, 1)
-    assert caught.value.behind > 9 * 86_400_000
+    caught = refused(ClockBehind, "", taken, place, desk, 1)
+    assert caught.behind > 9 * 86_400_000
     desk.close()
     return numbers
 

@@ -11,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from issuer.errors import ClockBehind, ConfigurationError, InvalidArgument, Unavailable
-from issuer.strategies import Instance, Snowflake
+from issuer.strategies import Instance
 from issuer.strategies.snowflake.layout import EPOCH, Layout, Parts
 from issuer.strategies.snowflake.machines import Tenure
 from issuer.strategies.snowflake.ticks import OVER, Ticks
 from tests.audit import repeats
 from tests.refusals import refused
-from tests.strategies.hosts import NEW_YEAR, Desk, MovedClock, Opener, started
+from tests.strategies.hosts import NEW_YEAR, Desk, MovedClock, Opener
 from tests.together import together
 
 USUAL = Layout()
-
 
 #: 3.36: eight bits of worker, two of rack.
 RACKS = Layout(worker_bits=8, rack_bits=2)
@@ -116,17 +115,11 @@ def test_options_that_make_none_are_named() -> None:
         refused(ConfigurationError, problem, Layout.of, options)
 
 
-def snowflake(desk: Desk) -> Snowflake:
-    found = desk.serving.strategy
-    assert isinstance(found, Snowflake)
-    return found
-
-
 def test_a_number_says_when_and_where_it_was_made_and_a_full_millisecond_waits_for_the_next_one(
     desk: Opener, moved: MovedClock
 ) -> None:
     ids = desk(machine=513)
-    numbers = [started(ids), *(ids.next() for _ in range(4095))]
+    numbers = [ids.next(), *(ids.next() for _ in range(4095))]
     made = {(Layout().decompose(number).timestamp, Layout().decompose(number).machine) for number in numbers}
     assert made == {(moved.ms, 513)}
     slept = moved.slept
@@ -142,7 +135,7 @@ def test_a_number_says_when_and_where_it_was_made_and_a_full_millisecond_waits_f
 def test_six_machine_bits_and_sixteen_of_sequence_give_65536_a_millisecond(desk: Opener, moved: MovedClock) -> None:
     ids = desk(machine=63, machine_bits=6, sequence_bits=16)
     layout = Layout(worker_bits=6, sequence_bits=16)
-    first = started(ids)
+    first = ids.next()
     here = moved.ms
     numbers = [first, *ids.take(65_535)]
     assert moved.ms == here
@@ -153,7 +146,7 @@ def test_six_machine_bits_and_sixteen_of_sequence_give_65536_a_millisecond(desk:
 
 def test_a_call_without_time_left_is_refused_when_the_millisecond_is_full(desk: Opener) -> None:
     ids = desk()
-    started(ids)
+    ids.next()
     error = refused(Unavailable, "4096 numbers of this millisecond are used up", ids.take, 5000, timeout=0)
     assert len(error.drawn) == 4095
 
@@ -168,7 +161,7 @@ def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, mov
     refused(ConfigurationError, "outside the layout.*ends 2020-01-01", desk, time_bits=10)
     refused(ConfigurationError, "outside the layout", desk, epoch=NEW_YEAR + 1)
     ids = desk(epoch=NEW_YEAR - 1000, time_bits=11)
-    started(ids)
+    ids.next()
     moved.sleep(1.5)
     ids.sweep()
     refused(ConfigurationError, "outside the layout", ids.next)
@@ -177,7 +170,7 @@ def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, mov
 @pytest.mark.covers("3.38")
 def test_a_clock_that_went_back_is_refused_and_alarmed_until_it_has_caught_up(desk: Opener, moved: MovedClock) -> None:
     ids = desk()
-    before = started(ids)
+    before = ids.next()
     moved.step(-3000)
     error = refused(ClockBehind, "", ids.next)
     assert 3000 <= error.behind <= 3001
@@ -195,7 +188,7 @@ def test_a_clock_that_went_back_is_refused_and_alarmed_until_it_has_caught_up(de
 @pytest.mark.covers("3.38")
 def test_a_small_step_back_is_waited_for(desk: Opener, moved: MovedClock) -> None:
     ids = desk(max_wait=100)
-    before = started(ids)
+    before = ids.next()
     moved.step(-90)
     slept = moved.slept
     assert ids.next() > before
@@ -204,7 +197,7 @@ def test_a_small_step_back_is_waited_for(desk: Opener, moved: MovedClock) -> Non
     moved.step(-150)
     refused(ClockBehind, "", ids.next)
     ids = desk(machine=2, max_wait=60_000)
-    started(ids)
+    ids.next()
     moved.step(-9000)
     slept = moved.slept
     refused(ClockBehind, "", ids.take, 1, timeout=2)  # nobody waits beyond the deadline
@@ -333,8 +326,7 @@ def test_a_stateful_set_numbers_its_machines(monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         named = Instance(application="tests", ip="192.0.2.5", directory=str(tmp_path), rack=3 if bits else None)
         with Desk("snowflake", {**bits, "machine": "ordinal"}, instance=named) as ids:
-            ids.next()
-            assert snowflake(ids).machine == machine, host
+            assert Layout.of(bits).decompose(ids.next()).machine == machine, host
 
 
 def test_the_longest_tags_have_files_of_their_own(tmp_path: Path) -> None:

@@ -15,11 +15,10 @@ from issuer import ClockBehind, Issuer, NoMachineNumber, StoreBehind
 from issuer.clock import Deadline
 from issuer.core.supply import direct
 from issuer.errors import ConfigurationError, Unavailable
-from issuer.strategies import Instance, registry
-from issuer.strategies.contract import Context, Strategy
+from issuer.strategies import Instance
 from issuer.strategies.snowflake import stored
 from issuer.strategies.snowflake.machines import Clock
-from issuer.strategies.snowflake.stored import Stored, _candidates
+from issuer.strategies.snowflake.stored import _candidates
 from issuer.strategies.snowflake.strategy import Snowflake
 from issuer_persistence.contract import Store
 from issuer_persistence.facts import StoreFacts
@@ -28,11 +27,10 @@ from issuer_persistence.opening import open_store
 from issuer_persistence.records import TagSettings
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect
-from tests.strategies.hosts import Desk, MovedClock
+from tests.refusals import refused
+from tests.strategies.hosts import Desk, MovedClock, from_store
 
 TAG = "orders#machine-5"
-
-
 with_three = pytest.mark.parametrize("hosts", [[5, 6, 7]], indirect=True)
 
 
@@ -43,14 +41,7 @@ class Hosts:
         self.store: Store = MemoryStore()
         self.clocks: list[MovedClock] = []
         self.desks: list[Desk] = []
-
-        def made(context: Context) -> Strategy:
-            clock = self.clocks[context.instance.port - 1].clock
-            return Snowflake(
-                context, clock=clock, machines=Stored("orders", context.instance.key, numbers, clock=clock)
-            )
-
-        monkeypatch.setitem(registry._registered, "stored", made)
+        from_store(monkeypatch, numbers, lambda context: self.clocks[context.instance.port - 1])
         monkeypatch.setattr("issuer.clock.sleep", self.pass_time)
 
     def open(self) -> Desk:
@@ -112,8 +103,7 @@ def test_of_two_that_come_at_once_one_gets_the_number(hosts: Hosts, monkeypatch:
 
     monkeypatch.setattr(direct, "reserve", late)
     mine = hosts.open()
-    with pytest.raises(NoMachineNumber):
-        mine.take(10)
+    refused(NoMachineNumber, "", mine.take, 10)
     assert len(numbers) == 10
     # And what this one had reserved behind it is given back.
     assert hosts.reserved <= hosts.clocks[0].ms + stored.LEASE * 1000
@@ -177,16 +167,13 @@ def test_a_clock_that_is_behind_when_the_process_starts_again_is_refused_and_ala
     first.close()
     hosts.clocks[0].step(-5000)
     with hosts.restart(1) as again:
-        with pytest.raises(ClockBehind) as caught:
-            again.take(10)
-        assert 5000 <= caught.value.behind <= 5001
-        with pytest.raises(ClockBehind):
-            again.take(10)
+        caught = refused(ClockBehind, "", again.take, 10)
+        assert 5000 <= caught.behind <= 5001
+        refused(ClockBehind, "", again.take, 10)
         assert [type(each) for each in again.alarms] == [ClockBehind]
     # What had not been used was given back once more, and still says by whom.
     with hosts.restart(1) as last:
-        with pytest.raises(ClockBehind):
-            last.take(10)
+        refused(ClockBehind, "", last.take, 10)
         hosts.pass_time(5.1)
         numbers += last.take(10)
     assert_increasing(numbers)
@@ -230,8 +217,7 @@ def test_a_store_that_went_back_is_found_out_at_the_next_renewal(hosts: Hosts) -
     copy.create(TAG, TagSettings(step=1, order="trend"), timeout=10)
     desk.runner.store = desk.runner.pool.store = copy
     hosts.pass_time(stored.LEASE / 2)
-    with pytest.raises(StoreBehind):
-        desk.sweep()
+    refused(StoreBehind, "", desk.sweep)
 
 
 def test_a_clock_far_ahead_of_the_stores_takes_no_number_out_of_use(hosts: Hosts) -> None:
@@ -243,8 +229,7 @@ def test_a_clock_far_ahead_of_the_stores_takes_no_number_out_of_use(hosts: Hosts
     hosts.store = Timed()
     desk = hosts.open()
     hosts.pass_time(3600)
-    with pytest.raises(NoMachineNumber, match="ahead of the store's"):
-        desk.take(1)
+    refused(NoMachineNumber, "ahead of the store's", desk.take, 1)
     assert hosts.store.get(TAG, timeout=10) is None
 
 
@@ -275,8 +260,6 @@ def test_many_processes_that_start_at_once_share_the_numbers(tmp_path: Path) -> 
 
 #: One machine number, 0.
 NAMESPACE: dict[str, Any] = {"namespace": "x", "machine": "store", "machine_bits": 1, "sequence_bits": 8}
-
-
 PART = "x#machine-"
 
 
@@ -320,8 +303,7 @@ def test_a_machine_number_whose_tag_is_a_series_is_refused_and_both_go_on(connec
         numbers = [draw(ids, f"machine-{number}") for number in range(2)]
         before = [store.get(f"{PART}{number}", timeout=5) for number in range(2)]
         snowflake(ids)
-        with pytest.raises(ConfigurationError, match="another namespace"):
-            ids.next("flakes")
+        refused(ConfigurationError, "another namespace", ids.next, "flakes")
         assert [store.get(f"{PART}{number}", timeout=5) for number in range(2)] == before
         numbers += [draw(ids, f"machine-{number}") for number in range(2)]
         assert numbers == [1, 1, 2, 2]
@@ -342,5 +324,4 @@ def test_machine_numbers_of_before_go_on_and_those_of_anybody_else_are_not_taken
         if description:
             assert ids.next("flakes") < ids.next("flakes")
         else:
-            with pytest.raises(ConfigurationError, match="another namespace"):
-                ids.next("flakes")
+            refused(ConfigurationError, "another namespace", ids.next, "flakes")
